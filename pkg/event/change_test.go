@@ -1,0 +1,56 @@
+package event
+
+import "testing"
+
+func TestIDIsAPureFunctionOfIdentity(t *testing.T) {
+	base := Change{Type: Updated, Cluster: "prod", UID: "u1", ResourceVersion: "7", Resource: Resource{Group: "apps", Resource: "deployments"}}
+	same := base
+	same.After, same.Coalesced, same.Namespace = []byte(`{}`), true, "elsewhere"
+	if base.ID() != same.ID() {
+		t.Fatalf("body or flags changed the ID: %q and %q", base.ID(), same.ID())
+	}
+	for what, vary := range map[string]func(*Change){
+		"cluster":         func(c *Change) { c.Cluster = "test" },
+		"uid":             func(c *Change) { c.UID = "u2" },
+		"resourceVersion": func(c *Change) { c.ResourceVersion = "8" },
+		"type":            func(c *Change) { c.Type = Deleted },
+	} {
+		c := base
+		vary(&c)
+		if c.ID() == base.ID() {
+			t.Errorf("another %s gave the same ID %q", what, c.ID())
+		}
+	}
+}
+
+func TestGapsOfDifferentResourcesOrPositionsDiffer(t *testing.T) {
+	gap := func(resource, from, to string) string {
+		c := Change{Type: Gap, Cluster: "c", Resource: Resource{Resource: resource}, ResourceVersion: to, Gap: &GapInfo{From: from, To: to}}
+		return c.ID()
+	}
+	ids := map[string]bool{gap("pods", "1", "5"): true, gap("nodes", "1", "5"): true, gap("pods", "2", "5"): true, gap("pods", "1", "6"): true}
+	if len(ids) != 4 {
+		t.Fatalf("four different gaps share IDs: %v", ids)
+	}
+}
+
+func TestKeyTellsObjectsApart(t *testing.T) {
+	c := Change{Resource: Resource{Resource: "pods"}, Namespace: "a", Name: "b"}
+	if got, want := c.Key(), "core/pods/a/b"; got != want {
+		t.Errorf("key %q, want %q", got, want)
+	}
+	d := Change{Resource: Resource{Group: "apps", Resource: "deployments"}, Name: "b"}
+	if got, want := d.Key(), "apps/deployments//b"; got != want {
+		t.Errorf("key %q, want %q", got, want)
+	}
+}
+
+func TestCloneSharesNoBody(t *testing.T) {
+	buf := []byte(`{"a":1}`)
+	c := &Change{After: buf}
+	d := c.Clone()
+	buf[1] = 'X'
+	if string(d.After) != `{"a":1}` || d.Before != nil {
+		t.Fatalf("clone changed with the original: after %q before %v", d.After, d.Before)
+	}
+}

@@ -1,0 +1,107 @@
+package format
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// ContentTypeJSON is the media type of what [AppendJSON] writes.
+const ContentTypeJSON = "application/json"
+
+// AppendJSON appends c in the native format to b and returns the extended slice: one JSON object without a newline
+// outside the bodies. The members and their order are a contract (docs/events.md). It allocates only when b is too
+// small. Before and After must be valid JSON; they are copied as they are.
+func AppendJSON(b []byte, c *event.Change) []byte {
+	b = append(b, `{"id":`...)
+	b = appendString(b, c.ID())
+	b = appendMember(b, `,"type":`, string(c.Type))
+	b = appendMember(b, `,"cluster":`, c.Cluster)
+	b = appendMember(b, `,"group":`, c.Resource.Group)
+	b = appendMember(b, `,"version":`, c.Resource.Version)
+	b = appendMember(b, `,"resource":`, c.Resource.Resource)
+	b = appendMember(b, `,"kind":`, c.Resource.Kind)
+	b = appendOptional(b, `,"namespace":`, c.Namespace)
+	b = appendOptional(b, `,"name":`, c.Name)
+	b = appendOptional(b, `,"uid":`, c.UID)
+	b = appendOptional(b, `,"resourceVersion":`, c.ResourceVersion)
+	if c.Generation != 0 {
+		b = strconv.AppendInt(append(b, `,"generation":`...), c.Generation, 10)
+	}
+	b = append(b, `,"observedAt":"`...)
+	b = append(c.ObservedAt.UTC().AppendFormat(b, time.RFC3339Nano), '"')
+	b = appendOptional(b, `,"delta":`, string(c.Delta))
+	if c.Coalesced {
+		b = append(b, `,"coalesced":true`...)
+	}
+	if c.FinalStateUnknown {
+		b = append(b, `,"finalStateUnknown":true`...)
+	}
+	b = appendActor(b, c.Actor)
+	b = appendGap(b, c.Gap)
+	b = appendBody(b, `,"before":`, c.Before)
+	b = appendBody(b, `,"after":`, c.After)
+	return append(b, '}')
+}
+
+func appendActor(b []byte, a *event.Actor) []byte {
+	if a == nil {
+		return b
+	}
+	b = appendMember(b, `,"actor":{"manager":`, a.Manager)
+	b = appendMember(b, `,"operation":`, a.Operation)
+	b = appendOptional(b, `,"subresource":`, a.Subresource)
+	b = appendOptional(b, `,"time":`, a.Time)
+	return append(b, '}')
+}
+
+func appendGap(b []byte, g *event.GapInfo) []byte {
+	if g == nil {
+		return b
+	}
+	b = appendMember(b, `,"gap":{"from":`, g.From)
+	b = appendMember(b, `,"to":`, g.To)
+	b = appendMember(b, `,"reason":`, g.Reason)
+	return append(b, '}')
+}
+
+func appendBody(b []byte, member string, body []byte) []byte {
+	if len(body) == 0 {
+		return b
+	}
+	return append(append(b, member...), body...)
+}
+
+func appendOptional(b []byte, member, value string) []byte {
+	if value == "" {
+		return b
+	}
+	return appendMember(b, member, value)
+}
+
+func appendMember(b []byte, member, value string) []byte {
+	return appendString(append(b, member...), value)
+}
+
+// appendString writes s as a JSON string. Kubernetes names need no escaping, so the common case is one copy.
+func appendString(b []byte, s string) []byte {
+	for i := 0; i < len(s); i++ {
+		if ch := s[i]; ch < 0x20 || ch == '"' || ch == '\\' || ch >= utf8.RuneSelf {
+			return appendEscaped(b, s)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
+}
+
+func appendEscaped(b []byte, s string) []byte {
+	q, err := json.Marshal(s)
+	if err != nil { // not reached: every Go string has a JSON form
+		return append(b, `""`...)
+	}
+	return append(b, q...)
+}

@@ -1,0 +1,72 @@
+package sinks
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Lane names an ordered channel of a destination. Equal names mean the same channel, also after a restart: cursors are
+// stored by lane, so whatever decides which object goes to which lane (a partition count, say) must be in the name.
+type Lane string
+
+// Message is one change on its way to one sink.
+type Message struct {
+	Offset uint64 // place in the journal; ascending within a batch
+	Change *event.Change
+}
+
+// Sink is a destination. Implementations are safe for concurrent use except where said.
+type Sink interface {
+	// Lane says which lane c belongs to: a deterministic function of c, the configuration and the destination's layout.
+	// It may ask the destination the first time it meets a topic, and may block for that until ctx ends. Its errors
+	// mean what Publish's mean. Called from one goroutine.
+	Lane(ctx context.Context, c *event.Change) (Lane, error)
+
+	// Publish delivers a batch of one lane, in order, and reports how many messages, counted from the first, the
+	// destination has durably accepted. n < len(batch) implies err != nil, and err speaks of batch[n] (the io.Writer
+	// rule). After an error the next call for that lane starts with the same messages from n on, or, when err was a
+	// *RejectedError, from n+1 on. Called concurrently for different lanes, never for one lane. Keeps no reference to
+	// batch or to its changes after it returns. Returns soon after ctx ends; what was in flight then may or may not
+	// have been accepted, and is published again by a later call or a later process under the same change ID.
+	Publish(ctx context.Context, lane Lane, batch []Message) (n int, err error)
+
+	// Close releases connections within ctx. No other method is running or called afterwards.
+	Close(ctx context.Context) error
+}
+
+// RejectedError says that the destination will never accept this message as it is. The caller dead-letters it and goes
+// on. A sink that is not sure returns another error: loss must never come from a guess.
+type RejectedError struct {
+	Reason   string // for people and for the dead letter: "1.2 MB exceeds the topic's limit of 1 MB"
+	TooLarge bool   // a smaller form of the same change might be accepted
+	Err      error  // what the destination or library said; may be nil
+}
+
+func (e *RejectedError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("rejected: %s: %v", e.Reason, e.Err)
+	}
+	return "rejected: " + e.Reason
+}
+
+func (e *RejectedError) Unwrap() error { return e.Err }
+
+// UnavailableError says that the whole destination cannot take messages now: unreachable, refusing credentials,
+// throttling. The caller stops all lanes of this sink and lets one try again after After.
+type UnavailableError struct {
+	Reason string        // for people, the log and readiness: "no broker of kafka:9092 answers"
+	After  time.Duration // wait at least so long; 0 leaves it to the caller's back-off
+	Err    error         // what the destination or library said; may be nil
+}
+
+func (e *UnavailableError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("unavailable: %s: %v", e.Reason, e.Err)
+	}
+	return "unavailable: " + e.Reason
+}
+
+func (e *UnavailableError) Unwrap() error { return e.Err }
