@@ -1,0 +1,43 @@
+package build
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+)
+
+// Kafka returns the directory that holds the Apache Kafka broker and everything it needs at run time, as jar files:
+// the class path is "DIRECTORY/*". Maven fetches them, from where its own settings say.
+func Kafka(ctx context.Context) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	pom := filepath.Join(root, "test", "kafka", "pom.xml")
+	key, err := digest([]string{pom})
+	if err != nil {
+		return "", fmt.Errorf("description of the Kafka broker: %w", err)
+	}
+	return artifact{
+		title: "the Kafka broker's class path",
+		takes: "about 20 seconds, 44 MB",
+		path:  filepath.Join(cache, "kafka", key),
+		make: func(ctx context.Context, temporary, log string) error {
+			return copyDependencies(ctx, pom, temporary, log)
+		},
+	}.provide(ctx)
+}
+
+func copyDependencies(ctx context.Context, pom, out, log string) error {
+	tool, err := exec.LookPath("mvn")
+	if err != nil {
+		return fmt.Errorf("%w; install Maven 3.8 or later and put it on PATH", err)
+	}
+	args := []string{"-B", "-ntp", "-f", pom, "dependency:copy-dependencies", "-DoutputDirectory=" + out}
+	return run(ctx, "mvn", tool, args, filepath.Dir(pom), nil, log)
+}
