@@ -1,0 +1,111 @@
+package sinktest
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// factory makes changes that no other test and no other run makes: its tag is part of every ID.
+type factory struct {
+	tag    string
+	offset uint64
+}
+
+func newFactory() *factory {
+	return &factory{tag: "t" + strings.ToLower(rand.Text()[:10])}
+}
+
+// owns says whether a change ID is one of this factory's.
+func (f *factory) owns(id string) bool { return strings.Contains(id, f.tag) }
+
+// ownsKey says whether a key is one of this factory's.
+func (f *factory) ownsKey(key string) bool { return strings.Contains(key, f.tag) }
+
+func (f *factory) message(c *event.Change) sinks.Message {
+	f.offset++
+	return sinks.Message{Offset: f.offset, Change: c}
+}
+
+// resources that objects are spread over: core and named groups, namespaced and not.
+var resources = []event.Resource{
+	{Version: "v1", Resource: "pods", Kind: "Pod"},
+	{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"},
+	{Version: "v1", Resource: "nodes", Kind: "Node"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles", Kind: "ClusterRole"},
+}
+
+// change makes version of object number object. Version 1 is the addition.
+func (f *factory) change(object, version int) *event.Change {
+	resource := resources[object%len(resources)]
+	c := &event.Change{
+		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "sinktest", Resource: resource,
+		Name: fmt.Sprintf("%s:web.%d", f.tag, object), UID: fmt.Sprintf("%s-%d", f.tag, object),
+		ResourceVersion: strconv.Itoa(object*1_000_000 + version), Generation: int64(version),
+		ObservedAt: time.Date(2026, 1, 2, 3, 4, 5, version, time.UTC),
+	}
+	if resource.Kind == "Pod" || resource.Kind == "Deployment" {
+		c.Namespace = "shop"
+	}
+	if version == 1 {
+		c.Type, c.Delta = event.Added, event.DeltaAdded
+	}
+	c.After = fmt.Appendf(nil, `{"kind":%q,"metadata":{"name":%q},"version":%d}`, resource.Kind, c.Name, version)
+	return c
+}
+
+// deleted makes the end of an object: no After.
+func (f *factory) deleted(object, version int) *event.Change {
+	c := f.change(object, version)
+	c.Type, c.Delta = event.Deleted, event.DeltaDeleted
+	c.Before, c.After = c.After, nil
+	return c
+}
+
+// gap makes a control record: it has neither name nor UID.
+func (f *factory) gap() *event.Change {
+	return &event.Change{
+		Type: event.Gap, Cluster: "sinktest", Resource: resources[0], ResourceVersion: "9",
+		ObservedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Gap:        &event.GapInfo{From: f.tag, To: "9", Reason: `the API server said "too old"`},
+	}
+}
+
+// big makes a change whose After has size bytes.
+func (f *factory) big(object, version, size int) *event.Change {
+	c := f.change(object, version)
+	const frame = `{"kind":"ConfigMap","data":""}`
+	body := append(make([]byte, 0, size), frame[:len(frame)-2]...)
+	body = append(body, bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size-len(frame)]...)
+	c.After = append(body, `"}`...)
+	return c
+}
+
+// scribble destroys a batch that Publish has returned from, as a caller does that takes its memory back.
+func scribble(batch []sinks.Message) {
+	for i := range batch {
+		c := batch[i].Change
+		for _, body := range [][]byte{c.Before, c.After} {
+			for j := range body {
+				body[j] = '#'
+			}
+		}
+		*c = event.Change{Type: "scribbled", Name: "scribbled", UID: "scribbled"}
+		batch[i] = sinks.Message{}
+	}
+}
+
+// copies makes a batch whose changes are the caller's own to scribble on.
+func copies(batch []sinks.Message) []sinks.Message {
+	own := make([]sinks.Message, len(batch))
+	for i, m := range batch {
+		own[i] = sinks.Message{Offset: m.Offset, Change: m.Change.Clone()}
+	}
+	return own
+}

@@ -1,0 +1,137 @@
+package sinktest
+
+import (
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// truth is what was published, and in which order within each lane.
+type truth struct {
+	h     Harness
+	f     *factory
+	lanes map[sinks.Lane][]sinks.Message
+}
+
+func newTruth(h Harness, f *factory, p publisher, messages []sinks.Message) *truth {
+	return &truth{h: h, f: f, lanes: p.byLane(messages)}
+}
+
+// held reads the destination and keeps this test's changes, in order, without tombstones.
+func (tr *truth) held(t testing.TB) []Delivered {
+	t.Helper()
+	var own []Delivered
+	for _, d := range tr.h.Read(t) {
+		if !d.Tombstone && tr.f.owns(d.ID) {
+			own = append(own, d)
+		}
+	}
+	return own
+}
+
+// place is where a change stands in what was published.
+type place struct {
+	lane  sinks.Lane
+	index int
+}
+
+func (tr *truth) places() map[string]place {
+	places := make(map[string]place)
+	for lane, messages := range tr.lanes {
+		for i, m := range messages {
+			places[m.Change.ID()] = place{lane: lane, index: i}
+		}
+	}
+	return places
+}
+
+// once fails the test unless the destination holds every change exactly once, in order, with the right key and value.
+func (tr *truth) once(t testing.TB) { t.Helper(); tr.check(t, nil) }
+
+// check compares the destination with what was published. Every change must be there with its key and value. A lane's
+// history may step back only to the first message of a Publish, in the order of these calls (restarts, ascending
+// indexes by lane): what is there twice was published twice, because it had not been acknowledged. Without restarts, and
+// where the destination promises exact retries, nothing may be there twice. // I3
+func (tr *truth) check(t testing.TB, restarts map[sinks.Lane][]int) {
+	t.Helper()
+	tr.contents(t)
+	if tr.h.ExactRetry {
+		restarts = nil
+	}
+	places := tr.places()
+	newest := make(map[sinks.Lane]int) // index of the last change seen, plus one
+	used := make(map[sinks.Lane]int)   // restarts behind us
+	for _, d := range tr.held(t) {
+		at, known := places[d.ID]
+		if !known {
+			t.Errorf("the destination holds %s, which was not published", d.ID)
+			continue
+		}
+		if at.index > newest[at.lane] {
+			t.Errorf("lane %s: %s, message %d, stands where message %d is due", at.lane, d.ID, at.index, newest[at.lane])
+		}
+		if at.index < newest[at.lane] {
+			tr.stepBack(t, at, restarts[at.lane], used)
+		}
+		newest[at.lane] = at.index + 1
+	}
+	for lane, messages := range tr.lanes {
+		if newest[lane] != len(messages) {
+			t.Errorf("lane %s: ends with message %d of %d", lane, newest[lane], len(messages))
+		}
+	}
+}
+
+// stepBack accepts a repetition that begins where a Publish began that is not older than the last one accepted.
+func (tr *truth) stepBack(t testing.TB, at place, restarts []int, used map[sinks.Lane]int) {
+	t.Helper()
+	for used[at.lane] < len(restarts) {
+		start := restarts[used[at.lane]]
+		used[at.lane]++
+		if start == at.index {
+			return
+		}
+	}
+	t.Errorf("lane %s steps back to message %d, %s, where no Publish began again",
+		at.lane, at.index, tr.lanes[at.lane][at.index].Change.ID())
+}
+
+// contents checks key and value of everything held, that nothing is missing, and tombstones where they are promised.
+func (tr *truth) contents(t testing.TB) {
+	t.Helper()
+	missing := make(map[string]sinks.Message)
+	tombstones := make(map[string]bool) // key of a deleted object: tombstone still missing
+	want := make(map[string]sinks.Message)
+	for _, messages := range tr.lanes {
+		for _, m := range messages {
+			missing[m.Change.ID()], want[m.Change.ID()] = m, m
+		}
+	}
+	for _, d := range tr.h.Read(t) {
+		if d.Tombstone {
+			delete(tombstones, d.Key)
+			continue
+		}
+		m, published := want[d.ID]
+		if !published {
+			continue
+		}
+		delete(missing, d.ID)
+		if value := tr.h.value(m.Change); string(d.Value) != value {
+			t.Errorf("%s has the value %.200s\nwant %.200s", d.ID, d.Value, value)
+		}
+		if key := tr.h.key(m.Change); d.Key != key {
+			t.Errorf("%s has the key %q, want %q", d.ID, d.Key, key)
+		}
+		if tr.h.Tombstones && m.Change.Type == event.Deleted {
+			tombstones[d.Key] = true
+		}
+	}
+	for id := range missing {
+		t.Errorf("%s was acknowledged and is not there", id)
+	}
+	for key := range tombstones {
+		t.Errorf("no tombstone follows the deleted change of %q", key)
+	}
+}

@@ -1,0 +1,125 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// patience bounds waits that end by a condition in every sink that keeps the contract. It is never slept.
+const patience = 60 * time.Second
+
+// retryPause is between two attempts at something that is not possible yet.
+const retryPause = 20 * time.Millisecond
+
+// publisher calls a sink as delivery does and checks every answer against the io.Writer rule.
+type publisher struct {
+	t    testing.TB
+	sink sinks.Sink
+}
+
+func open(t testing.TB, h Harness) publisher {
+	t.Helper()
+	sink := h.New(t)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := sink.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return publisher{t: t, sink: sink}
+}
+
+// lane returns the lane of c, waiting while the destination is not ready to tell.
+func (p publisher) lane(c *event.Change) sinks.Lane {
+	p.t.Helper()
+	var lane sinks.Lane
+	p.eventually("lane", func(ctx context.Context) (err error) {
+		lane, err = p.sink.Lane(ctx, c)
+		return err
+	})
+	return lane
+}
+
+// byLane sorts messages into lanes and keeps their order.
+func (p publisher) byLane(messages []sinks.Message) map[sinks.Lane][]sinks.Message {
+	p.t.Helper()
+	lanes := make(map[sinks.Lane][]sinks.Message)
+	for _, m := range messages {
+		lane := p.lane(m.Change)
+		lanes[lane] = append(lanes[lane], m)
+	}
+	return lanes
+}
+
+// publish makes one call with a copy of the batch, takes the copy back as soon as the call returns, and checks that n
+// and err agree. Safe for concurrent use.
+func (p publisher) publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	own := copies(batch)
+	n, err := p.sink.Publish(ctx, lane, own)
+	scribble(own)
+	switch {
+	case n < 0 || n > len(batch):
+		p.t.Errorf("Publish of %d messages counted %d", len(batch), n)
+	case n < len(batch) && err == nil:
+		p.t.Errorf("Publish counted %d of %d messages and returned no error", n, len(batch))
+	case n == len(batch) && err != nil:
+		p.t.Errorf("Publish counted all %d messages and returned an error: %v", n, err)
+	}
+	return min(max(n, 0), len(batch)), err
+}
+
+// all publishes a batch to its end, going on after errors as delivery does, and returns at which messages a Publish
+// began anew after an error. A rejection fails the test.
+func (p publisher) all(lane sinks.Lane, batch []sinks.Message) (restarts []int) {
+	p.t.Helper()
+	done := 0
+	p.eventually("publish", func(ctx context.Context) error {
+		n, err := p.publish(ctx, lane, batch[done:])
+		done += n
+		if err != nil {
+			restarts = append(restarts, done)
+		}
+		return err
+	})
+	return restarts
+}
+
+// everything publishes messages lane by lane.
+func (p publisher) everything(messages []sinks.Message) {
+	p.t.Helper()
+	for lane, batch := range p.byLane(messages) {
+		p.all(lane, batch)
+	}
+}
+
+// eventually calls step until it succeeds. A rejected message and the end of patience fail the test.
+func (p publisher) eventually(what string, step func(ctx context.Context) error) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	pause := time.NewTicker(retryPause)
+	defer pause.Stop()
+	for {
+		err := step(ctx)
+		if err == nil {
+			return
+		}
+		var rejected *sinks.RejectedError
+		if errors.As(err, &rejected) {
+			p.t.Errorf("%s: a message that the destination should take: %v", what, err)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			p.t.Errorf("%s: gave up: %v", what, err)
+			return
+		case <-pause.C:
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// randomRun publishes random batches over all lanes at once under contexts that end at random moments, and goes on from
+// what was acknowledged. Nothing may be missing, and no object's history may step back behind an acknowledgement.
+func randomRun(t *testing.T, h Harness) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	Drive(t, h, rand.New(rand.NewPCG(seed, 1)), 24, 40)
+}
+
+// Drive publishes last versions of each of some objects in random batches, concurrently over their lanes, some of them
+// under a context that ends while they are on their way. After each error it goes on as delivery does. Then it compares
+// the destination with the truth. Callers that break connections meanwhile get the same promise.
+func Drive(t testing.TB, h Harness, random *rand.Rand, objects, last int) {
+	t.Helper()
+	f, p := newFactory(), open(t, h)
+	tr := newTruth(h, f, p, versions(f, objects, last))
+
+	var mu sync.Mutex
+	restarts := make(map[sinks.Lane][]int)
+	var lanes sync.WaitGroup
+	for lane, messages := range tr.lanes {
+		own := rand.New(rand.NewPCG(random.Uint64(), 2)) // of this lane's goroutine
+		lanes.Go(func() {
+			starts := p.randomly(lane, messages, own)
+			mu.Lock()
+			defer mu.Unlock()
+			restarts[lane] = starts
+		})
+	}
+	lanes.Wait()
+	tr.check(t, restarts)
+}
+
+// randomly publishes one lane to its end and returns at which messages a Publish began anew after an error.
+func (p publisher) randomly(lane sinks.Lane, messages []sinks.Message, random *rand.Rand) []int {
+	var restarts []int
+	done := 0
+	p.eventually("publish at random", func(ctx context.Context) error {
+		for done < len(messages) {
+			size := 1 + random.IntN(min(16, len(messages)-done))
+			n, err := p.hastily(ctx, lane, messages[done:done+size], random)
+			done += n
+			if err != nil {
+				restarts = append(restarts, done)
+			}
+			if err != nil && !errors.Is(err, context.Canceled) {
+				return err // such as an outage: the next attempt comes after a pause
+			}
+		}
+		return nil
+	})
+	return restarts
+}
+
+// hastily publishes under a context that, one time in four, ends at some moment of the call.
+func (p publisher) hastily(ctx context.Context, lane sinks.Lane, batch []sinks.Message, random *rand.Rand) (int, error) {
+	if random.IntN(4) != 0 {
+		return p.publish(ctx, lane, batch)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	yields := random.IntN(200)
+	var canceller sync.WaitGroup
+	canceller.Go(func() {
+		for range yields {
+			runtime.Gosched()
+		}
+		cancel()
+	})
+	defer canceller.Wait()
+	return p.publish(ctx, lane, batch)
+}
