@@ -1,0 +1,196 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
+	"github.com/kubecdc/kubecdc/test/parts/process"
+)
+
+// Options say what to start. Only Dir is required.
+type Options struct {
+	// Dir takes the configuration, the data and the log. A directory of an earlier broker brings its topics back.
+	Dir string
+	// Port is the port for clients; 0 takes a free one.
+	Port int
+	// Properties are set in the broker's configuration and win over the defaults, such as "message.max.bytes".
+	Properties map[string]string
+	// JVM replaces the arguments of the Java machine, which keep it small: 512 MB of heap, the serial collector.
+	JVM []string
+}
+
+// Broker is a started broker. Its methods may be called concurrently.
+type Broker struct {
+	id      int
+	port    int
+	dir     string
+	service *process.Service
+}
+
+// Start starts a broker that stands alone and returns when it answers clients. ctx bounds the start, and fetching the
+// broker's classes if they are not there yet; the broker runs until Stop, Kill or the end of this process. After an
+// error nothing runs.
+func Start(ctx context.Context, options Options) (*Broker, error) {
+	brokers, err := start(ctx, options.Dir, 1, func(Member) Options { return options })
+	if err != nil {
+		return nil, err
+	}
+	return brokers[0], nil
+}
+
+// Member is a broker's place in a cluster.
+type Member struct {
+	ID int // from 1
+	// Dir is where its data goes.
+	Dir string
+}
+
+// StartCluster starts n brokers that are one cluster, in directories "broker-1" and so on below dir, and returns when
+// all of them answer clients. Topics get as many replicas as there are brokers, but three at most. properties are
+// set in every broker's configuration. Otherwise it is as Start.
+func StartCluster(ctx context.Context, dir string, n int, properties map[string]string) (Brokers, error) {
+	return start(ctx, dir, n, func(m Member) Options { return Options{Dir: m.Dir, Properties: properties} })
+}
+
+// start starts n brokers with the options that describe each.
+func start(ctx context.Context, dir string, n int, describe func(Member) Options) (Brokers, error) {
+	java, err := findJava(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	var started Brokers
+	err = ports.Try(2*n, func(free []int) error {
+		brokers, err := prepare(ctx, java, dir, free, describe)
+		if err != nil {
+			return err
+		}
+		if err := brokers.start(ctx); err != nil {
+			return errors.Join(err, brokers.Kill())
+		}
+		started = brokers
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("kafka in %s: %w", dir, err)
+	}
+	return started, nil
+}
+
+// prepare formats the storage of all brokers and describes their processes. The first half of the ports is for
+// controllers.
+func prepare(ctx context.Context, java java, dir string, free []int, describe func(Member) Options) (Brokers, error) {
+	n := len(free) / 2
+	controllers, clients := free[:n], free[n:]
+	var brokers Brokers
+	for i := range n {
+		m := Member{ID: i + 1, Dir: filepath.Join(dir, fmt.Sprintf("broker-%d", i+1))}
+		options := describe(m)
+		if options.Port == 0 {
+			options.Port = clients[i]
+		}
+		b, err := newBroker(ctx, java, m.ID, controllers, options)
+		if err != nil {
+			return nil, err
+		}
+		brokers = append(brokers, b)
+	}
+	return brokers, nil
+}
+
+func newBroker(ctx context.Context, java java, id int, controllers []int, options Options) (*Broker, error) {
+	dir, err := filepath.Abs(options.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	b := &Broker{id: id, port: options.Port, dir: dir}
+	config := filepath.Join(dir, "server.properties")
+	if err := os.WriteFile(config, []byte(b.properties(controllers, options.Properties)), 0o644); err != nil {
+		return nil, err
+	}
+	if err := java.format(ctx, dir, config); err != nil {
+		return nil, err
+	}
+	jvm := options.JVM
+	if jvm == nil {
+		jvm = []string{"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC"}
+	}
+	b.service = process.NewService(process.Options{
+		Name:  fmt.Sprintf("kafka broker %d", id),
+		Path:  java.path,
+		Args:  java.arguments(jvm, "kafka.Kafka", config),
+		Dir:   dir,
+		Log:   filepath.Join(dir, "broker.log"),
+		Ready: b.Answers,
+	})
+	return b, nil
+}
+
+// Address returns where clients reach the broker, as "127.0.0.1:PORT". It stays the same over restarts.
+func (b *Broker) Address() string { return ports.Address(b.port) }
+
+// Brokers returns the address as the list that clients take.
+func (b *Broker) Brokers() []string { return []string{b.Address()} }
+
+// ID returns the broker's node ID.
+func (b *Broker) ID() int { return b.id }
+
+// Stop ends the broker in order. An error says that it had to be killed or had ended by itself; it is gone in either
+// case. A broker that does not run is no error.
+func (b *Broker) Stop() error { return b.service.Stop() }
+
+// Kill ends the broker by SIGKILL. A broker that does not run is no error.
+func (b *Broker) Kill() error { return b.service.Kill() }
+
+// Restart starts the broker again on the same ports and data, after Stop or Kill, and returns when it answers clients.
+// In a cluster it can only do so when most of the brokers run. A broker that runs is stopped first.
+func (b *Broker) Restart(ctx context.Context) error {
+	return errors.Join(b.service.Stop(), b.service.Start(ctx))
+}
+
+// Process returns the running broker, to read its usage; nil while it is stopped.
+func (b *Broker) Process() *process.Process { return b.service.Process() }
+
+// java runs classes of Kafka.
+type java struct {
+	path      string // the program
+	classPath string
+	logging   string // the log4j2 configuration
+}
+
+func findJava(ctx context.Context) (java, error) {
+	path, err := exec.LookPath("java")
+	if err != nil {
+		return java{}, fmt.Errorf("%w; install Java 17 or later and put it on PATH", err)
+	}
+	jars, err := build.Kafka(ctx)
+	if err != nil {
+		return java{}, err
+	}
+	root, err := build.Root()
+	if err != nil {
+		return java{}, err
+	}
+	return java{
+		path:      path,
+		classPath: filepath.Join(jars, "*"),
+		logging:   filepath.Join(root, "test", "kafka", "log4j2.xml"),
+	}, nil
+}
+
+func (j java) arguments(jvm []string, class string, args ...string) []string {
+	all := append([]string{}, jvm...)
+	all = append(all, "-cp", j.classPath, "-Dlog4j2.configurationFile="+j.logging, class)
+	return append(all, args...)
+}
