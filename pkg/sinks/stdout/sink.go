@@ -1,0 +1,221 @@
+package stdout
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// lane is the only one: lines have one order.
+const lane sinks.Lane = "lines"
+
+// keepBuffer is the largest buffer, in bytes, kept from one Publish to the next.
+const keepBuffer = 1 << 20
+
+// Sink writes JSON lines. Its methods are called as [sinks.Sink] says; there is one lane, so one Publish at a time.
+type Sink struct {
+	out     *os.File
+	regular bool // a file that can be cut back and made durable; otherwise a pipe or a terminal
+	owned   bool // opened here, so closed here
+
+	buf     []byte
+	writing chan error // gives the result of the running write; nil when there is none
+
+	// end and torn belong to the running write, or to Publish when there is none.
+	end  int64 // where the last whole line ends, in bytes; regular files only
+	torn bool  // something may stand behind the last whole line
+}
+
+var _ sinks.Sink = (*Sink)(nil)
+
+// New opens the file, if there is one, and cuts off a torn last line. Its errors name the file.
+func New(cfg Config) (*Sink, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Path == "" {
+		return on(os.Stdout)
+	}
+	out, err := openFile(cfg.Path)
+	if err != nil {
+		return nil, fmt.Errorf("open the file of stdout.path: %w", err)
+	}
+	s, err := on(out)
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	s.owned = true
+	return s, nil
+}
+
+// on makes a sink that writes to out, which stays the caller's.
+func on(out *os.File) (*Sink, error) {
+	info, err := out.Stat()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sink{out: out, regular: info.Mode().IsRegular() && canRead(out)}
+	if !s.regular {
+		return s, nil
+	}
+	if s.end, err = lastLineEnd(out, info.Size()); err != nil {
+		return nil, fmt.Errorf("look for the last whole line: %w", err)
+	}
+	s.torn = s.end < info.Size()
+	return s, s.repair()
+}
+
+// canRead tells a file of our own from standard output redirected to one, which is open for writing only: where others
+// may write too, nothing is cut.
+func canRead(f *os.File) bool {
+	_, err := f.ReadAt(make([]byte, 1), 0)
+	return err == nil || errors.Is(err, io.EOF)
+}
+
+// openFile opens or creates a file to append to. A new file's directory entry is made durable as well: lines that are
+// acknowledged must not vanish with the name of their file.
+func openFile(path string) (*os.File, error) {
+	const flags = os.O_RDWR | os.O_APPEND
+	if f, err := os.OpenFile(path, flags, 0); !errors.Is(err, os.ErrNotExist) {
+		return f, err
+	}
+	f, err := os.OpenFile(path, flags|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// lastLineEnd returns the offset behind the last newline of a file of size bytes.
+func lastLineEnd(f io.ReaderAt, size int64) (int64, error) {
+	block := make([]byte, 64<<10)
+	for end := size; end > 0; {
+		start := max(0, end-int64(len(block)))
+		part := block[:end-start]
+		if _, err := f.ReadAt(part, start); err != nil {
+			return 0, err
+		}
+		if i := bytes.LastIndexByte(part, '\n'); i >= 0 {
+			return start + int64(i) + 1, nil
+		}
+		end = start
+	}
+	return 0, nil
+}
+
+// Lane returns the one lane.
+func (s *Sink) Lane(context.Context, *event.Change) (sinks.Lane, error) { return lane, nil }
+
+// Publish writes the batch in one write, and to a file also syncs it. It accepts the batch as a whole or nothing of it.
+// When ctx ends first, the write goes on by itself; the next Publish or Close waits for it.
+func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+	if len(batch) == 0 {
+		return 0, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if s.writing != nil { // of a Publish whose ctx ended; it reports to nobody, and its messages are in this batch again
+		if _, err := s.wait(ctx); err != nil {
+			return 0, err
+		}
+	}
+	s.encode(batch)
+	s.writing = make(chan error, 1)
+	go func(result chan<- error) { result <- s.write() }(s.writing)
+	failure, err := s.wait(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if failure != nil {
+		return 0, &sinks.UnavailableError{Reason: "cannot write to " + s.out.Name(), Err: failure}
+	}
+	return len(batch), nil
+}
+
+// wait waits for the running write and returns how it failed, or for the end of ctx, which is err.
+func (s *Sink) wait(ctx context.Context) (failure, err error) {
+	select {
+	case failure = <-s.writing:
+		s.writing = nil
+		return failure, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *Sink) encode(batch []sinks.Message) {
+	if cap(s.buf) > keepBuffer {
+		s.buf = nil
+	}
+	s.buf = s.buf[:0]
+	if s.torn && !s.regular {
+		s.buf = append(s.buf, '\n') // a pipe cannot be cut back: end the broken line, so that it spoils no other
+	}
+	for _, m := range batch {
+		s.buf = append(format.AppendJSON(s.buf, m.Change), '\n')
+	}
+}
+
+// write writes the buffer and makes it durable. After an error, nothing of it counts: a file is cut back, at once or,
+// if that fails too, before the next write.
+func (s *Sink) write() error {
+	if !s.regular {
+		n, err := s.out.Write(s.buf)
+		s.torn = err != nil && (s.torn || n > 0)
+		return err
+	}
+	if err := s.repair(); err != nil {
+		return err
+	}
+	s.torn = true
+	_, err := s.out.Write(s.buf)
+	if err == nil {
+		err = s.out.Sync()
+	}
+	if err != nil {
+		return errors.Join(err, s.repair())
+	}
+	s.torn, s.end = false, s.end+int64(len(s.buf))
+	return nil
+}
+
+// repair cuts off what stands behind the last whole line.
+func (s *Sink) repair() error {
+	if !s.torn {
+		return nil
+	}
+	if err := s.out.Truncate(s.end); err != nil {
+		return fmt.Errorf("cut off a torn line: %w", err)
+	}
+	s.torn = false
+	return nil
+}
+
+// Close waits for a write that is still running and closes the file. Standard output stays open.
+func (s *Sink) Close(ctx context.Context) error {
+	if s.writing != nil {
+		if _, err := s.wait(ctx); err != nil {
+			return fmt.Errorf("a write to %s is still running: %w", s.out.Name(), err)
+		}
+	}
+	if s.owned {
+		return s.out.Close()
+	}
+	return nil
+}

@@ -1,0 +1,238 @@
+package stdout
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestFileKeepsTheContract(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "changes.jsonl")
+	sinktest.Run(t, sinktest.Harness{
+		New: func(t testing.TB) sinks.Sink {
+			s, err := New(Config{Path: path})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		},
+		Read: func(t testing.TB) []sinktest.Delivered { return delivered(t, path) },
+	})
+}
+
+// delivered reads a file as a consumer does.
+func delivered(t testing.TB, path string) []sinktest.Delivered {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(content) > 0 && content[len(content)-1] != '\n' {
+		t.Errorf("%s does not end with a newline", path)
+	}
+	var all []sinktest.Delivered
+	for line := range bytes.Lines(content) {
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		var id struct{ ID string }
+		if err := json.Unmarshal(line, &id); err != nil {
+			t.Errorf("%s: %v in the line %.200q", path, err, line)
+		}
+		all = append(all, sinktest.Delivered{ID: id.ID, Value: line})
+	}
+	return all
+}
+
+func batch(names ...string) []sinks.Message {
+	var messages []sinks.Message
+	for i, name := range names {
+		messages = append(messages, sinks.Message{Offset: uint64(i + 1), Change: &event.Change{
+			Type: event.Added, Cluster: "c", UID: name, Name: name, After: []byte(`{"a":1}`)}})
+	}
+	return messages
+}
+
+func publish(t *testing.T, s *Sink, names ...string) {
+	t.Helper()
+	if n, err := s.Publish(t.Context(), lane, batch(names...)); n != len(names) || err != nil {
+		t.Fatalf("publish: %d of %d, %v", n, len(names), err)
+	}
+}
+
+func newSink(t *testing.T, path string) *Sink {
+	t.Helper()
+	s, err := New(Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func closeSink(t *testing.T, s *Sink) {
+	t.Helper()
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func ids(all []sinktest.Delivered) string {
+	var list []string
+	for _, d := range all {
+		list = append(list, d.ID)
+	}
+	return strings.Join(list, " ")
+}
+
+func TestATornLastLineIsCutOffAtOpen(t *testing.T) {
+	long := strings.Repeat("x", 200_000) // longer than a block that is searched for the newline
+	for name, test := range map[string]struct{ content, want string }{
+		"torn":      {`{"id":"whole"}` + "\n" + `{"id":"to`, "whole c/new//added"},
+		"long":      {`{"id":"whole"}` + "\n" + long, "whole c/new//added"},
+		"only torn": {`{"id":"to`, "c/new//added"},
+		"whole":     {`{"id":"whole"}` + "\n", "whole c/new//added"},
+		"empty":     {"", "c/new//added"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "f")
+			if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s := newSink(t, path)
+			publish(t, s, "new")
+			closeSink(t, s)
+			if got := ids(delivered(t, path)); got != test.want {
+				t.Errorf("the file holds %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAFileIsForItsOwnerOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	closeSink(t, newSink(t, path))
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o600 {
+		t.Errorf("mode %o, want 600", mode)
+	}
+}
+
+func TestAFailedWriteCountsNothingAndIsNotAcknowledged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	s := newSink(t, path)
+	publish(t, s, "one")
+	s.out.Close() // stands for every failure of write, sync and truncate at once
+	n, err := s.Publish(t.Context(), lane, batch("two", "three"))
+	var unavailable *sinks.UnavailableError
+	if n != 0 || !errors.As(err, &unavailable) || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %d, %v; want 0 and an UnavailableError that names %s", n, err, path)
+	}
+	if !s.torn {
+		t.Error("the next write will not cut the file back")
+	}
+	if got := ids(delivered(t, path)); got != "c/one//added" {
+		t.Errorf("the file holds %s", got)
+	}
+}
+
+func TestWhatAFailedWriteLeftIsCutOffBeforeTheNext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	s := newSink(t, path)
+	publish(t, s, "one")
+	if _, err := s.out.WriteString(`{"id":"half of tw`); err != nil { // as a full disk leaves it
+		t.Fatal(err)
+	}
+	s.torn = true
+	publish(t, s, "two")
+	closeSink(t, s)
+	if got := ids(delivered(t, path)); got != "c/one//added c/two//added" {
+		t.Errorf("the file holds %s", got)
+	}
+}
+
+func TestPublishReturnsWhenTheReaderOfAPipeIsSlow(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	s, err := on(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := batch("large")
+	large[0].Change.After = append(append([]byte(`"`), bytes.Repeat([]byte("x"), 1<<20)...), '"') // more than a pipe holds
+
+	ctx, cancel := context.WithCancel(t.Context())
+	stop := make(chan struct{})
+	go func() { defer close(stop); cancel() }()
+	if n, err := s.Publish(ctx, lane, large); n != 0 || !errors.Is(err, context.Canceled) {
+		t.Fatalf("publish into a full pipe: %d, %v", n, err)
+	}
+	<-stop
+
+	lines := make(chan int, 1)
+	go func() {
+		var all bytes.Buffer
+		_, _ = all.ReadFrom(r) // ends when w is closed
+		lines <- bytes.Count(all.Bytes(), []byte("\n"))
+	}()
+	publish(t, s, "small")
+	closeSink(t, s)
+	w.Close()
+	if n := <-lines; n != 1 && n != 2 { // one if the first Publish saw the end of ctx before it wrote anything
+		t.Errorf("the reader got %d lines", n)
+	}
+}
+
+func TestABrokenLineInAPipeSpoilsNoOther(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s, err := on(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString(`{"id":"half`); err != nil {
+		t.Fatal(err)
+	}
+	s.torn = true
+	publish(t, s, "one")
+	publish(t, s, "two")
+	w.Close()
+	var all bytes.Buffer
+	if _, err := all.ReadFrom(r); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(all.String(), "\n")
+	if len(lines) != 4 || lines[0] != `{"id":"half` || !json.Valid([]byte(lines[1])) || !json.Valid([]byte(lines[2])) {
+		t.Errorf("the reader got %q", lines)
+	}
+}
+
+func TestADirectoryIsRefusedWithARemedy(t *testing.T) {
+	const want = `stdout.path: "logs/" is a directory; name a file in it`
+	if err := (Config{Path: "logs/"}).Validate(); err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+	if _, err := New(Config{Path: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "stdout.path") {
+		t.Errorf("a directory was opened: %v", err)
+	}
+}
