@@ -14,7 +14,6 @@ const (
 	Updated  Type = "updated"  // the object has a new resourceVersion
 	Deleted  Type = "deleted"  // the object is gone, or left the selection
 	Snapshot Type = "snapshot" // the object exists, as seen in the first list of its resource; claims no change
-	Sync     Type = "sync"     // a known object announced again on request; claims no change
 	Gap      Type = "gap"      // a control record: history of a whole resource was lost, see [GapInfo]
 )
 
@@ -27,7 +26,6 @@ const (
 	DeltaUpdated  Delta = "Updated"
 	DeltaDeleted  Delta = "Deleted"
 	DeltaReplaced Delta = "Replaced"
-	DeltaSync     Delta = "Sync"
 )
 
 // Resource names a served API resource and the kind of its objects.

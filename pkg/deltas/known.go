@@ -1,0 +1,121 @@
+package deltas
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// knownSet holds what is known of a scope's objects, identities only. It is DeltaFIFO's KnownObjects.
+type knownSet struct {
+	mu   sync.RWMutex
+	m    map[string]identity
+	live int      // objects known to exist
+	gone []string // keys marked Gone, oldest first, to be forgotten once the position passes them
+
+	// tombstone makes the item that stands for a known object while a list is being compared; nil at other times.
+	tombstone func(event.Known) *item
+}
+
+// identity is event.Known without its key: the map has that already, and there may be a million of them.
+type identity struct {
+	uid, resourceVersion string
+	gone                 bool
+}
+
+var _ cache.KeyListerGetter = (*knownSet)(nil)
+
+func newKnownSet(known []event.Known) *knownSet {
+	s := &knownSet{m: make(map[string]identity, len(known))}
+	for _, k := range known {
+		s.put(k)
+	}
+	return s
+}
+
+func (s *knownSet) get(key string) event.Known {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	id := s.m[key]
+	return event.Known{Key: key, UID: id.uid, ResourceVersion: id.resourceVersion, Gone: id.gone}
+}
+
+func (s *knownSet) put(k event.Known) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old, ok := s.m[k.Key]; ok && !old.gone {
+		s.live--
+	}
+	s.m[k.Key] = identity{k.UID, k.ResourceVersion, k.Gone}
+	if !k.Gone {
+		s.live++
+	} else {
+		s.gone = append(s.gone, k.Key)
+	}
+}
+
+// forgetGone drops the markers of deletes that position has passed and returns their keys: no restart will be told of
+// those lives again.
+func (s *knownSet) forgetGone(position string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []string
+	for len(s.gone) > 0 {
+		key := s.gone[0]
+		if id := s.m[key]; id.gone {
+			if newer(id.resourceVersion, position) {
+				break
+			}
+			delete(s.m, key)
+			keys = append(keys, key)
+		}
+		s.gone = s.gone[1:]
+	}
+	if len(s.gone) == 0 {
+		s.gone = nil
+	}
+	return keys
+}
+
+// count is the number of objects known to exist.
+func (s *knownSet) count() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.live
+}
+
+// ListKeys must be exact: what it names and a list lacks is deleted.
+func (s *knownSet) ListKeys() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	keys := make([]string, 0, len(s.m))
+	for key, id := range s.m {
+		if !id.gone {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// GetByKey says yes to every key, also to unknown ones: DeltaFIFO drops a watch DELETED of what it is told not to exist,
+// and whether a delete is news is Step's decision. While a list is compared it returns the tombstone of a known object.
+func (s *knownSet) GetByKey(key string) (any, bool, error) {
+	if s.tombstone == nil {
+		return nil, true, nil
+	}
+	return s.tombstone(s.get(key)), true, nil
+}
+
+// stub is an object of which only the identity is known.
+func stub(k event.Known, observedAt time.Time) *Object {
+	namespace, name, err := cache.SplitMetaNamespaceKey(k.Key)
+	if err != nil { // a key is made by NewObject and has at most one slash
+		name = k.Key
+	}
+	o := NewObject(namespace, name)
+	o.UID, o.ResourceVersion, o.ObservedAt = k.UID, k.ResourceVersion, observedAt
+	return o
+}

@@ -1,0 +1,106 @@
+package deltas
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func config(a Append) QueueConfig {
+	return QueueConfig{
+		Scope: Scope{ID: "s", Cluster: "c", Resource: event.Resource{Resource: "pods"}}, Append: a, Now: time.Now,
+		Origin: func() Origin { return Origin{Kind: First} },
+	}
+}
+
+func pod(name, rv string) *Object {
+	o := NewObject("ns", name)
+	o.UID, o.ResourceVersion = name, rv
+	return o
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	q := NewQueue(config(func(context.Context, Observation) error { return nil }))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- q.Run(ctx) }()
+	if err := q.Add(pod("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatalf("Run ended with %v", err)
+	}
+	if err := q.Replace(nil, "5"); err == nil {
+		t.Fatal("Replace waits for a queue that nobody pops any more")
+	}
+}
+
+func TestFailureToAppendStopsTheQueue(t *testing.T) {
+	full := errors.New("journal closed")
+	q := NewQueue(config(func(context.Context, Observation) error { return full }))
+	if err := q.Add(pod("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Run(context.Background()); !errors.Is(err, full) {
+		t.Fatalf("Run ended with %v, want %v", err, full)
+	}
+}
+
+func TestReflectorSideNeverPassesABlockedAppend(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	var positions []string
+	q := NewQueue(config(func(_ context.Context, o Observation) error {
+		if len(o.Changes) > 0 {
+			close(entered)
+			<-release
+		}
+		positions = append(positions, o.Position)
+		return nil
+	}))
+	ctx, cancel := context.WithCancel(context.Background())
+	done, marked := make(chan error), make(chan error)
+	if err := q.Add(pod("a", "7")); err != nil {
+		t.Fatal(err)
+	}
+	go func() { done <- q.Run(ctx) }()
+	<-entered
+	go func() { marked <- q.Bookmark("9") }()
+	close(release)
+	if err := <-marked; err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if len(positions) != 2 || positions[0] != "7" || positions[1] != "9" { // I1
+		t.Fatalf("positions appended: %v, want 7 then 9", positions)
+	}
+}
+
+func BenchmarkQueue(b *testing.B) {
+	q := NewQueue(config(func(context.Context, Observation) error { return nil }))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- q.Run(ctx) }()
+	b.ReportAllocs()
+	for i := range b.N {
+		o := pod("a", "")
+		o.ResourceVersion = strconv.Itoa(1_000_000_000 + i)
+		if err := q.Update(o); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.StopTimer()
+	cancel()
+	<-done
+}

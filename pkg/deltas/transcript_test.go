@@ -1,0 +1,228 @@
+package deltas
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the transcripts print now as what they expect; read the diff before you commit it")
+
+// TestTranscripts plays testdata/*.txt: blocks of what the API server said, and under "----" what came out, one line a
+// part of an observation. Lines of one block are queued before anything is popped. The language:
+//
+//	open [position] : known, known !gone ...      a queue that knows this much; the first block of a file
+//	filter namespace                              only that namespace is wanted
+//	ADDED|MODIFIED|DELETED object                 a watch event; an object is namespace/name uid@resourceVersion
+//	BOOKMARK resourceVersion
+//	first|resumed|relisted resourceVersion : object, object ...     a list, with its origin
+//	broken resourceVersion : object ...           a first list after the journal was lost
+//	vanish                                        the resource is no longer served
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { playFile(t, file) })
+	}
+}
+
+func playFile(t *testing.T, file string) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &player{t: t}
+	var out []string
+	for _, block := range strings.Split(strings.TrimSpace(string(text)), "\n\n") {
+		input, _, _ := strings.Cut(block, "\n----")
+		out = append(out, strings.TrimRight(input, "\n")+"\n----\n"+p.play(input))
+	}
+	got := strings.Join(out, "\n")
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if want := strings.TrimSpace(string(text)) + "\n"; strings.TrimSpace(got) != strings.TrimSpace(want) {
+		t.Errorf("the transcript now reads:\n%s", got)
+	}
+}
+
+type player struct {
+	t      *testing.T
+	q      *Queue
+	cfg    QueueConfig
+	origin Origin
+	out    strings.Builder
+}
+
+func (p *player) play(input string) string {
+	p.out.Reset()
+	for _, line := range strings.Split(input, "\n") {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			p.say(line)
+		}
+	}
+	if p.q != nil {
+		p.pop()
+	}
+	return p.out.String()
+}
+
+func (p *player) pop() {
+	for p.q.Stats().Queued > 0 {
+		_, err := p.q.fifo.Pop(func(obj any, _ bool) error { return p.q.process(context.Background(), obj.(cache.Deltas)) })
+		if err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+func (p *player) say(line string) {
+	head, tail, _ := strings.Cut(line, ":")
+	words := strings.Fields(head)
+	var err error
+	switch words[0] {
+	case "open":
+		p.open(words[1:], tail)
+	case "filter":
+		p.cfg.Filter = func(namespace string) bool { return namespace == words[1] }
+		p.q = NewQueue(p.cfg)
+	case "ADDED":
+		err = p.q.Add(p.object(words[1:]))
+	case "MODIFIED":
+		err = p.q.Update(p.object(words[1:]))
+	case "DELETED":
+		err = p.q.Delete(p.object(words[1:]))
+	case "BOOKMARK":
+		err = p.q.Bookmark(words[1])
+	case "first", "resumed", "relisted", "broken":
+		err = p.list(words, tail)
+	case "vanish":
+		p.stepping(p.q.Vanish)
+	default:
+		p.t.Fatalf("unknown line %q", line)
+	}
+	if err != nil {
+		p.t.Fatalf("%s: %v", line, err)
+	}
+}
+
+func (p *player) open(words []string, tail string) {
+	p.cfg = QueueConfig{
+		Scope:  Scope{ID: "pods", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}},
+		Origin: func() Origin { return p.origin },
+		Append: p.append,
+		Now:    func() time.Time { return time.Unix(0, 0).UTC() },
+	}
+	if len(words) > 0 {
+		p.cfg.Position = words[0]
+	}
+	for _, k := range fields(tail) {
+		o := p.object(strings.Fields(strings.Replace(k, "!", "", 1)))
+		p.cfg.Known = append(p.cfg.Known, event.Known{Key: o.Key(), UID: o.UID, ResourceVersion: o.ResourceVersion, Gone: strings.HasPrefix(k, "!")})
+	}
+	p.q = NewQueue(p.cfg)
+}
+
+func (p *player) list(words []string, tail string) error {
+	p.origin = map[string]Origin{
+		"first":    {Kind: First},
+		"resumed":  {Kind: Resumed},
+		"relisted": {Kind: Relisted, From: p.q.Stats().Position, Reason: "history expired"},
+		"broken":   {Kind: First, Reason: "the journal was lost"},
+	}[words[0]]
+	var objects []any
+	for _, s := range fields(tail) {
+		objects = append(objects, p.object(strings.Fields(s)))
+	}
+	return p.q.Replace(objects, words[1])
+}
+
+// stepping runs what waits for the queue to drain while popping.
+func (p *player) stepping(f func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- p.q.Run(ctx) }()
+	if err := f(); err != nil {
+		p.t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *player) object(words []string) *Object {
+	if len(words) != 2 {
+		p.t.Fatalf("object %q: want namespace/name uid@resourceVersion", words)
+	}
+	namespace, name, _ := strings.Cut(words[0], "/")
+	o := NewObject(namespace, name)
+	o.UID, o.ResourceVersion, _ = strings.Cut(words[1], "@")
+	o.Raw = []byte(`{"rv":"` + o.ResourceVersion + `"}`)
+	o.ObservedAt = time.Unix(0, 0).UTC()
+	return o
+}
+
+func (p *player) append(_ context.Context, o Observation) error {
+	for _, c := range o.Changes {
+		fmt.Fprintf(&p.out, "%s\n", describe(c))
+	}
+	for _, k := range o.Known {
+		gone := ""
+		if k.Gone {
+			gone = " gone"
+		}
+		fmt.Fprintf(&p.out, "  known %s %s@%s%s\n", k.Key, k.UID, k.ResourceVersion, gone)
+	}
+	for _, key := range o.Forget {
+		fmt.Fprintf(&p.out, "  forget %s\n", key)
+	}
+	if o.Position != "" {
+		fmt.Fprintf(&p.out, "  position %s\n", o.Position)
+	}
+	return nil
+}
+
+func describe(c *event.Change) string {
+	if c.Type == event.Gap {
+		return fmt.Sprintf("gap %s to %s: %s", c.Gap.From, c.Gap.To, c.Gap.Reason)
+	}
+	s := fmt.Sprintf("%s %s/%s %s@%s (%s)", c.Type, c.Namespace, c.Name, c.UID, c.ResourceVersion, c.Delta)
+	if c.Coalesced {
+		s += " coalesced"
+	}
+	if c.FinalStateUnknown {
+		s += " final state unknown"
+	}
+	if c.Before != nil {
+		s += " before " + string(c.Before)
+	}
+	if c.After != nil {
+		s += " after " + string(c.After)
+	}
+	return s
+}
+
+func fields(s string) []string {
+	var out []string
+	for _, f := range strings.Split(s, ",") {
+		if f = strings.TrimSpace(f); f != "" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
