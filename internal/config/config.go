@@ -1,0 +1,172 @@
+package config
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
+	"github.com/kubecdc/kubecdc/pkg/sinks/stdout"
+)
+
+// Config is a whole configuration: complete, defaults filled in, checked. It is not changed after [Load].
+type Config struct {
+	// The cluster that is watched.
+	Cluster Cluster `mapstructure:"cluster"`
+	// What is watched: at least one rule. Every resource is selected by one rule only.
+	Resources []Resource `mapstructure:"resources"`
+	// Where changes go: at least one sink. Every sink gets every change and is delivered on its own: one that is down
+	// does not hold up another.
+	Sinks []Sink `mapstructure:"sinks"`
+	// The local store of changes not yet delivered and of positions. It must survive restarts.
+	Journal Journal `mapstructure:"journal"`
+	// How changes are moved to the sinks. It holds for each sink separately.
+	Delivery Delivery `mapstructure:"delivery"`
+	// The HTTP server for metrics, health and the status page.
+	Admin Admin `mapstructure:"admin"`
+	// What the exporter writes to standard error.
+	Log Log `mapstructure:"log"`
+}
+
+// Cluster says which API server is watched and how.
+type Cluster struct {
+	// Name of the cluster in every change and its ID. Empty: the UID of the kube-system namespace. It must never change
+	// for a journal that is in use, and holds no "/".
+	Name string `mapstructure:"name"`
+	// Path of a kubeconfig file. Empty: $KUBECONFIG, else ~/.kube/config, else, inside a Pod, its service account.
+	Kubeconfig string `mapstructure:"kubeconfig"`
+	// Context within the kubeconfig. Empty: its current context.
+	Context string `mapstructure:"context"`
+}
+
+// Resource is one rule that selects resources and the objects of them.
+type Resource struct {
+	// Resources as kubectl writes them: plural and, unless core, the group. "pods", "deployments.apps",
+	// "*.cert-manager.io" for all of a group, "*" for everything the API server lets one watch.
+	Select []string `mapstructure:"select"`
+	// Resources left out of what select matches, in the same form.
+	Exclude []string `mapstructure:"exclude"`
+	// Namespaces whose objects are taken. Cluster-scoped objects are not affected.
+	Namespaces Namespaces `mapstructure:"namespaces"`
+	// Only objects with these labels, as in kubectl --selector: "app=web,tier in (a,b)". The API server filters.
+	LabelSelector string `mapstructure:"labelSelector"`
+	// Only objects with these field values, as in kubectl --field-selector: "status.phase=Running". The API server
+	// filters; which fields it knows depends on the resource.
+	FieldSelector string `mapstructure:"fieldSelector"`
+	// Whether updates carry the state before them. This version knows none.
+	Before string `mapstructure:"before"`
+	// How often every known object is announced again. This version knows 0s, never.
+	Resync time.Duration `mapstructure:"resync"`
+}
+
+// Namespaces restricts a rule. Both lists empty: all namespaces.
+type Namespaces struct {
+	// Only these namespaces. Empty: all.
+	Include []string `mapstructure:"include"`
+	// Never these namespaces.
+	Exclude []string `mapstructure:"exclude"`
+}
+
+// Sink is one destination. Exactly one of Kafka, NATS and Stdout is set.
+type Sink struct {
+	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-". A sink that is renamed is a
+	// new sink and starts with what the journal still holds.
+	Name string `mapstructure:"name"`
+	// Form in which changes are written. This version knows json.
+	Format string `mapstructure:"format"`
+	// Apache Kafka and what speaks its protocol.
+	Kafka *kafka.Config `mapstructure:"kafka"`
+	// NATS JetStream.
+	NATS *nats.Config `mapstructure:"nats"`
+	// JSON lines on standard output or in a file.
+	Stdout *stdout.Config `mapstructure:"stdout"`
+}
+
+// Journal configures the local store.
+type Journal struct {
+	// Directory of the journal, created if absent. One process at a time uses it.
+	Dir string `mapstructure:"dir"`
+	// Bound of the changes kept on disk for sinks that are behind. At the bound the exporter stops reading the API server
+	// and is not ready until a sink catches up.
+	MaxBytes Bytes `mapstructure:"maxBytes"`
+	// When writes reach the disk: always (before anything is sent) or interval (every few milliseconds; after a power
+	// loss the last ones are watched again).
+	Sync string `mapstructure:"sync"`
+}
+
+// Delivery configures how changes are moved, per sink.
+type Delivery struct {
+	// Waiting between attempts. Attempts never end.
+	Retry Retry `mapstructure:"retry"`
+	// Bound of the memory that changes on their way to one sink take.
+	Window Bytes `mapstructure:"window"`
+	// How long a stop waits for what is in flight. What is left stays in the journal.
+	DrainTimeout time.Duration `mapstructure:"drainTimeout"`
+	// Bound of the changes sent per second.
+	Rate Rate `mapstructure:"rate"`
+}
+
+// Retry bounds the exponential back-off.
+type Retry struct {
+	// Wait after the first failure.
+	Min time.Duration `mapstructure:"min"`
+	// Longest wait.
+	Max time.Duration `mapstructure:"max"`
+}
+
+// Rate is a token bucket.
+type Rate struct {
+	// Changes per second, for each sink. 0: no bound.
+	PerSecond float64 `mapstructure:"perSecond"`
+	// Changes that may be sent at once after a quiet time. 0: as many as a second allows.
+	Burst int `mapstructure:"burst"`
+}
+
+// Admin configures the HTTP server.
+type Admin struct {
+	// Address, host:port, of /metrics, /livez, /readyz and the status page. It has no authentication: keep it on
+	// loopback or inside the cluster. Port 0 takes a free one. Empty: no server.
+	Listen string `mapstructure:"listen"`
+}
+
+// Log configures logging.
+type Log struct {
+	// Least level that is written: debug, info, warn or error.
+	Level string `mapstructure:"level"`
+	// Form of a line: text or json.
+	Format string `mapstructure:"format"`
+}
+
+// SlogLevel returns the level for slog handlers.
+func (l Log) SlogLevel() slog.Level {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.Level)); err != nil { // not reached: Load checked it
+		return slog.LevelInfo
+	}
+	return level
+}
+
+// Default returns the configuration of an empty file. It is not complete: resources and sinks have no default.
+func Default() Config {
+	return Config{
+		Journal: Journal{Dir: "./data", MaxBytes: 10 << 30, Sync: "always"},
+		Delivery: Delivery{
+			Retry:        Retry{Min: 100 * time.Millisecond, Max: 30 * time.Second},
+			Window:       16 << 20,
+			DrainTimeout: 20 * time.Second,
+		},
+		Admin: Admin{Listen: "127.0.0.1:8080"},
+		Log:   Log{Level: "info", Format: "text"},
+	}
+}
+
+// preset fills the struct p points to with its defaults, before the file's values are laid over them. It covers what
+// occurs any number of times in a file; [Default] covers the rest.
+func preset(p any) {
+	switch v := p.(type) {
+	case *Resource:
+		*v = Resource{Before: "none"}
+	case *Sink:
+		*v = Sink{Format: "json"}
+	}
+}

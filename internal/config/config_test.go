@@ -1,0 +1,237 @@
+package config
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write the messages of testdata/bad anew; read every one before you commit it")
+
+// TestEveryBadFileGetsItsMessage holds the exact text that a user sees for each mistake. The file's name is the bug's name.
+func TestEveryBadFileGetsItsMessage(t *testing.T) {
+	t.Chdir("testdata/bad")
+	files := corpus(t, 25)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
+			cfg, err := Load(file)
+			if err == nil || cfg != nil {
+				t.Fatalf("a configuration with a known mistake was accepted (configuration %v, error %v)", cfg, err)
+			}
+			var problems *Error
+			if !errors.As(err, &problems) || len(problems.Problems) == 0 {
+				t.Fatalf("error is a %T without problems", err)
+			}
+			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
+			if *update {
+				if err := os.WriteFile(golden, []byte(err.Error()+"\n"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, readErr := os.ReadFile(golden)
+			if readErr != nil {
+				t.Fatalf("no message is written down for this mistake: %v", readErr)
+			}
+			if got := err.Error() + "\n"; got != string(want) {
+				t.Errorf("got\n%swant\n%s", got, want)
+			}
+		})
+	}
+	messages, err := filepath.Glob("*.txt")
+	if err != nil || len(messages) != len(files) {
+		t.Errorf("%d messages for %d bad files: one of them has lost the other", len(messages), len(files))
+	}
+}
+
+func TestEveryGoodFileLoads(t *testing.T) {
+	t.Chdir("testdata/good")
+	for _, file := range corpus(t, 5) {
+		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
+			if _, err := Load(file); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func corpus(t *testing.T, least int) []string {
+	t.Helper()
+	files, err := filepath.Glob("*.yaml")
+	if err != nil || len(files) < least {
+		t.Fatalf("%d files in the corpus, want at least %d (%v)", len(files), least, err)
+	}
+	return files
+}
+
+const minimal = `
+resources: [{select: [pods]}]
+sinks: [{name: console, stdout: {}}]
+`
+
+func load(t *testing.T, content string) (*Config, error) {
+	t.Helper()
+	return parse("config.yaml", []byte(content))
+}
+
+func mustLoad(t *testing.T, content string) *Config {
+	t.Helper()
+	cfg, err := load(t, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestWhatTheFileLeavesOutIsTheDefault(t *testing.T) {
+	got := *mustLoad(t, minimal)
+	want := Default()
+	want.Resources, want.Sinks = got.Resources, got.Sinks
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if r := got.Resources[0]; r.Before != "none" {
+		t.Errorf("a rule has the default before %q", r.Before)
+	}
+	if s := got.Sinks[0]; s.Format != "json" || s.Stdout == nil || s.Kafka != nil || s.NATS != nil {
+		t.Errorf("a sink has the defaults %+v", s)
+	}
+}
+
+func TestNamesKeepTheirCapitalsAndDots(t *testing.T) {
+	cfg := mustLoad(t, `
+cluster: {name: Prod.EU}
+resources: [{select: [pods], labelSelector: "app.kubernetes.io/Part.Of.Name=X,Team=Blue"}]
+sinks:
+  - name: main
+    kafka: {brokers: ["Kafka.Example:9092"], topic: "K8s.{resource}", createTopics: {enabled: true, configs: [{name: cleanup.policy, value: Compact}]}}
+`)
+	if got := cfg.Resources[0].LabelSelector; got != "app.kubernetes.io/Part.Of.Name=X,Team=Blue" {
+		t.Errorf("label selector became %q", got)
+	}
+	if got := cfg.Cluster.Name; got != "Prod.EU" {
+		t.Errorf("cluster name became %q", got)
+	}
+	k := cfg.Sinks[0].Kafka
+	if k.Brokers[0] != "Kafka.Example:9092" || k.Topic != "K8s.{resource}" || k.CreateTopics.Configs[0].Name != "cleanup.policy" || k.CreateTopics.Configs[0].Value != "Compact" {
+		t.Errorf("the Kafka sink became %+v", k)
+	}
+}
+
+func TestVariablesOverrideSingleValues(t *testing.T) {
+	t.Setenv("KUBECDC_JOURNAL_MAXBYTES", "2Gi")
+	t.Setenv("KUBECDC_DELIVERY_RETRY_MIN", "2s")
+	t.Setenv("KUBECDC_DELIVERY_RATE_PERSECOND", "2.5")
+	t.Setenv("KUBECDC_CLUSTER_NAME", "Env.Name")
+	t.Setenv("KUBECDC_LOG_LEVEL", "") // empty counts as not set
+	cfg := mustLoad(t, minimal+"journal: {maxBytes: 1Gi, dir: ./here}\ncluster: {name: file}\nlog: {level: debug}\n")
+	if cfg.Journal.MaxBytes != 2<<30 || cfg.Delivery.Retry.Min != 2*time.Second || cfg.Delivery.Rate.PerSecond != 2.5 || cfg.Cluster.Name != "Env.Name" {
+		t.Errorf("variables did not override: %+v", cfg)
+	}
+	if cfg.Journal.Dir != "./here" || cfg.Log.Level != "debug" || cfg.Delivery.Retry.Max != 30*time.Second || len(cfg.Sinks) != 1 {
+		t.Errorf("variables changed what they do not name: %+v", cfg)
+	}
+}
+
+func TestAWrongVariableIsNamed(t *testing.T) {
+	t.Setenv("KUBECDC_JOURNAL_MAXBYTES", "lots")
+	_, err := load(t, minimal)
+	want := `environment: journal.maxBytes: not a size: found KUBECDC_JOURNAL_MAXBYTES=lots, expected ` + expectBytes
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+func TestReferencesStandForAnyString(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte(" two lines\nand a blank \n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TEST_TOPIC", "k8s.changes")
+	cfg := mustLoad(t, `
+resources: [{select: [pods]}]
+sinks:
+  - name: main
+    kafka:
+      brokers: ["127.0.0.1:9092"]
+      topic: {env: TEST_TOPIC}
+      sasl: {mechanism: plain, username: me, password: {file: `+file+`}}
+`)
+	if k := cfg.Sinks[0].Kafka; k.Topic != "k8s.changes" || k.SASL.Password != " two lines\nand a blank " {
+		t.Errorf("references became %+v", k)
+	}
+}
+
+func TestWhatAReferenceHoldsIsNeverShown(t *testing.T) {
+	t.Setenv("TEST_TOPIC", "hunter2-{nonsense}")
+	_, err := load(t, `
+resources: [{select: [pods]}]
+sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: {env: TEST_TOPIC}}}]
+`)
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("got %v, want an error that hides the value", err)
+	}
+}
+
+func TestAllProblemsAreReportedInTheOrderOfLines(t *testing.T) {
+	_, err := load(t, "log: {level: loud}\nadmin: {listen: here}\nresources: [{select: []}]\n")
+	var problems *Error
+	if !errors.As(err, &problems) {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, p := range problems.Problems {
+		paths = append(paths, p.Path)
+	}
+	if want := []string{"log.level", "admin.listen", "resources[0].select", "sinks"}; !reflect.DeepEqual(paths, want) {
+		t.Errorf("got %v, want %v", paths, want)
+	}
+}
+
+func TestAFileThatIsNotThereIsAProblem(t *testing.T) {
+	for _, path := range []string{filepath.Join(t.TempDir(), "absent.yaml"), t.TempDir()} {
+		_, err := Load(path)
+		var problems *Error
+		if !errors.As(err, &problems) || problems.Problems[0].File != path {
+			t.Errorf("Load(%q): %v", path, err)
+		}
+	}
+}
+
+func TestSizesAreWrittenAsTheyAreRead(t *testing.T) {
+	for text, want := range map[string]Bytes{"0": 0, "1000": 1000, "1Ki": 1 << 10, "1536Mi": 1536 << 20, "10Gi": 10 << 30, "2Ti": 2 << 40} {
+		n, bad := parseBytes(text)
+		if bad != nil || Bytes(n) != want || want.String() != text {
+			t.Errorf("%q is read as %d and written as %q (%v)", text, n, want, bad)
+		}
+	}
+}
+
+func FuzzLoadNeverPanics(f *testing.F) {
+	for _, pattern := range []string{"testdata/good/*.yaml", "testdata/bad/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(content)
+		}
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		cfg, err := parse("fuzz.yaml", content)
+		if (cfg == nil) == (err == nil) {
+			t.Fatalf("configuration %v and error %v", cfg, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "\n\n") {
+			t.Fatalf("an empty line in %q", err)
+		}
+	})
+}

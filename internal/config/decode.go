@@ -1,0 +1,220 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// decoder fills structs from YAML nodes and collects what does not fit. It is used for one file, by one goroutine.
+type decoder struct {
+	file     string
+	lines    map[string]int // YAML path to the line of its key
+	problems []Problem
+	hidden   []string // what references resolved to: never to be shown
+}
+
+// report records a problem. Its line is that of the path, or of the nearest parent that is in the file.
+func (d *decoder) report(path string, p Problem) {
+	p.File, p.Path = d.file, path
+	if p.Line == 0 {
+		p.Line = d.line(path)
+	}
+	for _, secret := range d.hidden {
+		p.Found = strings.ReplaceAll(p.Found, secret, redacted)
+		p.Message = strings.ReplaceAll(p.Message, secret, redacted)
+		p.Expected = strings.ReplaceAll(p.Expected, secret, redacted)
+	}
+	d.problems = append(d.problems, p)
+}
+
+func (d *decoder) line(path string) int {
+	for path != "" {
+		if line, ok := d.lines[path]; ok {
+			return line
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+	return 0
+}
+
+// decode fills v, which is settable, from n. path is where n stands.
+func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
+	if _, ok := d.lines[path]; !ok {
+		d.lines[path] = n.Line
+	}
+	switch {
+	case n.Kind == yaml.AliasNode:
+		d.report(path, Problem{Line: n.Line, Message: "YAML aliases are not supported; write the value out"})
+	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
+		d.report(path, Problem{Line: n.Line, Message: "has no value", Expected: d.expected(v.Type(), path)})
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		preset(v.Interface())
+		d.decode(n, v.Elem(), path)
+	case v.Kind() == reflect.Struct && !reflect.PointerTo(v.Type()).Implements(textType):
+		d.decodeStruct(n, v, path)
+	case v.Kind() == reflect.Slice:
+		d.decodeList(n, v, path)
+	default:
+		d.decodeScalar(n, v, path)
+	}
+}
+
+func (d *decoder) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.MappingNode {
+		d.mistyped(n, v, path)
+		return
+	}
+	known := fieldsOf(v.Type())
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		at := join(path, key.Value)
+		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
+			d.report(path, Problem{Line: key.Line, Message: "a key must be a plain word", Found: describe(key)})
+			continue
+		}
+		if first, ok := seen[key.Value]; ok {
+			d.report(at, Problem{Line: key.Line, Message: fmt.Sprintf("given twice, first on line %d", first)})
+			continue
+		}
+		seen[key.Value] = key.Line
+		f, ok := known[key.Value]
+		if !ok {
+			d.report(at, unknownKey(key, known))
+			continue
+		}
+		d.lines[at] = key.Line
+		d.decode(value, v.FieldByIndex(f.index), at)
+	}
+}
+
+func (d *decoder) decodeList(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.SequenceNode {
+		d.mistyped(n, v, path)
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	for i, item := range n.Content {
+		at := path + "[" + strconv.Itoa(i) + "]"
+		preset(v.Index(i).Addr().Interface())
+		d.decode(item, v.Index(i), at)
+	}
+}
+
+func (d *decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
+	text := n.Value
+	switch {
+	case v.Kind() == reflect.String && n.Kind == yaml.MappingNode:
+		resolved, ok := d.resolve(n, path)
+		if !ok {
+			return
+		}
+		text = resolved
+	case n.Kind != yaml.ScalarNode, !slices.Contains(tagsFor(v.Type(), lastKey(path)), n.ShortTag()):
+		d.mistyped(n, v, path)
+		return
+	}
+	if bad := setScalar(v, text, isSize(v.Type(), lastKey(path))); bad != nil {
+		d.report(path, Problem{Line: n.Line, Message: bad.message, Found: d.describe(n, path), Expected: bad.expected})
+	}
+}
+
+func (d *decoder) mistyped(n *yaml.Node, v reflect.Value, path string) {
+	d.report(path, Problem{Line: n.Line, Message: "wrong type", Found: d.describe(n, path), Expected: d.expected(v.Type(), path)})
+}
+
+// tagsFor lists the YAML types from which a scalar of type t may be made. Strings stay strict: 0123, on and 1e3 are not
+// what they look like, so they want quotes.
+func tagsFor(t reflect.Type, key string) []string {
+	switch {
+	case t == durationType, isSize(t, key):
+		return []string{"!!str", "!!int"}
+	case t.Kind() == reflect.Bool:
+		return []string{"!!bool"}
+	case t.Kind() == reflect.Float32, t.Kind() == reflect.Float64:
+		return []string{"!!int", "!!float"}
+	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
+		return []string{"!!int"}
+	}
+	return []string{"!!str"}
+}
+
+// expected says in words what fills a value of type t.
+func (d *decoder) expected(t reflect.Type, path string) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t == durationType:
+		return expectDuration
+	case isSize(t, lastKey(path)):
+		return expectBytes
+	case reflect.PointerTo(t).Implements(textType), t.Kind() == reflect.String:
+		return `a string (in quotes where it looks like something else)`
+	case t.Kind() == reflect.Struct:
+		return "a mapping with " + choices(fieldsOf(t)) + "; {} takes every default"
+	case t.Kind() == reflect.Slice:
+		return "a list"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.Float32, t.Kind() == reflect.Float64:
+		return "a number"
+	}
+	return "a whole number"
+}
+
+// describe says what stands at path, without the value where it is, or may be, a secret.
+func (d *decoder) describe(n *yaml.Node, path string) string {
+	if n.Kind == yaml.ScalarNode && mayBeSecret(lastKey(path)) {
+		return "a value that is not shown"
+	}
+	return describe(n)
+}
+
+func describe(n *yaml.Node) string {
+	const longest = 60
+	text := n.Value
+	if len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest], "") + "…"
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.AliasNode:
+		return "an alias"
+	}
+	switch tag := n.ShortTag(); tag {
+	case "!!str":
+		return strconv.Quote(text)
+	case "!!int", "!!float":
+		return "the number " + text
+	case "!!bool":
+		return "the boolean " + text
+	case "!!timestamp":
+		return "the date " + text
+	default:
+		return fmt.Sprintf("%q with the YAML tag %s", text, tag)
+	}
+}
+
+// lastKey returns the last mapping key of a path: "bytes" of "sinks[0].batch.bytes", "urls" of "urls[3]".
+func lastKey(path string) string {
+	path = path[strings.LastIndexByte(path, '.')+1:]
+	key, _, _ := strings.Cut(path, "[")
+	return key
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}

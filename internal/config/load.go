@@ -1,0 +1,95 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// longestFile bounds what is read as a configuration, in bytes.
+const longestFile = 1 << 20
+
+// Load reads, completes and checks the configuration in the file at path. When anything is wrong it returns no
+// configuration and an [*Error] with all of it; it returns no other kind of error. Relative paths in the file are relative
+// to the working directory. It reads the environment and the files that the configuration refers to, and nothing else.
+func Load(path string) (*Config, error) {
+	content, err := readLimited(path, longestFile)
+	if err != nil {
+		return nil, &Error{Problems: []Problem{{File: path, Message: err.Error(), Expected: "a YAML file"}}}
+	}
+	return parse(path, content)
+}
+
+// parse is [Load] of a file that was read.
+func parse(file string, content []byte) (*Config, error) {
+	d := &decoder{file: file, lines: map[string]int{}}
+	cfg := Default()
+	root, problem := document(content)
+	if problem != nil {
+		d.report("", *problem)
+		return nil, &Error{Problems: d.problems}
+	}
+	d.decode(root, reflect.ValueOf(&cfg).Elem(), "")
+	d.problems = append(d.problems, overlayEnvironment(&cfg)...)
+	if len(d.problems) == 0 { // a value that could not be read would only raise false alarms
+		d.validate(&cfg)
+	}
+	if len(d.problems) > 0 {
+		return nil, &Error{Problems: sorted(d.problems)}
+	}
+	return &cfg, nil
+}
+
+// document returns the root of the one YAML document in content.
+func document(content []byte) (*yaml.Node, *Problem) {
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	var doc, more yaml.Node
+	switch err := decoder.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, &Problem{Message: "the file is empty", Expected: "at least resources and sinks"}
+	case err != nil:
+		return nil, syntaxProblem(content, err)
+	}
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return nil, &Problem{Line: root.Line, Message: "not a configuration", Found: describe(root), Expected: "a mapping with resources and sinks"}
+	}
+	switch err := decoder.Decode(&more); {
+	case errors.Is(err, io.EOF):
+		return root, nil
+	case err != nil:
+		return nil, syntaxProblem(content, err)
+	}
+	return nil, &Problem{Line: more.Line, Message: "a second YAML document", Expected: "one document a file"}
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+// syntaxProblem turns an error of the YAML library into a problem, with the line it names.
+func syntaxProblem(content []byte, err error) *Problem {
+	p := &Problem{Message: "not YAML: " + yamlLine.ReplaceAllString(err.Error(), "")}
+	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil && m[1] != "" {
+		p.Line, _ = strconv.Atoi(m[1]) // digits only
+	}
+	for i, line := range strings.Split(string(content), "\n") {
+		if indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]; strings.Contains(indent, "\t") {
+			return &Problem{Line: i + 1, Message: "not YAML: a tab in the indentation", Expected: "spaces"}
+		}
+	}
+	return p
+}
+
+// environmentPrefix begins the name of every variable that overrides a key.
+const environmentPrefix = "KUBECDC"
+
+// EnvironmentName returns the variable that overrides the key at path, "journal.maxBytes" → "KUBECDC_JOURNAL_MAXBYTES".
+// Only single values outside resources and sinks have one.
+func EnvironmentName(path string) string {
+	return environmentPrefix + "_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
+}

@@ -1,0 +1,61 @@
+package config
+
+import (
+	"os"
+	"reflect"
+	"strings"
+
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/spf13/viper"
+)
+
+// overlayEnvironment lays KUBECDC_… variables over the single values of cfg. An empty variable counts as not set.
+func overlayEnvironment(cfg *Config) []Problem {
+	v := viper.New()
+	v.SetEnvPrefix(environmentPrefix)
+	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
+	v.AutomaticEnv()
+	var problems []Problem
+	eachSingle(reflect.ValueOf(cfg).Elem(), "", func(path string, value reflect.Value) {
+		v.SetDefault(path, value.Interface())
+		if text := os.Getenv(EnvironmentName(path)); text != "" {
+			if bad := setScalar(reflect.New(value.Type()).Elem(), text, isSize(value.Type(), lastKey(path))); bad != nil {
+				problems = append(problems, Problem{File: "environment", Path: path, Found: EnvironmentName(path) + "=" + text,
+					Expected: bad.expected, Message: bad.message})
+			}
+		}
+	})
+	if len(problems) > 0 {
+		return problems
+	}
+	if err := v.Unmarshal(cfg, viper.DecodeHook(mapstructure.DecodeHookFuncValue(fromText))); err != nil {
+		return []Problem{{File: "environment", Message: err.Error()}}
+	}
+	return nil
+}
+
+// fromText is the decode hook that reads variables as the file's decoder reads values.
+func fromText(from, to reflect.Value) (any, error) {
+	text, ok := from.Interface().(string)
+	if !ok || to.Kind() == reflect.String {
+		return from.Interface(), nil
+	}
+	value := reflect.New(to.Type()).Elem()
+	setScalar(value, text, isSize(to.Type(), "")) // overlayEnvironment has seen that it fits
+	return value.Interface(), nil
+}
+
+// eachSingle calls f with every key of v that holds one value, lists and what they contain left out.
+func eachSingle(v reflect.Value, path string, f func(path string, value reflect.Value)) {
+	fields := fieldsOf(v.Type())
+	for _, key := range ordered(fields) {
+		value := v.FieldByIndex(fields[key].index)
+		switch value.Kind() {
+		case reflect.Struct:
+			eachSingle(value, join(path, key), f)
+		case reflect.Slice, reflect.Pointer, reflect.Map:
+		default:
+			f(join(path, key), value)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Problem is one thing wrong with a configuration.
+type Problem struct {
+	File     string // as given to [Load]; "environment" for a value that came from an environment variable
+	Path     string // YAML path, "sinks[0].kafka.topic"; "" for the file as a whole
+	Line     int    // 1 for the first line; 0 when no line is to blame
+	Found    string // what stands there; may be empty
+	Expected string // what should stand there; may be empty
+	Message  string // what is wrong, for people
+}
+
+// String writes the problem on one line: "FILE:LINE: PATH: MESSAGE: found FOUND, expected EXPECTED", without the parts
+// that are empty.
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d", p.Line)
+	}
+	if p.Path != "" {
+		b.WriteString(": " + p.Path)
+	}
+	b.WriteString(": " + p.Message)
+	switch {
+	case p.Found != "" && p.Expected != "":
+		b.WriteString(": found " + p.Found + ", expected " + p.Expected)
+	case p.Found != "":
+		b.WriteString(": found " + p.Found)
+	case p.Expected != "":
+		b.WriteString(": expected " + p.Expected)
+	}
+	return strings.ReplaceAll(b.String(), "\n", " ")
+}
+
+// Error lists everything wrong with a configuration, in the order of the file's lines. The caller prints it and exits
+// with the code for bad configuration; nothing was started.
+type Error struct {
+	Problems []Problem // at least one
+}
+
+// Error writes one problem a line.
+func (e *Error) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// sorted orders problems by line; those without a line come last, in the order they were found.
+func sorted(problems []Problem) []Problem {
+	slices.SortStableFunc(problems, func(a, b Problem) int {
+		if (a.Line == 0) != (b.Line == 0) {
+			return cmp.Compare(b.Line, a.Line)
+		}
+		return cmp.Compare(a.Line, b.Line)
+	})
+	return problems
+}

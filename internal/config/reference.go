@@ -1,0 +1,103 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	redacted         = "***"
+	longestReference = 1 << 20 // a secret larger than this is a wrong path
+)
+
+// resolve reads the value that {env: NAME} or {file: PATH} stands for, and remembers it as hidden.
+func (d *decoder) resolve(n *yaml.Node, path string) (string, bool) {
+	const form = "a string, {env: NAME} or {file: PATH}"
+	if len(n.Content) != 2 || n.Content[1].Kind != yaml.ScalarNode || n.Content[1].ShortTag() != "!!str" {
+		d.report(path, Problem{Line: n.Line, Message: "not a value and not a reference", Found: describe(n), Expected: form})
+		return "", false
+	}
+	var value string
+	var err error
+	switch source, name := n.Content[0].Value, n.Content[1].Value; source {
+	case "env":
+		value, err = fromEnv(name)
+	case "file":
+		value, err = fromFile(name)
+	default:
+		d.report(join(path, source), Problem{Line: n.Line, Message: "unknown kind of reference", Expected: form})
+		return "", false
+	}
+	if err != nil {
+		d.report(path, Problem{Line: n.Line, Message: err.Error()})
+		return "", false
+	}
+	d.hidden = append(d.hidden, value)
+	return value, true
+}
+
+func fromEnv(name string) (string, error) {
+	switch value, ok := os.LookupEnv(name); {
+	case !ok:
+		return "", fmt.Errorf("environment variable %s is not set", name)
+	case value == "":
+		return "", fmt.Errorf("environment variable %s is empty", name)
+	default:
+		return value, nil
+	}
+}
+
+// fromFile returns the content of a file without one newline at its end, which editors add and secrets do not have.
+func fromFile(name string) (string, error) {
+	content, err := readLimited(name, longestReference)
+	if err != nil {
+		return "", err
+	}
+	value := strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r")
+	if value == "" {
+		return "", fmt.Errorf("file %s is empty", name)
+	}
+	return value, nil
+}
+
+// readLimited reads a whole regular file of at most limit bytes.
+func readLimited(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read file %s: %w", name, cause(err))
+	}
+	defer func() { _ = f.Close() }() // only read
+	content, err := io.ReadAll(io.LimitReader(f, limit+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot read file %s: %w", name, cause(err))
+	case int64(len(content)) > limit:
+		return nil, fmt.Errorf("file %s is larger than %s", name, Bytes(limit))
+	}
+	return content, nil
+}
+
+// cause strips the operation and the path, which the message has already, from an error of the file system.
+func cause(err error) error {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// mayBeSecret says, by its name, whether a key's value must not be shown even where it is written out in the file.
+func mayBeSecret(key string) bool {
+	key = strings.ToLower(key)
+	for _, word := range []string{"password", "secret", "token", "seed", "nkey", "credential", "jwt", "url"} {
+		if strings.Contains(key, word) {
+			return true
+		}
+	}
+	return false
+}

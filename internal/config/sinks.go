@@ -1,0 +1,94 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// sinkName keeps names fit for metrics labels, file names and consumer names alike.
+var sinkName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+func (d *decoder) validateSinks(all []Sink) {
+	if len(all) == 0 {
+		d.report("sinks", Problem{Message: "changes go nowhere", Expected: "at least one sink, such as - {name: console, stdout: {}}"})
+	}
+	names, outputs := map[string]string{}, map[string]string{}
+	for i, s := range all {
+		at := fmt.Sprintf("sinks[%d]", i)
+		switch first, taken := names[s.Name]; {
+		case s.Name == "":
+			d.report(at+".name", Problem{Message: "the sink has no name", Expected: `a name such as "main"`})
+		case !sinkName.MatchString(s.Name):
+			d.report(at+".name", Problem{Message: "not a name for a sink", Found: strconv.Quote(s.Name), Expected: `lower-case letters, digits and "-", at most 63`})
+		case taken:
+			d.report(at+".name", Problem{Message: fmt.Sprintf("the name %q is taken by %s", s.Name, first), Expected: "a name of its own"})
+		default:
+			names[s.Name] = at
+		}
+		d.validateFormat(at+".format", s.Format)
+		d.validateDestination(at, s)
+		if s.Stdout == nil {
+			continue
+		}
+		if first, taken := outputs[s.Stdout.Path]; taken {
+			d.report(at+".stdout.path", Problem{Message: "written to by " + first + " already", Found: strconv.Quote(s.Stdout.Path),
+				Expected: `a file of its own ("" is standard output)`})
+		} else {
+			outputs[s.Stdout.Path] = at
+		}
+	}
+}
+
+func (d *decoder) validateFormat(path, format string) {
+	switch format {
+	case "json":
+	case "cloudevents", "cloudevents-structured", "debezium":
+		d.unavailable(path, format, "json")
+	default:
+		d.report(path, Problem{Message: "unknown format", Found: strconv.Quote(format), Expected: "json"})
+	}
+}
+
+// validateDestination sees to it that the sink goes to one place, and asks the sink's own package about it.
+func (d *decoder) validateDestination(at string, s Sink) {
+	var given []string
+	var invalid error
+	if s.Kafka != nil {
+		given, invalid = append(given, "kafka"), s.Kafka.Validate()
+	}
+	if s.NATS != nil {
+		given, invalid = append(given, "nats"), s.NATS.Validate()
+	}
+	if s.Stdout != nil {
+		given, invalid = append(given, "stdout"), s.Stdout.Validate()
+	}
+	switch len(given) {
+	case 0:
+		d.report(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, stdout"})
+	case 1:
+		d.reportInvalid(at, given[0], invalid)
+	default:
+		d.report(at, Problem{Message: "the sink has more than one destination", Found: strings.Join(given, " and "),
+			Expected: "one; write a second sink for another"})
+	}
+}
+
+// relativePath finds the path that begins an error of a sink's Config.
+var relativePath = regexp.MustCompile(`^([A-Za-z][\w.\[\]]*): `)
+
+// reportInvalid turns what a sink's Config says of itself into problems: errors joined by errors.Join are one a line, and
+// each begins with its path relative to the sink, "kafka.topic: …".
+func (d *decoder) reportInvalid(at, destination string, err error) {
+	if err == nil {
+		return
+	}
+	for message := range strings.SplitSeq(err.Error(), "\n") {
+		path := join(at, destination)
+		if m := relativePath.FindStringSubmatch(message); m != nil {
+			path, message = join(at, m[1]), message[len(m[0]):]
+		}
+		d.report(path, Problem{Message: message})
+	}
+}

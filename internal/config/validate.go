@@ -1,0 +1,182 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// validate makes the checks that need more than one value, or more than a type.
+func (d *decoder) validate(c *Config) {
+	d.validateCluster(c.Cluster)
+	d.validateResources(c.Resources)
+	d.validateSinks(c.Sinks)
+	d.validateJournal(c.Journal)
+	d.validateDelivery(c.Delivery)
+	d.validateListen(c.Admin.Listen)
+	d.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	d.oneOf("log.format", c.Log.Format, "text", "json")
+}
+
+func (d *decoder) validateCluster(c Cluster) {
+	if strings.ContainsRune(c.Name, '/') {
+		d.report("cluster.name", Problem{Message: `holds a "/", which separates the parts of a change's ID`, Found: strconv.Quote(c.Name),
+			Expected: `a name such as "prod-eu1"`})
+	}
+	if c.Kubeconfig != "" {
+		d.validateKubeconfig(c)
+	}
+}
+
+func (d *decoder) validateResources(rules []Resource) {
+	if len(rules) == 0 {
+		d.report("resources", Problem{Message: "nothing is selected", Expected: `at least one rule, such as - select: ["pods", "deployments.apps"]`})
+	}
+	selected := map[string]string{} // resource to the path that selects it
+	for i, r := range rules {
+		at := fmt.Sprintf("resources[%d]", i)
+		if len(r.Select) == 0 {
+			d.report(at+".select", Problem{Message: "the rule selects nothing", Expected: `a list such as ["pods", "deployments.apps"]`})
+		}
+		for j, s := range r.Select {
+			path := fmt.Sprintf("%s.select[%d]", at, j)
+			d.validateResourceName(path, s)
+			if first, ok := selected[s]; ok {
+				d.report(path, Problem{Message: fmt.Sprintf("%q is selected already by %s", s, first), Expected: "every resource once"})
+				continue
+			}
+			selected[s] = path
+		}
+		for j, s := range r.Exclude {
+			d.validateResourceName(fmt.Sprintf("%s.exclude[%d]", at, j), s)
+		}
+		d.validateObjects(at, r)
+	}
+}
+
+// validateObjects checks what a rule says about the objects of its resources.
+func (d *decoder) validateObjects(at string, r Resource) {
+	d.validateNamespaces(at+".namespaces", r.Namespaces)
+	if _, err := labels.Parse(r.LabelSelector); err != nil {
+		d.report(at+".labelSelector", Problem{Message: "not a label selector: " + err.Error(), Found: strconv.Quote(r.LabelSelector),
+			Expected: `a form such as "app=web,tier in (a,b)"`})
+	}
+	if _, err := fields.ParseSelector(r.FieldSelector); err != nil {
+		d.report(at+".fieldSelector", Problem{Message: "not a field selector: " + err.Error(), Found: strconv.Quote(r.FieldSelector),
+			Expected: `a form such as "status.phase=Running"`})
+	}
+	if r.Before != "none" {
+		d.unavailable(at+".before", r.Before, "none")
+	}
+	if r.Resync != 0 {
+		d.unavailable(at+".resync", r.Resync.String(), "0s")
+	}
+}
+
+func (d *decoder) validateNamespaces(at string, n Namespaces) {
+	for list, names := range map[string][]string{"include": n.Include, "exclude": n.Exclude} {
+		for i, name := range names {
+			if len(validation.IsDNS1123Label(name)) > 0 {
+				d.report(fmt.Sprintf("%s.%s[%d]", at, list, i), Problem{Message: "not the name of a namespace", Found: strconv.Quote(name),
+					Expected: `lower-case letters, digits and "-", at most 63`})
+			}
+		}
+	}
+	for i, name := range n.Exclude {
+		if slices.Contains(n.Include, name) {
+			d.report(fmt.Sprintf("%s.exclude[%d]", at, i), Problem{Message: fmt.Sprintf("namespace %q is included and excluded", name)})
+		}
+	}
+}
+
+// selectable is how kubectl writes resources, with "*" for all of a group, or for everything.
+var selectable = regexp.MustCompile(`^(\*|[a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$`)
+
+func (d *decoder) validateResourceName(path, s string) {
+	p := Problem{Message: "not a resource", Found: strconv.Quote(s), Expected: `the plural and, unless core, the group: "pods", "deployments.apps", "*.cert-manager.io", "*"`}
+	switch {
+	case selectable.MatchString(s):
+		return
+	case strings.ContainsRune(s, '/'):
+		p.Message = "not a resource: subresources cannot be watched, and versions are not part of a selection"
+	case strings.ToLower(s) != s:
+		p.Message = "not a resource: resources are written in lower case, kinds are not resources"
+	}
+	d.report(path, p)
+}
+
+func (d *decoder) validateJournal(j Journal) {
+	if j.Dir == "" {
+		d.report("journal.dir", Problem{Message: "is empty", Expected: "a directory"})
+	}
+	if j.MaxBytes < leastJournal {
+		d.report("journal.maxBytes", Problem{Message: "too small", Found: j.MaxBytes.String(), Expected: "at least " + leastJournal.String()})
+	}
+	d.oneOf("journal.sync", j.Sync, "always", "interval")
+}
+
+const (
+	leastJournal Bytes = 16 << 20 // below it the store's own files are most of it
+	leastWindow  Bytes = 1 << 20  // the largest object etcd stores is 1.5 MiB; a smaller window moves one at a time
+)
+
+func (d *decoder) validateDelivery(c Delivery) {
+	if c.Retry.Min <= 0 {
+		d.report("delivery.retry.min", Problem{Message: "must be more than zero", Found: c.Retry.Min.String(), Expected: expectDuration})
+	}
+	if c.Retry.Max < c.Retry.Min {
+		d.report("delivery.retry.max", Problem{Message: "less than delivery.retry.min", Found: c.Retry.Max.String(), Expected: "at least " + c.Retry.Min.String()})
+	}
+	if c.Window < leastWindow {
+		d.report("delivery.window", Problem{Message: "too small", Found: c.Window.String(), Expected: "at least " + leastWindow.String()})
+	}
+	if c.Rate.PerSecond < 0 {
+		d.report("delivery.rate.perSecond", Problem{Message: "must not be negative", Found: fmt.Sprint(c.Rate.PerSecond), Expected: "changes per second; 0 for no bound"})
+	}
+	if c.Rate.Burst < 0 {
+		d.report("delivery.rate.burst", Problem{Message: "must not be negative", Found: strconv.Itoa(c.Rate.Burst), Expected: "a number of changes"})
+	}
+	if c.Rate.Burst > 0 && c.Rate.PerSecond == 0 {
+		d.report("delivery.rate.burst", Problem{Message: "means nothing without delivery.rate.perSecond", Found: strconv.Itoa(c.Rate.Burst)})
+	}
+}
+
+func (d *decoder) validateListen(listen string) {
+	if listen == "" {
+		return
+	}
+	p := Problem{Message: "not an address to listen on", Found: strconv.Quote(listen), Expected: `host:port, such as "127.0.0.1:8080" or ":8080"`}
+	_, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		d.report("admin.listen", p)
+		return
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		p.Message = "no port that can be listened on"
+		d.report("admin.listen", p)
+	}
+}
+
+// oneOf reports a value that is none of the allowed ones.
+func (d *decoder) oneOf(path, value string, allowed ...string) {
+	if slices.Contains(allowed, value) {
+		return
+	}
+	p := Problem{Message: "unknown value", Found: strconv.Quote(value), Expected: "one of " + strings.Join(allowed, ", ")}
+	if near := nearest(value, allowed); near != "" {
+		p.Message = fmt.Sprintf("unknown value, did you mean %q?", near)
+	}
+	d.report(path, p)
+}
+
+// unavailable reports a value that the contract knows and this version does not.
+func (d *decoder) unavailable(path, value, available string) {
+	d.report(path, Problem{Message: fmt.Sprintf("%q is not available in this version", value), Expected: available})
+}
