@@ -62,6 +62,11 @@ type running struct {
 
 // up starts the parts in turn, tells how to reach them, and runs until ctx ends. Then it stops them, the last first.
 func up(ctx context.Context, o upOptions, out io.Writer) (err error) {
+	file := filepath.Join(o.dir, "parts.env")
+	// One that a killed run left behind would tell a waiting script of servers that are gone.
+	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	var reach []string
 	for _, part := range o.parts {
 		r, startErr := startPart(ctx, part, o)
@@ -72,7 +77,6 @@ func up(ctx context.Context, o upOptions, out io.Writer) (err error) {
 		reach = append(reach, r.reach...)
 		fmt.Fprintln(out, strings.Join(r.reach, "\n"))
 	}
-	file := filepath.Join(o.dir, "parts.env")
 	if err := writeWhole(file, strings.Join(reach, "\n")+"\n"); err != nil {
 		return err
 	}
