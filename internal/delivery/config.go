@@ -1,0 +1,59 @@
+package delivery
+
+import "time"
+
+// Config bounds one pipeline. The zero value of a field stands for its default.
+type Config struct {
+	Retry RetryConfig
+
+	// WindowBytes bounds the changes that are read but not yet settled, by event.Change.Size. A larger single change
+	// passes alone. Together with the journal frames they may alias, changes hold at most about three times as much
+	// (see backlog.unpin). Default 16 MiB.
+	WindowBytes int64
+
+	// Workers bounds concurrent Publish calls, and so how many lanes are in flight. Default 8: Publish waits for a
+	// network most of its time.
+	Workers int
+
+	// BatchBytes and BatchMessages bound one Publish; a larger single change is a batch of its own. Defaults 1 MiB and
+	// 1000.
+	BatchBytes    int64
+	BatchMessages int
+
+	// Rate bounds messages a second, retries included; 0, the default, is no limit. Burst is how many may go at once,
+	// by default one second's worth. Batches are never larger than Burst.
+	Rate  float64
+	Burst int
+
+	// SettleInterval is how often progress is stored, and so how much is sent again after a crash. Default 200 ms.
+	SettleInterval time.Duration
+}
+
+// RetryConfig bounds the waits after failures, of a lane and of the whole sink: they grow from Min to Max, with jitter.
+// Retries have no end. Defaults 100 ms and 30 s.
+type RetryConfig struct {
+	Min, Max time.Duration
+}
+
+// withDefaults returns c with every zero field set.
+func (c Config) withDefaults() Config {
+	setDefault(&c.Retry.Min, 100*time.Millisecond)
+	setDefault(&c.Retry.Max, max(30*time.Second, c.Retry.Min))
+	setDefault(&c.WindowBytes, 16<<20)
+	setDefault(&c.Workers, 8)
+	setDefault(&c.BatchBytes, 1<<20)
+	setDefault(&c.BatchMessages, 1000)
+	setDefault(&c.SettleInterval, 200*time.Millisecond)
+	if c.Rate > 0 {
+		setDefault(&c.Burst, max(1, int(c.Rate)))
+		c.BatchMessages = min(c.BatchMessages, c.Burst)
+	}
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

@@ -1,0 +1,36 @@
+// Package delivery moves changes from the journal to one sink, lane by lane, with bounded memory. One [Pipeline] serves
+// one sink; pipelines know nothing of each other, so a sink that is away delays nobody else.
+//
+// # How a change passes
+//
+//	journal.Read ─▶ dispatcher ─▶ sink.Lane ─▶ window (bytes) ─▶ queue of the lane ─▶ workqueue (items = lanes)
+//	                                                                                      │
+//	journal.Settle ◀─ every SettleInterval ◀─ lane advances ◀─ n accepted ◀─ sink.Publish ◀─ worker ◀─ bucket, gate
+//
+// The dispatcher reads frames in journal order and queues each change with its lane. The workqueue of client-go never
+// hands out an item that is in work, so at most one Publish per lane runs, and a lane's changes go out in journal order:
+// that is the whole mechanism behind I3. A full window stops the dispatcher; nothing is read ahead of it (I6).
+//
+// # What failing means
+//
+//	*sinks.RejectedError     the change becomes a dead letter, its lane goes on
+//	*sinks.UnavailableError  the gate closes: every lane waits while one probe at a time finds out
+//	anything else            the lane waits and tries again, longer each time, for ever; other lanes go on
+//
+// A sink that breaks its contract (a count out of range, a count and an error that contradict each other) is treated as
+// failing, and the breach is logged: the batch is sent again rather than counted as delivered. A panic in a sink is not
+// caught, because nothing is known about its lane afterwards; the process restarts from the journal.
+//
+// # What holds
+//
+// The stored cursor never passes a change that was not acknowledged, or dead-lettered in the same write (I2). While one
+// process lives, the acknowledged changes of a lane, and so of an object, are strictly ascending: none is skipped and
+// none is sent again once acknowledged. After a restart a lane continues behind its stored cursor, so changes that were
+// acknowledged after the last settle are sent once more: the same changes, with the same IDs, in the same order,
+// starting at most one SettleInterval back. Whoever drops the IDs it has seen gets every change once, in order (I3).
+//
+// # What it never does
+//
+// It never gives up on a change by itself, never reorders a lane, never keeps a position of its own (the journal does),
+// and never asks what is in a change.
+package delivery

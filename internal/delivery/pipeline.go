@@ -1,0 +1,171 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// The workqueue asks our back-off when a failed lane may try again.
+var _ workqueue.TypedRateLimiter[*lane] = (*ratelimit.Backoff[*lane])(nil)
+
+// Pipeline moves changes from the journal to one sink. Make it with [New] and call [Pipeline.Run] once.
+type Pipeline struct {
+	name    string
+	sink    sinks.Sink
+	journal Journal
+	cfg     Config
+	log     *slog.Logger
+
+	backlog *backlog
+	backoff *ratelimit.Backoff[*lane]
+	routing *ratelimit.Backoff[uint64] // by offset: the one change the dispatcher cannot route
+	bucket  *ratelimit.Bucket
+	gate    *ratelimit.Gate
+	queue   workqueue.TypedRateLimitingInterface[*lane] // made by Run: it owns a goroutine
+	health  *health
+	drain   drain
+	active  []*lane // of the dispatcher: scheduled lanes the workqueue does not have yet
+
+	retries  atomic.Uint64
+	breaches atomic.Uint64
+}
+
+// New returns a pipeline that delivers what follows start in journal to sink. name is the sink's configured name and is
+// part of what it logs. layout names what the sink's lane names depend on (its kind, target and naming scheme): when it
+// is not start.Layout, the lane positions of start are ignored and delivery goes on from start.Low. The pipeline uses
+// the sink but does not close it.
+func New(name string, sink sinks.Sink, layout string, journal Journal, start Cursor, cfg Config, log *slog.Logger) *Pipeline {
+	cfg = cfg.withDefaults()
+	log = log.With("sink", name)
+	return &Pipeline{
+		name:    name,
+		sink:    sink,
+		journal: journal,
+		cfg:     cfg,
+		log:     log,
+		backlog: newBacklog(layout, cfg.WindowBytes, start),
+		backoff: ratelimit.NewBackoff[*lane](cfg.Retry.Min, cfg.Retry.Max, rand.Float64),
+		routing: ratelimit.NewBackoff[uint64](cfg.Retry.Min, cfg.Retry.Max, rand.Float64),
+		bucket:  ratelimit.NewBucket(cfg.Rate, cfg.Burst),
+		gate:    ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, logOutages(log)),
+		health:  newHealth(log),
+	}
+}
+
+// Run delivers until ctx ends or a drain is complete, and blocks until every Publish has returned and the cursor is
+// stored. It returns nil when a drain is complete; the cause of ctx's end when that came first, after one log line that
+// says what is left undelivered (it is in the journal, not lost); else an error of the journal.
+func (p *Pipeline) Run(ctx context.Context) error {
+	p.queue = workqueue.NewTypedRateLimitingQueue[*lane](p.backoff)
+	working, stopWorking := context.WithCancel(ctx)
+	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWorking()
+	defer stopSettling()
+
+	var workers, settler sync.WaitGroup
+	for range p.cfg.Workers {
+		workers.Go(func() { p.work(working) })
+	}
+	settler.Go(func() { p.settleRegularly(settling) })
+
+	err := p.dispatch(ctx)
+
+	// The order of stopping: no new work, then wait for what is in flight, then store how far it got.
+	stopWorking()
+	p.queue.ShutDown()
+	workers.Wait()
+	stopSettling()
+	settler.Wait()
+	if settleErr := p.settle(ctx); settleErr != nil {
+		err = errors.Join(err, settleErr)
+	}
+	p.reportStop(err)
+	return err
+}
+
+// reportStop says in one line how the pipeline ended.
+func (p *Pipeline) reportStop(err error) {
+	s := p.Stats()
+	if err == nil {
+		p.log.Info("drained: everything is delivered", "upTo", s.Low, "deadLetters", s.DeadLetters)
+		return
+	}
+	attrs := []any{"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "deadLetters", s.DeadLetters}
+	if upTo, draining := p.drain.target(); draining && upTo > s.Read {
+		attrs = append(attrs, "unread", upTo-s.Read)
+	}
+	p.log.Warn("stopped before everything was delivered; what is left stays in the journal and is delivered after the next start",
+		append(attrs, "cause", err)...)
+}
+
+// Drain makes Run return once every change up to this offset, the last of the journal, is settled. Call it after the
+// source has stopped, at most once, before or while Run runs. The deadline is the end of Run's context.
+func (p *Pipeline) Drain(upTo uint64) { p.drain.begin(upTo, p.backlog.position) }
+
+// drain is the request to finish. The zero value is none.
+type drain struct {
+	mu      sync.Mutex
+	upTo    uint64
+	begun   bool
+	reached context.CancelFunc // interrupts the dispatcher when it already is where the drain ends
+}
+
+func (d *drain) begin(upTo uint64, position func() uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.begun {
+		return
+	}
+	d.begun, d.upTo = true, upTo
+	if d.reached != nil && position() >= upTo {
+		d.reached()
+	}
+}
+
+// interrupt registers what ends a dispatcher that waits for more than the drain needs.
+func (d *drain) interrupt(f context.CancelFunc) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reached = f
+}
+
+// target returns where the drain ends, and whether there is one.
+func (d *drain) target() (upTo uint64, begun bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.upTo, d.begun
+}
+
+// over reports whether a dispatcher at position has read all that a drain asks for.
+func (d *drain) over(position uint64) bool {
+	upTo, begun := d.target()
+	return begun && position >= upTo
+}
+
+// logOutages returns a gate observer that writes one line when an outage begins and one when it ends.
+func logOutages(log *slog.Logger) func(from, to ratelimit.GateStatus) {
+	return func(from, to ratelimit.GateStatus) {
+		if to.State == ratelimit.Open {
+			log.Info("sink is available again", "outage", to.Since.Sub(from.Since).Round(time.Millisecond), "failedProbes", from.Probes)
+			return
+		}
+		log.Warn("sink is unavailable: all its lanes wait, changes stay in the journal",
+			"reason", to.Reason, "nextProbeIn", to.Until.Sub(to.Since).Round(time.Millisecond))
+	}
+}
+
+// journalError says which pipeline ended by which operation.
+func (p *Pipeline) journalError(doing string, err error) error {
+	return fmt.Errorf("sink %q: %s: %w", p.name, doing, err)
+}

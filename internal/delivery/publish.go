@@ -1,0 +1,141 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// work serves lanes until the workqueue is shut down. Run owns Config.Workers of it.
+func (p *Pipeline) work(ctx context.Context) {
+	batch := make([]sinks.Message, 0, p.cfg.BatchMessages)
+	for {
+		l, shutdown := p.queue.Get()
+		if shutdown {
+			return
+		}
+		p.serve(ctx, l, batch)
+		// Only now may another worker get this lane: one Publish per lane at a time (I3).
+		p.queue.Done(l)
+	}
+}
+
+// serve publishes one batch of l in the space of batch and decides when l is served again.
+func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
+	batch = p.backlog.take(l, batch[:0], p.cfg.BatchMessages, p.cfg.BatchBytes)
+	defer clear(batch) // an idle worker keeps no change alive
+	if p.bucket.Wait(ctx, len(batch)) != nil {
+		return // stopping: the lane stays scheduled, and nobody serves it any more
+	}
+	pass, err := p.gate.Wait(ctx)
+	if err != nil {
+		return
+	}
+	n, err := p.publish(ctx, l, batch)
+	report(ctx, pass, err)
+	p.conclude(ctx, l, n, err)
+}
+
+// publish calls the sink and holds it to its contract. An answer that contradicts itself counts as little as can be
+// believed: sending again is allowed, skipping is not.
+func (p *Pipeline) publish(ctx context.Context, l *lane, batch []sinks.Message) (int, error) {
+	n, err := p.sink.Publish(ctx, l.name, batch)
+	switch {
+	case n < 0 || n > len(batch):
+		return 0, p.breach(l, fmt.Sprintf("%d of %d messages accepted", n, len(batch)), err)
+	case n == len(batch) && err != nil:
+		return 0, p.breach(l, fmt.Sprintf("all %d messages accepted, and an error", n), err)
+	case n < len(batch) && err == nil:
+		return n, p.breach(l, fmt.Sprintf("%d of %d messages accepted, and no error", n, len(batch)), nil)
+	}
+	return n, err
+}
+
+// breach counts an answer that breaks the contract of sinks.Sink and returns it as an error of no known kind. The first
+// one is logged as what it is, a defect; after that the lane's back-off tells.
+func (p *Pipeline) breach(l *lane, answer string, err error) error {
+	if err != nil {
+		answer += ": " + err.Error() // not wrapped: a contradictory answer must not reject a message
+	}
+	if p.breaches.Add(1) == 1 {
+		p.log.Error("defect in the sink: Publish broke its contract; the messages are sent again", "lane", l.name, "answer", answer)
+	}
+	return errors.New("the sink broke its contract: " + answer)
+}
+
+// conclude books what a Publish achieved: n messages are accepted and err speaks of the next.
+func (p *Pipeline) conclude(ctx context.Context, l *lane, n int, err error) {
+	now := time.Now()
+	p.backlog.acknowledge(l, n, now)
+	if l.failing && (n > 0 || err == nil) {
+		p.backoff.Forget(l) // progress: the next failure is a first one
+	}
+	switch kind := classify(err); {
+	case kind == none:
+		p.health.laneWorks(l)
+	case kind == rejected:
+		p.backlog.reject(l, err.Error(), now)
+		p.backoff.Forget(l)
+		p.health.laneWorks(l)
+		p.health.deadLettered(err)
+	case ctx.Err() != nil:
+		return // stopping: the error only says so
+	case kind == unavailable:
+		p.retries.Add(1) // the gate is closed: the lane waits there, and no longer than it
+	default:
+		p.retries.Add(1)
+		p.health.laneFails(l, err, now)
+		p.queue.AddRateLimited(l)
+		return
+	}
+	if p.backlog.rest(l) {
+		p.queue.Add(l)
+	}
+}
+
+// failure is what an error of a sink asks for.
+type failure int
+
+const (
+	none        failure = iota
+	rejected            // dead letter
+	unavailable         // close the gate
+	unknown             // try again later
+)
+
+// classify maps an error to a failure. An error that is both unavailable and rejected is unavailable, because loss must
+// not come from a doubt.
+func classify(err error) failure {
+	if err == nil {
+		return none // before anything escapes to the heap: this is asked for every change
+	}
+	var away *sinks.UnavailableError
+	var never *sinks.RejectedError
+	switch {
+	case errors.As(err, &away):
+		return unavailable
+	case errors.As(err, &never):
+		return rejected
+	default:
+		return unknown
+	}
+}
+
+// report tells the gate what a try says about the destination as a whole. An unknown error says nothing: if it was a
+// probe's, that lane backs off and another one probes.
+func report(ctx context.Context, pass ratelimit.Pass, err error) {
+	switch kind := classify(err); {
+	case kind == none || kind == rejected:
+		pass.Succeeded()
+	case kind == unavailable && ctx.Err() == nil:
+		var away *sinks.UnavailableError
+		errors.As(err, &away)
+		pass.Failed(away.Reason, away.After)
+	default:
+		pass.Abandoned()
+	}
+}

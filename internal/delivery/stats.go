@@ -1,0 +1,43 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+)
+
+// Stats describes a pipeline at one moment, for metrics and readiness. Counters count since New.
+type Stats struct {
+	Delivered      uint64 // changes acknowledged
+	DeliveredBytes uint64 // their event.Change.Size
+	Skipped        uint64 // changes read again after a restart that their lane had settled before
+	Retries        uint64 // Publish and Lane calls that failed and are tried again
+	DeadLetters    uint64 // changes rejected for ever
+	Breaches       uint64 // answers of the sink that break its contract; more than zero is a defect
+
+	Read        uint64    // last offset read from the journal and queued; the journal's end minus this is unread
+	Low         uint64    // Cursor.Low as stored: the journal may be trimmed up to here
+	Pending     int       // changes read and not acknowledged
+	WindowBytes int64     // bytes of the window in use, dead letters not yet stored included
+	WindowLimit int64     // Config.WindowBytes
+	Lanes       int       // lanes in memory
+	LastAck     time.Time // zero before the first
+	// OldestObserved is when the oldest change that was read and is not delivered was observed; now minus this is the
+	// lag. Zero when there is none.
+	OldestObserved time.Time
+
+	Gate            ratelimit.GateStatus // whether the sink as a whole is available, else why not
+	LanesBackingOff int                  // lanes that failed and wait
+	LaneReason      string               // the newest failure of a lane; "" when lanes have been well for a while
+	BlockedReason   string               // why the dispatcher cannot route the next change; "" when it can
+	SettleReason    string               // why progress is not stored; "" when it is
+}
+
+// Stats returns the present state. It may be called at any time, also before and after Run, and costs a look at every
+// lane.
+func (p *Pipeline) Stats() Stats {
+	s := Stats{Retries: p.retries.Load(), Breaches: p.breaches.Load(), Gate: p.gate.Status()}
+	p.backlog.describe(&s)
+	p.health.describe(&s)
+	return s
+}
