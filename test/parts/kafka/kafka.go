@@ -37,15 +37,15 @@ type Broker struct {
 // broker's classes if they are not there yet; the broker runs until Stop, Kill or the end of this process. After an
 // error nothing runs.
 func Start(ctx context.Context, options Options) (*Broker, error) {
-	brokers, err := start(ctx, options.Dir, 1, func(Member) Options { return options })
+	brokers, err := start(ctx, options.Dir, 1, func(member) Options { return options })
 	if err != nil {
 		return nil, err
 	}
 	return brokers[0], nil
 }
 
-// Member is a broker's place in a cluster.
-type Member struct {
+// member is a broker's place in a cluster.
+type member struct {
 	ID int // from 1
 	// Dir is where its data goes.
 	Dir string
@@ -55,11 +55,11 @@ type Member struct {
 // all of them answer clients. Topics get as many replicas as there are brokers, but three at most. properties are
 // set in every broker's configuration. Otherwise it is as Start.
 func StartCluster(ctx context.Context, dir string, n int, properties map[string]string) (Brokers, error) {
-	return start(ctx, dir, n, func(m Member) Options { return Options{Dir: m.Dir, Properties: properties} })
+	return start(ctx, dir, n, func(m member) Options { return Options{Dir: m.Dir, Properties: properties} })
 }
 
 // start starts n brokers with the options that describe each.
-func start(ctx context.Context, dir string, n int, describe func(Member) Options) (Brokers, error) {
+func start(ctx context.Context, dir string, n int, describe func(member) Options) (Brokers, error) {
 	java, err := findJava(ctx)
 	if err != nil {
 		return nil, err
@@ -87,12 +87,12 @@ func start(ctx context.Context, dir string, n int, describe func(Member) Options
 
 // prepare formats the storage of all brokers and describes their processes. The first half of the ports is for
 // controllers.
-func prepare(ctx context.Context, java java, dir string, free []int, describe func(Member) Options) (Brokers, error) {
+func prepare(ctx context.Context, java java, dir string, free []int, describe func(member) Options) (Brokers, error) {
 	n := len(free) / 2
 	controllers, clients := free[:n], free[n:]
 	var brokers Brokers
 	for i := range n {
-		m := Member{ID: i + 1, Dir: filepath.Join(dir, fmt.Sprintf("broker-%d", i+1))}
+		m := member{ID: i + 1, Dir: filepath.Join(dir, fmt.Sprintf("broker-%d", i+1))}
 		options := describe(m)
 		if options.Port == 0 {
 			options.Port = clients[i]
