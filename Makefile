@@ -1,0 +1,87 @@
+# Everything a developer or a pipeline runs. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+ROOT    := $(CURDIR)
+CACHE   := $(ROOT)/.cache
+TOOLS   := $(CACHE)/tools
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+IMAGE   ?= kubecdc/exporter:$(VERSION)
+
+# Modules of their own, so that the product's go.mod stays small.
+NESTED := test/e2e test/demo test/bench
+
+GOLANGCI_LINT_VERSION := v2.15.0
+GOVULNCHECK_VERSION   := v1.9.0
+
+.PHONY: demo
+demo: build ## Start a control plane and NATS, and watch changes arrive; needs nothing but Go
+	cd test/demo && go run .
+
+.PHONY: test
+test: vet parts ## Run every test, integration tests on real servers included
+	go test -race -shuffle=on -timeout 20m ./...
+	for m in $(NESTED); do (cd $$m && go test -race -shuffle=on -timeout 30m ./...); done
+
+.PHONY: test-short
+test-short: ## Run the tests that need no server
+	go test -short -shuffle=on ./...
+
+.PHONY: bench
+bench: build ## Measure the exporter against the usual informer pipeline, in one run
+	cd test/bench && go run ./cmd/bench
+
+.PHONY: microbench
+microbench: ## Run the Go benchmarks of single packages
+	go test -run '^$$' -bench . -benchmem ./pkg/... ./internal/...
+
+.PHONY: parts
+parts: ## Build the real servers that tests and demo run (once, then cached)
+	go run ./test/parts/cmd/parts build all
+
+.PHONY: build
+build: ## Build bin/exporter
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/exporter ./cmd/exporter
+
+.PHONY: image
+image: ## Build the container image
+	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+
+.PHONY: generate
+generate: ## Write generated files: reference configuration and its page
+	go generate ./...
+
+.PHONY: vet
+vet:
+	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); [[ -z "$$unformatted" ]] || { echo "not gofmt-clean:"; echo "$$unformatted"; exit 1; }
+	go vet ./...
+	for m in $(NESTED); do (cd $$m && go vet ./...); done
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint ## Run the linters
+	$(TOOLS)/golangci-lint run ./...
+	for m in $(NESTED); do (cd $$m && $(TOOLS)/golangci-lint run --config $(ROOT)/.golangci.yml ./...); done
+
+$(TOOLS)/golangci-lint:
+	GOBIN=$(TOOLS) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+.PHONY: vuln
+vuln: ## Check dependencies for known vulnerabilities (asks the Go vulnerability database)
+	go run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) ./...
+
+.PHONY: verify
+verify: vet lint ## Check formatting, linters, and that generated files and go.mod are up to date
+	go mod tidy -diff
+	for m in $(NESTED); do (cd $$m && go mod tidy -diff); done
+	$(MAKE) generate
+	git diff --exit-code
+
+.PHONY: clean
+clean: ## Remove built files; the cached servers too
+	rm -rf bin $(CACHE)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

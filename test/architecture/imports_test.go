@@ -1,0 +1,135 @@
+package architecture
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/kubecdc/kubecdc"
+
+// mayImport lists, for each package of the product, which of our packages it may import. A package that is not listed
+// fails the test: its place in the picture has to be decided first.
+var mayImport = map[string][]string{
+	"pkg/event":     nil,
+	"pkg/deltas":    {"pkg/event"},
+	"pkg/source":    {"pkg/event", "pkg/deltas"},
+	"pkg/format":    {"pkg/event"},
+	"pkg/ratelimit": nil,
+
+	"pkg/sinks":          {"pkg/event", "pkg/format"},
+	"pkg/sinks/sinktest": {"pkg/event", "pkg/format", "pkg/sinks"},
+	"pkg/sinks/stdout":   {"pkg/event", "pkg/format", "pkg/sinks"},
+	"pkg/sinks/kafka":    {"pkg/event", "pkg/format", "pkg/sinks"},
+	"pkg/sinks/nats":     {"pkg/event", "pkg/format", "pkg/sinks"},
+
+	"internal/journal":    {"pkg/event"},
+	"internal/delivery":   {"pkg/event", "pkg/sinks", "pkg/ratelimit"},
+	"internal/config":     {"pkg/source", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout"},
+	"internal/config/gen": {"internal/config"},
+	"internal/admin":      nil,
+
+	"cmd/exporter": {"*"},
+}
+
+// onlyFrom lists who may import a library of weight. Everyone else is kept from depending on it by accident.
+var onlyFrom = map[string][]string{
+	"k8s.io/client-go/util/workqueue": {"internal/delivery", "cmd/exporter"},
+	"k8s.io/client-go":                {"pkg/source", "pkg/deltas", "internal/delivery", "internal/config", "cmd/exporter"},
+	"k8s.io/apimachinery":             {"pkg/source", "pkg/deltas", "internal/config", "cmd/exporter"},
+	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka"},
+	"github.com/nats-io/nats.go":      {"pkg/sinks/nats"},
+	"github.com/cockroachdb/pebble":   {"internal/journal"},
+	"github.com/spf13/viper":          {"internal/config"},
+	"github.com/prometheus":           {"internal/admin"},
+}
+
+// pure packages neither look at the clock nor at the world.
+var pure = map[string][]string{
+	"pkg/event":  {"os", "net", "log", "log/slog", "io"},
+	"pkg/deltas": {"os", "net", "log", "log/slog", "io", "math/rand", "math/rand/v2"},
+}
+
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+}
+
+func product(t *testing.T) map[string]goPackage {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", module+"/pkg/...", module+"/internal/...", module+"/cmd/...").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %s", exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	packages := map[string]goPackage{}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages[strings.TrimPrefix(p.ImportPath, module+"/")] = p
+	}
+}
+
+func TestPackagesImportOnlyInTheDrawnDirections(t *testing.T) {
+	packages := product(t)
+	for name, p := range packages {
+		allowed, listed := mayImport[name]
+		if !listed {
+			t.Errorf("%s has no place in the picture: add it to mayImport and to docs/architecture.md", name)
+			continue
+		}
+		for _, i := range p.Imports {
+			ours, ok := strings.CutPrefix(i, module+"/")
+			if ok && !slices.Contains(allowed, ours) && !slices.Contains(allowed, "*") {
+				t.Errorf("%s must not import %s", name, ours)
+			}
+		}
+	}
+	for name := range mayImport {
+		if _, ok := packages[name]; !ok {
+			t.Errorf("%s is in the picture but does not exist", name)
+		}
+	}
+}
+
+func TestHeavyLibrariesStayWhereTheyBelong(t *testing.T) {
+	for name, p := range product(t) {
+		for _, i := range p.Imports {
+			if library, users := owner(i); library != "" && !slices.Contains(users, name) {
+				t.Errorf("%s must not import %s: %s belongs to %v", name, i, library, users)
+			}
+		}
+	}
+}
+
+// owner finds the longest listed library that the import belongs to.
+func owner(path string) (library string, users []string) {
+	for lib, from := range onlyFrom {
+		if (path == lib || strings.HasPrefix(path, lib+"/")) && len(lib) > len(library) {
+			library, users = lib, from
+		}
+	}
+	return library, users
+}
+
+func TestPurePackagesDoNotTouchTheWorld(t *testing.T) {
+	packages := product(t)
+	for name, forbidden := range pure {
+		for _, i := range packages[name].Imports {
+			if slices.Contains(forbidden, i) {
+				t.Errorf("%s must stay pure but imports %s", name, i)
+			}
+		}
+	}
+}
