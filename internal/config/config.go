@@ -160,9 +160,9 @@ func Default() Config {
 	}
 }
 
-// preset fills the struct p points to with its defaults, before the file's values are laid over them. It covers what
+// Preset fills the struct p points to with its defaults, before the file's values are laid over them. It covers what
 // occurs any number of times in a file; [Default] covers the rest.
-func preset(p any) {
+func Preset(p any) {
 	switch v := p.(type) {
 	case *Resource:
 		*v = Resource{Before: "none"}

@@ -235,3 +235,15 @@ func FuzzLoadNeverPanics(f *testing.F) {
 		}
 	})
 }
+
+func TestExamplesLoad(t *testing.T) {
+	t.Setenv("KUBECDC_NATS_URL", "nats://127.0.0.1:4222")
+	t.Chdir("../../configs")
+	for _, file := range corpus(t, 5) {
+		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
+			if _, err := Load(file); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

@@ -54,7 +54,7 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 		d.report(path, Problem{Line: n.Line, Message: "has no value", Expected: d.expected(v.Type(), path)})
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		preset(v.Interface())
+		Preset(v.Interface())
 		d.decode(n, v.Elem(), path)
 	case v.Kind() == reflect.Struct && !reflect.PointerTo(v.Type()).Implements(textType):
 		d.decodeStruct(n, v, path)
@@ -102,7 +102,7 @@ func (d *decoder) decodeList(n *yaml.Node, v reflect.Value, path string) {
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, item := range n.Content {
 		at := path + "[" + strconv.Itoa(i) + "]"
-		preset(v.Index(i).Addr().Interface())
+		Preset(v.Index(i).Addr().Interface())
 		d.decode(item, v.Index(i), at)
 	}
 }

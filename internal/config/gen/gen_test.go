@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+)
+
+const top = "../../.."
+
+func TestGeneratedFilesAreUpToDate(t *testing.T) {
+	keys, err := collect(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, render := range files {
+		got, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, render(keys)) {
+			t.Errorf("%s is not what the code says; run: go generate ./internal/config", name)
+		}
+	}
+}
+
+func TestEveryKeyIsDocumented(t *testing.T) {
+	keys, err := collect(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var count int
+	var visit func(keys []key)
+	visit = func(keys []key) {
+		for _, k := range keys {
+			count++
+			if k.doc == "" {
+				t.Errorf("%s: its struct field has no comment", k.path)
+			}
+			visit(k.children)
+		}
+	}
+	visit(keys)
+	if count < 50 {
+		t.Errorf("only %d keys found: the walk over the structs is broken", count)
+	}
+}
+
+func TestTheReferenceLoads(t *testing.T) {
+	cfg, err := config.Load(filepath.Join(top, "configs", "reference.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Default()
+	want.Resources, want.Sinks = cfg.Resources, cfg.Sinks
+	if got := *cfg; got.Journal != want.Journal || got.Delivery != want.Delivery || got.Admin != want.Admin || got.Log != want.Log || got.Cluster != want.Cluster {
+		t.Errorf("the reference differs from the defaults: %+v", got)
+	}
+}

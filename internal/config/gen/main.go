@@ -1,0 +1,38 @@
+// Command gen writes docs/configuration.md and configs/reference.yaml from the configuration structs, their comments and
+// their defaults. Run it by "go generate ./internal/config"; a test fails while the files in the tree differ.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// root is the top of the repository as seen from internal/config, where go generate runs.
+const root = "../.."
+
+// files are what gen writes, by path below the top of the repository.
+var files = map[string]func(keys []key) []byte{
+	"docs/configuration.md":  page,
+	"configs/reference.yaml": reference,
+}
+
+func main() {
+	if err := write(root); err != nil {
+		fmt.Fprintln(os.Stderr, "gen:", err)
+		os.Exit(1)
+	}
+}
+
+func write(root string) error {
+	keys, err := collect(root)
+	if err != nil {
+		return err
+	}
+	for name, render := range files {
+		if err := os.WriteFile(filepath.Join(root, name), render(keys), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+)
+
+// intro is the part of the page that people write.
+//
+//go:embed intro.md
+var intro string
+
+// page renders docs/configuration.md: the intro, then a table for each mapping.
+func page(keys []key) []byte {
+	var b strings.Builder
+	b.WriteString(intro)
+	section(&b, keys, 2)
+	return []byte(b.String())
+}
+
+func section(b *strings.Builder, keys []key, level int) {
+	for _, k := range keys {
+		if k.children == nil {
+			continue
+		}
+		fmt.Fprintf(b, "\n%s `%s`\n\n%s\n", strings.Repeat("#", level), k.path, k.doc)
+		table(b, k.children)
+		section(b, k.children, min(level+1, 5))
+	}
+}
+
+func table(b *strings.Builder, keys []key) {
+	b.WriteString("\n| key | value | default | meaning |\n|---|---|---|---|\n")
+	for _, k := range keys {
+		value, meaning := "`"+k.value+"`", k.doc
+		if k.value == "" {
+			value = ""
+		}
+		if k.variable {
+			meaning += " Variable: `" + config.EnvironmentName(k.path) + "`."
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.name, k.kind, value, cell(meaning))
+	}
+}
+
+// cell makes text safe for a Markdown table.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text)
+}
