@@ -1,0 +1,110 @@
+package nats
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// Error codes of JetStream that this package knows what to do with (nats-server/v2 server/errors.json).
+const (
+	codeAccountResources  = 10002
+	codeNoMetaLeader      = 10008
+	codeResources         = 10023
+	codeMemory            = 10028
+	codeAccountNotEnabled = 10039
+	codeStorage           = 10047
+	codeMessageTooLarge   = 10054
+	codeStreamExists      = 10058
+	codeStreamNotFound    = 10059
+	codeOtherStream       = 10060
+	codeNotEnabled        = 10076
+	codeStoreFailed       = 10077
+	codeSealed            = 10109
+	codeOffline           = 10118
+	codeTooManyRequests   = 10167
+	codeOfflineBecause    = 10194
+)
+
+// busyPause is how long to leave a stream alone whose queue of incoming messages is full.
+const busyPause = 200 * time.Millisecond
+
+// apiError is JetStream's error object, in acknowledgements and in answers to questions.
+type apiError struct {
+	Code        int    `json:"code"`
+	ErrCode     int    `json:"err_code"`
+	Description string `json:"description"`
+}
+
+func (e *apiError) Error() string {
+	return fmt.Sprintf("JetStream error %d: %s", e.ErrCode, e.Description)
+}
+
+// acknowledged reads the answer to a message for the stream. A duplicate is an acknowledgement, too: the message is
+// stored, by an earlier attempt.
+func acknowledged(stream, subject string, a answer) error {
+	if a.noResponder {
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
+			"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
+	}
+	var ack struct {
+		Stream   string    `json:"stream"`
+		Sequence uint64    `json:"seq"`
+		Error    *apiError `json:"error"`
+	}
+	if err := json.Unmarshal(a.data, &ack); err != nil {
+		return fmt.Errorf("the answer for %q is no acknowledgement: %w", subject, err)
+	}
+	if ack.Error != nil {
+		return classify(stream, subject, ack.Error)
+	}
+	if ack.Stream != stream || ack.Sequence == 0 {
+		return fmt.Errorf("the answer for %q is no acknowledgement of stream %q: %.200q", subject, stream, a.data)
+	}
+	return nil
+}
+
+// classify says what an error of JetStream means for delivery. What is not known is retried on its lane.
+func classify(stream, subject string, e *apiError) error {
+	unavailable := func(format string, args ...any) error {
+		return &sinks.UnavailableError{Reason: fmt.Sprintf(format, args...), Err: e}
+	}
+	switch e.ErrCode {
+	case codeMessageTooLarge:
+		return &sinks.RejectedError{Reason: fmt.Sprintf("larger than stream %q takes (max_msg_size)", stream), TooLarge: true, Err: e}
+	case codeOtherStream:
+		return unavailable("the subject %q belongs to another stream than %q; change nats.subject or nats.stream", subject, stream)
+	case codeStoreFailed:
+		return unavailable("stream %q cannot store more; raise its limits or let messages age", stream)
+	case codeTooManyRequests:
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is overloaded", stream), After: busyPause, Err: e}
+	case codeSealed:
+		return unavailable("stream %q is sealed; name another in nats.stream", stream)
+	case codeAccountResources, codeResources, codeMemory, codeStorage:
+		return unavailable("JetStream has no room for stream %q; raise the limits of the account or of the server", stream)
+	case codeAccountNotEnabled, codeNotEnabled:
+		return unavailable("JetStream is not enabled for this account on this server; enable it there")
+	case codeNoMetaLeader, codeOffline, codeOfflineBecause:
+		return unavailable("stream %q is offline", stream)
+	}
+	return fmt.Errorf("stream %q, subject %q: %w", stream, subject, e)
+}
+
+// unsent says what an error of the client library means for a message of so many bytes that it did not take.
+func unsent(err error, nc *nats.Conn, bytes int) error {
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return &sinks.RejectedError{Reason: fmt.Sprintf("%d bytes and headers exceed the server's max_payload of %d", bytes, nc.MaxPayload()),
+			TooLarge: true, Err: err}
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed):
+		return &sinks.UnavailableError{Reason: "the connection to NATS was lost", Err: err}
+	case errors.Is(err, nats.ErrHeadersNotSupported):
+		return &sinks.UnavailableError{Reason: "the server knows no message headers; use nats-server 2.2 or newer", Err: err}
+	}
+	return fmt.Errorf("publish: %w", err)
+}

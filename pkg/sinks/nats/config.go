@@ -1,0 +1,272 @@
+package nats
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// Config says where and how to deliver. Zero values mean the defaults written at each field; [Config.SetDefaults] fills
+// them in.
+type Config struct {
+	// URL lists the servers, separated by commas: nats://host:4222, tls://, ws://, wss://. Required.
+	URL string `mapstructure:"url"`
+	// Stream is the JetStream stream that keeps the changes. Required.
+	Stream string `mapstructure:"stream"`
+	// Subject is the template of subjects, for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}. Required.
+	Subject string `mapstructure:"subject"`
+	// Create makes the stream if it is missing. An existing stream is never changed.
+	Create Create `mapstructure:"create"`
+
+	// Lanes is the number of lanes objects hash to; each has one message in flight. Another number makes other lanes,
+	// whose cursors start anew. Default 512, at most 65536.
+	Lanes int `mapstructure:"lanes"`
+	// AckTimeout is how long to wait for the stream's answer, and for a connection. Default 5s.
+	AckTimeout time.Duration `mapstructure:"ackTimeout"`
+	// MaxInFlightBytes bounds the estimated size of all messages waiting for their answers. Default 8 MiB.
+	MaxInFlightBytes int64 `mapstructure:"maxInFlightBytes"`
+	// InboxPrefix is the subject prefix of the answers, for accounts that may not subscribe to _INBOX.>. Default _INBOX.
+	InboxPrefix string `mapstructure:"inboxPrefix"`
+
+	// Credentials is the path of a file with a user JWT and its seed (.creds), read again on each connect.
+	Credentials string `mapstructure:"credentials"`
+	// NkeySeed is the path of a file with a user nkey seed, read again on each connect.
+	NkeySeed string `mapstructure:"nkeySeed"`
+	// User and Password authenticate by password.
+	User     string `mapstructure:"user"`
+	Password string `mapstructure:"password"`
+	// Token authenticates by token.
+	Token string `mapstructure:"token"`
+	// TLS names files; any of them switches TLS on.
+	TLS TLS `mapstructure:"tls"`
+}
+
+// TLS names the files of a TLS connection. They are read again on each connect, so that rotated ones are taken up.
+type TLS struct {
+	// CA is a file of PEM certificates to trust instead of the system's.
+	CA string `mapstructure:"ca"`
+	// Cert and Key are the files of a client certificate, both or none.
+	Cert string `mapstructure:"cert"`
+	Key  string `mapstructure:"key"`
+}
+
+// Create describes the stream to make. It captures exactly the subjects the template can give, and refuses new messages
+// when it is full (discard: new): the sink then waits, where discarding the oldest would lose changes silently.
+type Create struct {
+	// Enabled says to create the stream if it is missing.
+	Enabled bool `mapstructure:"enabled"`
+	// Storage is file (the default) or memory.
+	Storage string `mapstructure:"storage"`
+	// Replicas is 1 (the default) to 5.
+	Replicas int `mapstructure:"replicas"`
+	// MaxAge is how long messages are kept; 0 means for ever.
+	MaxAge time.Duration `mapstructure:"maxAge"`
+	// MaxBytes is how much the stream may hold before it refuses messages; 0 means no limit.
+	MaxBytes int64 `mapstructure:"maxBytes"`
+	// Duplicates is how long the stream recognises a repeated message. Default 2m, or MaxAge if that is shorter.
+	Duplicates time.Duration `mapstructure:"duplicates"`
+}
+
+const (
+	defaultLanes            = 512
+	maxLanes                = 1 << 16
+	defaultAckTimeout       = 5 * time.Second
+	defaultMaxInFlightBytes = 8 << 20
+	defaultInboxPrefix      = "_INBOX"
+	defaultDuplicates       = 2 * time.Minute
+	storageFile             = "file"
+	storageMemory           = "memory"
+)
+
+// SetDefaults fills in the default of every field that is zero and has one.
+func (c *Config) SetDefaults() {
+	setDefault(&c.Lanes, defaultLanes)
+	setDefault(&c.AckTimeout, defaultAckTimeout)
+	setDefault(&c.MaxInFlightBytes, defaultMaxInFlightBytes)
+	setDefault(&c.InboxPrefix, defaultInboxPrefix)
+	setDefault(&c.Create.Storage, storageFile)
+	setDefault(&c.Create.Replicas, 1)
+	duplicates := defaultDuplicates
+	if c.Create.MaxAge > 0 {
+		duplicates = min(duplicates, c.Create.MaxAge)
+	}
+	setDefault(&c.Create.Duplicates, duplicates)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate checks everything that can be known without files and network, with defaults in the place of zero values.
+// Each of the joined errors names the path of its field. None holds a secret.
+func (c Config) Validate() error {
+	c.SetDefaults()
+	return errors.Join(
+		at("url", c.validateURL()),
+		at("stream", validateStream(c.Stream)),
+		at("subject", c.validateSubject()),
+		at("lanes", within(c.Lanes, 1, maxLanes)),
+		at("ackTimeout", positive(c.AckTimeout)),
+		at("maxInFlightBytes", positive(c.MaxInFlightBytes)),
+		at("inboxPrefix", validateLiteral(c.InboxPrefix)),
+		c.validateAuthentication(),
+		at("create.storage", oneOf(c.Create.Storage, storageFile, storageMemory)),
+		at("create.replicas", within(c.Create.Replicas, 1, 5)),
+		at("create.maxAge", notNegative(c.Create.MaxAge)),
+		at("create.maxBytes", notNegative(c.Create.MaxBytes)),
+		at("create.duplicates", c.validateDuplicates()),
+	)
+}
+
+// at puts the path of a field in front of its error.
+func at(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("nats.%s: %w", path, err)
+}
+
+func (c Config) validateURL() error {
+	if c.URL == "" {
+		return errors.New("required; for example nats://127.0.0.1:4222")
+	}
+	for i, address := range strings.Split(c.URL, ",") {
+		u, err := url.Parse(strings.TrimSpace(address))
+		if err != nil || u.Host == "" { // the address itself is not shown: it may hold a password
+			return fmt.Errorf("address %d is not of the form nats://host:port", i+1)
+		}
+		if err := oneOf(u.Scheme, "nats", "tls", "ws", "wss"); err != nil {
+			return fmt.Errorf("address %d: scheme: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func validateStream(name string) error {
+	if name == "" {
+		return errors.New("required; the name of a JetStream stream")
+	}
+	if i := strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r) }); i >= 0 {
+		return fmt.Errorf(`%q has %q at position %d; a stream name has no blanks and none of . * > / \`, name, name[i], i+1)
+	}
+	return nil
+}
+
+func (c Config) validateSubject() error {
+	if c.Subject == "" {
+		return errors.New("required; for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}")
+	}
+	template, err := sinks.ParseTemplate(c.Subject)
+	if err != nil {
+		return err
+	}
+	return validateLiteral(string(template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, 'x') })))
+}
+
+// validateLiteral checks that s is a subject without wildcards that JetStream may store. The client and the server let
+// more pass: "a.*" is stored under just that name, and "a..b" gets no answer.
+func validateLiteral(s string) error {
+	if strings.HasPrefix(s, "$") {
+		return fmt.Errorf("%q begins with $, which is the server's own", s)
+	}
+	for token := range strings.SplitSeq(s, ".") {
+		if token == "" {
+			return fmt.Errorf("%q has an empty token; write no dot at the ends and no two in a row", s)
+		}
+	}
+	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '*' || r == '>' }); i >= 0 {
+		return fmt.Errorf("%q has a blank, a wildcard or a character that is not ASCII: %q", s, s[i:i+1])
+	}
+	return nil
+}
+
+func (c Config) validateAuthentication() error {
+	var ways []string
+	for _, way := range []struct {
+		name string
+		set  bool
+	}{
+		{"credentials", c.Credentials != ""}, {"nkeySeed", c.NkeySeed != ""},
+		{"user", c.User != "" || c.Password != ""}, {"token", c.Token != ""},
+	} {
+		if way.set {
+			ways = append(ways, way.name)
+		}
+	}
+	var errs []error
+	if len(ways) > 1 {
+		errs = append(errs, at(ways[1], fmt.Errorf("%s is set too; use one way to authenticate", ways[0])))
+	}
+	if (c.User == "") != (c.Password == "") {
+		errs = append(errs, at("user", errors.New("user and password belong together; set both or none")))
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		errs = append(errs, at("tls.cert", errors.New("cert and key belong together; set both or none")))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) validateDuplicates() error {
+	if err := positive(c.Create.Duplicates); err != nil {
+		return err
+	}
+	if c.Create.MaxAge > 0 && c.Create.Duplicates > c.Create.MaxAge {
+		return fmt.Errorf("%v is longer than maxAge, %v; the server refuses that", c.Create.Duplicates, c.Create.MaxAge)
+	}
+	return nil
+}
+
+func within(n, low, high int) error {
+	if n < low || n > high {
+		return fmt.Errorf("%d is not between %d and %d", n, low, high)
+	}
+	return nil
+}
+
+func positive[T int64 | time.Duration](v T) error {
+	if v <= 0 {
+		return fmt.Errorf("%v is not positive", v)
+	}
+	return nil
+}
+
+func notNegative[T int64 | time.Duration](v T) error {
+	if v < 0 {
+		return fmt.Errorf("%v is negative", v)
+	}
+	return nil
+}
+
+func oneOf(v string, allowed ...string) error {
+	if !slices.Contains(allowed, v) {
+		return fmt.Errorf("%q is not one of %s", v, strings.Join(allowed, ", "))
+	}
+	return nil
+}
+
+// stream returns the configuration of the stream to create, for the subjects of pattern.
+func (c Config) stream(pattern string) jetstream.StreamConfig {
+	s := jetstream.StreamConfig{
+		Name: c.Stream, Description: "Changes of Kubernetes objects, by kubecdc", Subjects: []string{pattern},
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
+		Replicas: c.Create.Replicas, MaxAge: c.Create.MaxAge, MaxBytes: -1, MaxMsgs: -1, MaxConsumers: -1,
+		MaxMsgsPerSubject: -1, MaxMsgSize: -1, Duplicates: c.Create.Duplicates, AllowDirect: true,
+	}
+	if c.Create.Storage == storageMemory {
+		s.Storage = jetstream.MemoryStorage
+	}
+	if c.Create.MaxBytes > 0 {
+		s.MaxBytes = c.Create.MaxBytes
+	}
+	return s
+}

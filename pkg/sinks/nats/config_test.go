@@ -1,0 +1,79 @@
+package nats
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func valid() Config {
+	return Config{URL: "nats://127.0.0.1:4222", Stream: "K8S", Subject: "k8s.{cluster}.{name}"}
+}
+
+func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"no url":             {func(c *Config) { c.URL = "" }, `nats.url: required; for example nats://127.0.0.1:4222`},
+		"no scheme":          {func(c *Config) { c.URL = "nats://a:1,127.0.0.1:4222" }, `nats.url: address 2 is not of the form nats://host:port`},
+		"other scheme":       {func(c *Config) { c.URL = "http://a" }, `nats.url: address 1: scheme: "http" is not one of nats, tls, ws, wss`},
+		"no stream":          {func(c *Config) { c.Stream = "" }, `nats.stream: required; the name of a JetStream stream`},
+		"stream with a dot":  {func(c *Config) { c.Stream = "a.b" }, `nats.stream: "a.b" has '.' at position 2; a stream name has no blanks and none of . * > / \`},
+		"no subject":         {func(c *Config) { c.Subject = "" }, `nats.subject: required; for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}`},
+		"unknown":            {func(c *Config) { c.Subject = "k8s.{foo}" }, `nats.subject: unknown placeholder "{foo}" at position 5 of "k8s.{foo}"; allowed are {cluster} {group} {version} {resource} {kind} {namespace} {name} {type}`},
+		"empty token":        {func(c *Config) { c.Subject = "k8s..{name}" }, `nats.subject: "k8s..x" has an empty token; write no dot at the ends and no two in a row`},
+		"wildcard":           {func(c *Config) { c.Subject = "k8s.{name}.*" }, `nats.subject: "k8s.x.*" has a blank, a wildcard or a character that is not ASCII: "*"`},
+		"the server's own":   {func(c *Config) { c.Subject = "$JS.{name}" }, `nats.subject: "$JS.x" begins with $, which is the server's own`},
+		"lanes":              {func(c *Config) { c.Lanes = -1 }, `nats.lanes: -1 is not between 1 and 65536`},
+		"timeout":            {func(c *Config) { c.AckTimeout = -time.Second }, `nats.ackTimeout: -1s is not positive`},
+		"bytes":              {func(c *Config) { c.MaxInFlightBytes = -1 }, `nats.maxInFlightBytes: -1 is not positive`},
+		"inbox":              {func(c *Config) { c.InboxPrefix = "a.>" }, `nats.inboxPrefix: "a.>" has a blank, a wildcard or a character that is not ASCII: ">"`},
+		"two ways":           {func(c *Config) { c.Token, c.Credentials = "t", "f" }, `nats.token: credentials is set too; use one way to authenticate`},
+		"half a password":    {func(c *Config) { c.User = "u" }, `nats.user: user and password belong together; set both or none`},
+		"half a certificate": {func(c *Config) { c.TLS.Cert = "c" }, `nats.tls.cert: cert and key belong together; set both or none`},
+		"storage":            {func(c *Config) { c.Create.Storage = "disk" }, `nats.create.storage: "disk" is not one of file, memory`},
+		"replicas":           {func(c *Config) { c.Create.Replicas = 7 }, `nats.create.replicas: 7 is not between 1 and 5`},
+		"long window": {func(c *Config) { c.Create.MaxAge, c.Create.Duplicates = time.Minute, time.Hour },
+			`nats.create.duplicates: 1h0m0s is longer than maxAge, 1m0s; the server refuses that`},
+	} {
+		c := valid()
+		test.change(&c)
+		if err := c.Validate(); err == nil || err.Error() != test.want {
+			t.Errorf("%s: got %v\nwant %s", name, err, test.want)
+		}
+	}
+}
+
+func TestAllFaultsOfAConfigurationAreToldAtOnce(t *testing.T) {
+	err := Config{}.Validate()
+	for _, path := range []string{"nats.url", "nats.stream", "nats.subject"} {
+		if err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s is not in %v", path, err)
+		}
+	}
+}
+
+func TestNoErrorShowsAPassword(t *testing.T) {
+	c := valid()
+	c.URL, c.User, c.Password = "nats://user:hunter2@ho st:4222", "", "hunter2"
+	if err := c.Validate(); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
+	c := valid()
+	c.SetDefaults()
+	want := valid()
+	want.Lanes, want.AckTimeout, want.MaxInFlightBytes, want.InboxPrefix = 512, 5*time.Second, 8<<20, "_INBOX"
+	want.Create = Create{Storage: "file", Replicas: 1, Duplicates: 2 * time.Minute}
+	if c != want {
+		t.Errorf("got %+v\nwant %+v", c, want)
+	}
+	c = Config{Create: Create{MaxAge: time.Minute}}
+	c.SetDefaults()
+	if c.Create.Duplicates != time.Minute {
+		t.Errorf("duplicates %v outlast the messages, which the server refuses", c.Create.Duplicates)
+	}
+}

@@ -1,0 +1,37 @@
+// Package nats delivers changes to a NATS JetStream stream.
+//
+// # Order and duplicates
+//
+// Objects hash to lanes, 512 unless configured. Each lane has one message in flight: the next one leaves only when the
+// stream has acknowledged it, and every message carries the change ID as Nats-Msg-Id. Whatever is in doubt (no answer in
+// time, a broken connection, an answer this package does not know) is an error; the caller publishes the same message
+// again, and if the first one was stored after all, the stream says so within its duplicates window. So a lane can
+// neither lose, repeat nor reorder, and no state has to be kept. Throughput comes from many lanes at once: the caller
+// should allow as many concurrent Publish calls as [Sink.Concurrency] says. Goroutines that wait are cheap, and a
+// weighted budget bounds the bytes in flight.
+//
+// # Messages
+//
+// The subject comes from a template; values are escaped by [AppendToken] so that each is one token. The payload is the
+// native JSON form. Headers:
+//
+//	Nats-Msg-Id                the change ID; the stream drops a repetition by it
+//	Nats-Expected-Stream       the configured stream; another stream that captures the subject refuses the message
+//	Content-Type               application/json
+//	Kubecdc-Type               type of the change: added, updated, deleted, snapshot, gap
+//	Kubecdc-Cluster            cluster name
+//	Kubecdc-Resource           resource as kubectl writes it: pods, deployments.apps
+//	Kubecdc-Key                key of the object: group/resource/namespace/name; group/resource// on control records
+//	Kubecdc-Resource-Version   resourceVersion of the object
+//
+// # Connection
+//
+// Nothing is dialled before the first use. Then the connection is kept for ever: it reconnects without a limit, buffers
+// nothing while it is down (a replayed buffer would overtake newer messages), and is replaced if the client library gives
+// it up. The stream is looked up once and, where the configuration says so, created. A missing stream, a missing
+// permission or a full stream is an UnavailableError with its remedy, one log line when it begins and one when it ends,
+// never a crash.
+//
+// JetStream acknowledges a message before it is synced to disk (server option sync_interval, two minutes unless set): a
+// single server that loses power can lose acknowledged messages. Replicate the stream, or set sync_interval: always.
+package nats

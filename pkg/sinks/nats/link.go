@@ -1,0 +1,300 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+const (
+	connectionName = "kubecdc"
+	dialTimeout    = 5 * time.Second
+	pingInterval   = 10 * time.Second // a silent connection is given up after three of them
+	minRedial      = 10 * time.Millisecond
+	maxRedial      = 2 * time.Second
+)
+
+// link is one connection of the client library with the inbox the answers come to. It lives through reconnects. When the
+// library gives the connection up, or the inbox is refused, the link is closed and the sink makes another.
+type link struct {
+	health  *health
+	waiters []*waiter
+	inbox   string // prefix of the reply subjects, with the dot at its end
+
+	dialled chan struct{} // closed when nc and err are set
+	nc      *nats.Conn
+	err     error
+	cancel  context.CancelFunc // ends dialling
+	closing atomic.Bool        // the end is our own wish and needs no words
+	gone    chan struct{}      // closed when the library has closed nc
+
+	mu      sync.Mutex
+	changed chan struct{} // closed, and replaced, when the connection's state may have changed
+}
+
+// dial starts to connect. The goroutine ends when the library has tried each server once, or at close; from then on
+// the library connects by itself.
+func dial(cfg Config, h *health, waiters []*waiter) *link {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &link{health: h, waiters: waiters, cancel: cancel,
+		dialled: make(chan struct{}), gone: make(chan struct{}), changed: make(chan struct{})}
+	go func() {
+		defer close(l.dialled)
+		l.nc, l.err = l.connect(ctx, cfg)
+		if l.err != nil {
+			h.down(l.err.Error())
+		}
+	}()
+	return l
+}
+
+func (l *link) connect(ctx context.Context, cfg Config) (*nats.Conn, error) {
+	options, err := l.options(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	nc, err := nats.Connect(cfg.URL, options...)
+	if err != nil {
+		return nil, err
+	}
+	l.inbox = nc.NewInbox() + "."
+	if _, err := nc.Subscribe(l.inbox+"*", l.answered); err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("subscribe to the inbox: %w", err)
+	}
+	return nc, nil
+}
+
+// options of the connection. Files are read here and by the library, so their errors are the environment's and may pass.
+func (l *link) options(ctx context.Context, cfg Config) ([]nats.Option, error) {
+	options := []nats.Option{
+		nats.Name(connectionName),
+		nats.SetCustomDialer(dialer{ctx: ctx}),
+		nats.Timeout(dialTimeout),
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(),
+		nats.CustomReconnectDelay(redial),
+		nats.ReconnectBufSize(-1), // a buffer replayed after a reconnect would overtake newer messages // I3
+		nats.PingInterval(pingInterval),
+		nats.FlusherTimeout(cfg.AckTimeout), // a write to a stalled server ends
+		nats.CustomInboxPrefix(cfg.InboxPrefix),
+		nats.ConnectHandler(l.connected),
+		nats.ReconnectHandler(l.connected),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { l.lost(err) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.health.down(reason(err)) }),
+		nats.ClosedHandler(l.closed),
+		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) { l.refused(nc, err) }),
+	}
+	return appendAuthentication(options, cfg)
+}
+
+func appendAuthentication(options []nats.Option, cfg Config) ([]nats.Option, error) {
+	if cfg.Credentials != "" {
+		options = append(options, nats.UserCredentials(cfg.Credentials))
+	}
+	if cfg.NkeySeed != "" {
+		option, err := nats.NkeyOptionFromSeed(cfg.NkeySeed)
+		if err != nil {
+			return nil, fmt.Errorf("nats.nkeySeed: %w", err)
+		}
+		options = append(options, option)
+	}
+	if cfg.User != "" {
+		options = append(options, nats.UserInfo(cfg.User, cfg.Password))
+	}
+	if cfg.Token != "" {
+		options = append(options, nats.Token(cfg.Token))
+	}
+	if cfg.TLS.CA != "" {
+		options = append(options, nats.RootCAs(cfg.TLS.CA))
+	}
+	if cfg.TLS.Cert != "" {
+		options = append(options, nats.ClientCert(cfg.TLS.Cert, cfg.TLS.Key))
+	}
+	return options, nil
+}
+
+// dialer lets close end a dial that nobody answers.
+type dialer struct{ ctx context.Context }
+
+func (d dialer) Dial(network, address string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: dialTimeout}).DialContext(d.ctx, network, address)
+}
+
+// redial says how long to wait after all servers were tried for the nth time: doubled up to a limit, half of it random.
+func redial(n int) time.Duration {
+	limit := min(maxRedial, minRedial<<min(n, 10))
+	return limit/2 + rand.N(limit/2)
+}
+
+// reason words why there is no connection. It leaves addresses out: with several servers each has its own, and the
+// reason would change at every attempt.
+func reason(err error) string {
+	var lookup *net.DNSError
+	var network *net.OpError
+	switch {
+	case err == nil:
+		return "closed by the server"
+	case errors.As(err, &lookup):
+		return "look up the server's name: " + lookup.Err
+	case errors.As(err, &network):
+		return network.Op + ": " + network.Err.Error()
+	}
+	return err.Error()
+}
+
+// next returns a channel that is closed at the next change of the connection's state.
+func (l *link) next() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+func (l *link) notify() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *link) connected(nc *nats.Conn) {
+	l.health.up(nc.ConnectedUrlRedacted())
+	l.notify()
+}
+
+// lost tells every waiter that its answer will not come: the message may be stored, and must be sent again.
+func (l *link) lost(err error) {
+	if !l.closing.Load() {
+		l.health.down(reason(err))
+	}
+	l.fail(&sinks.UnavailableError{Reason: "the connection to NATS was lost", Err: err})
+	l.notify()
+}
+
+func (l *link) closed(*nats.Conn) {
+	l.fail(&sinks.UnavailableError{Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed})
+	l.notify()
+	close(l.gone)
+}
+
+func (l *link) fail(err error) {
+	for _, w := range l.waiters {
+		w.fail("", err)
+	}
+}
+
+// Permission violations come as text only, in the words of nats-server/v2 server/client.go (pubPermissionViolation and
+// its neighbours), and without the number of the message they speak of.
+var (
+	publishRefused   = regexp.MustCompile(`(?i)violation for publish to "([^"]*)"`)
+	subscribeRefused = regexp.MustCompile(`(?i)violation for subscription to "([^"]*)"`)
+)
+
+// refused gives a permission violation to the lane that waits for that subject. Without the inbox no answer can come at
+// all, and the server does not try a refused subscription again by itself: that ends the link.
+func (l *link) refused(nc *nats.Conn, err error) {
+	if m := publishRefused.FindStringSubmatch(err.Error()); m != nil {
+		refusal := &sinks.UnavailableError{Reason: fmt.Sprintf("this user may not publish to %q; allow it on the server", m[1]), Err: err}
+		for _, w := range l.waiters {
+			w.fail(m[1], refusal)
+		}
+	}
+	if m := subscribeRefused.FindStringSubmatch(err.Error()); m != nil {
+		refusal := fmt.Sprintf("this user may not subscribe to its inbox %q; allow that on the server, or set nats.inboxPrefix", m[1])
+		l.health.down(refusal)
+		l.fail(&sinks.UnavailableError{Reason: refusal, Err: err})
+		nc.Close()
+	}
+	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
+		l.health.down(reason(err))
+	}
+}
+
+// answered hands an answer to the waiter whose number the reply subject holds: INBOX.<waiter>-<attempt>.
+func (l *link) answered(m *nats.Msg) {
+	index, attempt, _ := strings.Cut(strings.TrimPrefix(m.Subject, l.inbox), "-")
+	i, err := strconv.Atoi(index)
+	n, err2 := strconv.ParseUint(attempt, 10, 64)
+	if err != nil || err2 != nil || i < 0 || i >= len(l.waiters) {
+		return // not an answer to anything this link sent
+	}
+	const noResponders = "503" // ADR-4 and the no_responders option of the client protocol's CONNECT
+	l.waiters[i].settle(n, answer{data: m.Data, noResponder: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
+}
+
+// replyTo returns the subject for the answer to a message of waiter number i.
+func (l *link) replyTo(i int, attempt uint64) string {
+	b := make([]byte, 0, len(l.inbox)+32)
+	b = append(b, l.inbox...)
+	b = strconv.AppendInt(b, int64(i), 10)
+	b = append(b, '-')
+	return string(strconv.AppendUint(b, attempt, 10))
+}
+
+// dead says that the link cannot come back.
+func (l *link) dead() bool {
+	select {
+	case <-l.dialled:
+		return l.err != nil || l.nc.IsClosed()
+	default:
+		return false
+	}
+}
+
+// await waits until the connection stands. It gives up when ctx ends, or when the link is dead.
+func (l *link) await(ctx context.Context) error {
+	select {
+	case <-l.dialled:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for l.err == nil {
+		change := l.next()
+		switch {
+		case l.nc.IsConnected():
+			return nil
+		case l.nc.IsClosed():
+			return nats.ErrConnectionClosed
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return l.err
+}
+
+// close ends the connection and waits for the library, within ctx.
+func (l *link) close(ctx context.Context) error {
+	l.closing.Store(true)
+	l.cancel()
+	select {
+	case <-l.dialled:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if l.err != nil {
+		return nil
+	}
+	l.nc.Close()
+	select {
+	case <-l.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,160 @@
+package nats
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testSubject = "k8s.{cluster}.{group}.{resource}.{namespace}.{name}"
+
+// serve starts a server for one test.
+func serve(t testing.TB, config string) *natsserver.Server {
+	t.Helper()
+	require.Integration(t)
+	s, err := natsserver.Start(context.Background(), natsserver.Options{Dir: t.TempDir(), Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// configFor is what the tests deliver with: a stream of their own, and short waits.
+func configFor(url string) Config {
+	return Config{URL: url, Stream: "K8S", Subject: testSubject, AckTimeout: time.Second, Create: Create{Enabled: true}}
+}
+
+func newSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
+	t.Helper()
+	s, err := New(cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// opened makes a sink that is closed at the end of the test.
+func opened(t testing.TB, cfg Config, log *slog.Logger) *Sink {
+	t.Helper()
+	s := newSink(t, cfg, log)
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// client is an ordinary connection for what the sink does not do: reading, and changing streams.
+func client(t testing.TB, url string, options ...nats.Option) jetstream.JetStream {
+	t.Helper()
+	closed := make(chan struct{})
+	options = append(options, nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	nc, err := nats.Connect(url, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close(); <-closed })
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// held reads everything a stream holds, in its order.
+func held(t testing.TB, js jetstream.JetStream, stream string) []sinktest.Delivered {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := s.CachedInfo().State.LastSeq
+	consumer, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []sinktest.Delivered
+	for at := uint64(0); at < last; {
+		messages, err := consumer.Fetch(1000, jetstream.FetchMaxWait(10*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for m := range messages.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				t.Fatal(err)
+			}
+			at = meta.Sequence.Stream
+			all = append(all, sinktest.Delivered{ID: m.Headers().Get(nats.MsgIdHdr), Key: m.Headers().Get(headerKey), Value: m.Data()})
+			if at >= last {
+				break
+			}
+		}
+		if err := messages.Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.DeleteConsumer(ctx, consumer.CachedInfo().Name); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// harness describes a server's stream to the suite.
+func harness(server *natsserver.Server, url string) sinktest.Harness {
+	return sinktest.Harness{
+		New:  func(t testing.TB) sinks.Sink { return newSink(t, configFor(url), slog.New(slog.DiscardHandler)) },
+		Read: func(t testing.TB) []sinktest.Delivered { return held(t, client(t, server.URL()), "K8S") },
+		Key:  (*event.Change).Key, ExactRetry: true, ExactReplay: true,
+	}
+}
+
+// transcript collects log lines without their time.
+type transcript struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (tr *transcript) Write(p []byte) (int, error) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.buf.Write(p)
+}
+
+func (tr *transcript) String() string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.buf.String()
+}
+
+func (tr *transcript) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(tr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}

@@ -1,0 +1,279 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+const (
+	// maxConcurrency is where more lanes at once stopped to pay off on one connection.
+	maxConcurrency = 256
+	// keepBuffer is the largest encoding buffer, in bytes, that is kept for the next message.
+	keepBuffer = 1 << 20
+)
+
+// Names of the headers, see the package comment.
+const (
+	headerContentType     = "Content-Type"
+	headerType            = "Kubecdc-Type"
+	headerCluster         = "Kubecdc-Cluster"
+	headerResource        = "Kubecdc-Resource"
+	headerKey             = "Kubecdc-Key"
+	headerResourceVersion = "Kubecdc-Resource-Version"
+)
+
+// Sink delivers to one stream. It is safe for concurrent use as [sinks.Sink] says.
+type Sink struct {
+	cfg     Config
+	log     *slog.Logger
+	subject *sinks.Template
+	pattern string // wildcard subject that covers the template
+
+	names    []sinks.Lane       // by number
+	numbers  map[sinks.Lane]int // the way back
+	waiters  []*waiter          // one a lane, and one for questions about the stream
+	inFlight *budget
+	buffers  sync.Pool // *[]byte, for encoded changes
+	health   *health
+
+	verified  atomic.Bool   // the stream was looked up and nothing has spoken against it since
+	verifying chan struct{} // capacity 1; held by who looks the stream up
+
+	mu   sync.Mutex
+	link *link // nil before the first use
+}
+
+var _ sinks.Sink = (*Sink)(nil)
+
+// New makes a sink. It reads no file, dials nothing and starts nothing: the first use does. Its errors are those of
+// [Config.Validate].
+func New(cfg Config, log *slog.Logger) (*Sink, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.SetDefaults()
+	subject, err := sinks.ParseTemplate(cfg.Subject)
+	if err != nil {
+		return nil, at("subject", err)
+	}
+	s := &Sink{
+		cfg: cfg, log: log, subject: subject, pattern: pattern(subject),
+		numbers: make(map[sinks.Lane]int, cfg.Lanes), inFlight: newBudget(cfg.MaxInFlightBytes),
+		buffers: sync.Pool{New: func() any { return new([]byte) }},
+		health:  &health{log: log, away: "not connected yet: nothing was to be delivered"}, verifying: make(chan struct{}, 1),
+	}
+	for i := range cfg.Lanes {
+		name := sinks.Lane(fmt.Sprintf("%d/%d", i, cfg.Lanes))
+		s.names, s.numbers[name] = append(s.names, name), i
+	}
+	for range cfg.Lanes + 1 {
+		s.waiters = append(s.waiters, newWaiter())
+	}
+	return s, nil
+}
+
+// Concurrency is how many Publish calls should be allowed to run at once. Each waits for one acknowledgement at a time,
+// so that is the number of messages in flight.
+func (s *Sink) Concurrency() int { return min(s.cfg.Lanes, maxConcurrency) }
+
+// Status tells whether the sink can deliver, and why not. It never blocks.
+func (s *Sink) Status() Status { return s.health.status() }
+
+// Check connects and looks the stream up, or creates it, as the first Publish does, and waits for the connection no
+// longer than ackTimeout. Its errors mean what Publish's do: they may pass, and nobody needs to call Check again.
+func (s *Sink) Check(ctx context.Context) error {
+	_, err := s.ready(ctx)
+	return err
+}
+
+// Lane hashes the key of the object. It asks nobody and never fails.
+func (s *Sink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
+	return s.names[hash(c)%uint64(len(s.names))], nil
+}
+
+// hash is FNV-1a of the key (draft-eastlake-fnv), 64 bits. It must never change: cursors are stored by lane.
+func hash(c *event.Change) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	var room [256]byte
+	sum := uint64(offset)
+	for _, b := range c.AppendKey(room[:0]) {
+		sum = (sum ^ uint64(b)) * prime
+	}
+	return sum
+}
+
+// Publish sends one message after the other, each when the one before is acknowledged. // I3
+func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	number, known := s.numbers[lane]
+	if !known {
+		return 0, fmt.Errorf("lane %q is not one of this sink, which has %d lanes", lane, len(s.names))
+	}
+	if len(batch) == 0 {
+		return 0, nil
+	}
+	l, err := s.ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	msg := newMessage(s.cfg.Stream)
+	for i := range batch {
+		err := s.publish(ctx, l, number, msg, batch[i].Change)
+		s.judge(ctx, s.waiters[number], err)
+		if err != nil {
+			return i, err
+		}
+	}
+	return len(batch), nil
+}
+
+// newMessage makes a message that is filled anew for each change.
+func newMessage(stream string) *nats.Msg {
+	return &nats.Msg{Header: nats.Header{
+		nats.MsgIdHdr:          {""},
+		nats.ExpectedStreamHdr: {stream},
+		headerContentType:      {format.ContentTypeJSON},
+		headerType:             {""},
+		headerCluster:          {""},
+		headerResource:         {""},
+		headerKey:              {""},
+		headerResourceVersion:  {""},
+	}}
+}
+
+// publish sends one change and waits for its acknowledgement.
+func (s *Sink) publish(ctx context.Context, l *link, number int, msg *nats.Msg, c *event.Change) error {
+	bytes, err := s.inFlight.take(ctx, int64(c.Size()))
+	if err != nil {
+		return err
+	}
+	defer s.inFlight.give(bytes)
+
+	var room [512]byte
+	msg.Subject = string(s.subject.Append(room[:0], c, AppendToken))
+	msg.Header[nats.MsgIdHdr][0] = c.ID()
+	msg.Header[headerType][0] = string(c.Type)
+	msg.Header[headerCluster][0] = c.Cluster
+	msg.Header[headerResource][0] = c.Resource.String()
+	msg.Header[headerKey][0] = c.Key()
+	msg.Header[headerResourceVersion][0] = c.ResourceVersion
+
+	buffer := s.buffers.Get().(*[]byte)
+	msg.Data = format.AppendJSON((*buffer)[:0], c)
+	a, err := s.send(ctx, l, number, msg)
+	if *buffer = msg.Data; cap(msg.Data) <= keepBuffer {
+		s.buffers.Put(buffer)
+	}
+	msg.Data = nil
+	if err != nil {
+		return err
+	}
+	return acknowledged(s.cfg.Stream, msg.Subject, a)
+}
+
+// send sends a message of waiter number i and waits for what comes back. The library has copied the message when
+// it returns.
+func (s *Sink) send(ctx context.Context, l *link, i int, msg *nats.Msg) (answer, error) {
+	w := s.waiters[i]
+	msg.Reply = l.replyTo(i, w.begin(msg.Subject))
+	defer w.end()
+	if err := l.nc.PublishMsg(msg); err != nil {
+		return answer{}, unsent(err, l.nc, len(msg.Data))
+	}
+	timeout := time.NewTimer(s.cfg.AckTimeout)
+	defer timeout.Stop()
+	select {
+	case a := <-w.answers:
+		return a, a.err
+	case <-timeout.C:
+		return answer{}, fmt.Errorf("no answer for %q within %v", msg.Subject, s.cfg.AckTimeout)
+	case <-ctx.Done():
+		return answer{}, ctx.Err()
+	}
+}
+
+// judge keeps the health up to date with how a message went. A message that is refused for good was answered, too; what
+// the caller ended says nothing.
+func (s *Sink) judge(ctx context.Context, w *waiter, err error) {
+	var rejected *sinks.RejectedError
+	switch {
+	case err == nil, errors.As(err, &rejected):
+		s.health.succeed(w)
+	case ctx.Err() == nil:
+		s.health.fail(w, err)
+		if errors.Is(err, nats.ErrNoResponders) {
+			s.verified.Store(false) // the stream may be gone: look it up again, or create it again
+		}
+	}
+}
+
+// ready returns a connection that stands, and has the stream looked up once. It waits for both no longer than
+// ackTimeout, so that the first call after an outage goes through when the server is back, and not some time later.
+func (s *Sink) ready(ctx context.Context) (*link, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	l := s.current()
+	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
+	defer cancel()
+	if err := l.await(bounded); err != nil {
+		return nil, s.unconnected(ctx, err)
+	}
+	if s.verified.Load() {
+		return l, nil
+	}
+	if err := s.verify(bounded, l); err != nil {
+		if ctx.Err() == nil && bounded.Err() != nil {
+			err = fmt.Errorf("JetStream does not answer about stream %q within %v", s.cfg.Stream, s.cfg.AckTimeout)
+			s.health.fail(s.questions(), err)
+		}
+		return nil, err
+	}
+	return l, nil
+}
+
+// unconnected says why there is no connection, unless the caller does not want to know any more.
+func (s *Sink) unconnected(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	reason := s.health.status().Reason
+	if reason == "" { // it came back in this very moment
+		reason = err.Error()
+	}
+	return &sinks.UnavailableError{Reason: "not connected to NATS: " + reason, Err: err}
+}
+
+// current returns the link, a new one if there is none or the old one cannot come back.
+func (s *Sink) current() *link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link == nil || s.link.dead() {
+		s.link = dial(s.cfg, s.health, s.waiters)
+	}
+	return s.link
+}
+
+// Close ends the connection. What was in flight is published again by a later process.
+func (s *Sink) Close(ctx context.Context) error {
+	s.mu.Lock()
+	l := s.link
+	s.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	if err := l.close(ctx); err != nil {
+		return fmt.Errorf("close the connection to NATS: %w", err)
+	}
+	return nil
+}

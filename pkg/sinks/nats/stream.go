@@ -1,0 +1,137 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// safeDuplicates is a window that outlasts a reconnect and a back-off before a message is sent again.
+const safeDuplicates = time.Minute
+
+// streamAnswer is what JetStream says about a stream, found or just made ($JS.API.STREAM.INFO and CREATE, ADR-1).
+type streamAnswer struct {
+	Error  *apiError              `json:"error"`
+	Config jetstream.StreamConfig `json:"config"`
+}
+
+// verify sees to it that the stream is there and takes our subjects. One caller looks, the others wait for it.
+func (s *Sink) verify(ctx context.Context, l *link) error {
+	select {
+	case s.verifying <- struct{}{}:
+		defer func() { <-s.verifying }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if s.verified.Load() {
+		return nil
+	}
+	err := s.lookUp(ctx, l)
+	if ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		s.health.fail(s.questions(), err)
+		return err
+	}
+	s.health.succeed(s.questions())
+	s.verified.Store(true)
+	return nil
+}
+
+func (s *Sink) lookUp(ctx context.Context, l *link) error {
+	found, err := s.question(ctx, l, "INFO", nil)
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		// The acknowledgements name the stream, so the look-up only serves to say early and well what is wrong.
+		s.log.Warn("NATS does not let this user look the stream up; going on without", "stream", s.cfg.Stream)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if found.Error != nil && found.Error.ErrCode == codeStreamNotFound {
+		return s.create(ctx, l, found.Error)
+	}
+	if found.Error != nil {
+		return classify(s.cfg.Stream, "", found.Error)
+	}
+	return s.suits(found.Config)
+}
+
+// create makes the missing stream, if that is wanted.
+func (s *Sink) create(ctx context.Context, l *link, missing error) error {
+	if !s.cfg.Create.Enabled {
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist; create it for the subjects %q, or set nats.create.enabled",
+			s.cfg.Stream, s.pattern), Err: missing}
+	}
+	config := s.cfg.stream(s.pattern)
+	request, err := json.Marshal(config)
+	if err != nil {
+		return fmt.Errorf("encode the stream's configuration: %w", err)
+	}
+	made, err := s.question(ctx, l, "CREATE", request)
+	if err != nil {
+		return err
+	}
+	if made.Error != nil && made.Error.ErrCode == codeStreamExists {
+		return fmt.Errorf("another client has just created the stream: %w", made.Error) // the next attempt finds it
+	}
+	if made.Error != nil {
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created as nats.create says", s.cfg.Stream), Err: made.Error}
+	}
+	s.log.Info("NATS stream created", "stream", s.cfg.Stream, "subjects", s.pattern, "storage", config.Storage.String(),
+		"replicas", config.Replicas, "maxAge", config.MaxAge, "maxBytes", config.MaxBytes, "duplicates", config.Duplicates)
+	return nil
+}
+
+// suits checks an existing stream. What makes delivery impossible is an error, what weakens it one warning.
+func (s *Sink) suits(config jetstream.StreamConfig) error {
+	overlap, covered := false, false
+	for _, subject := range config.Subjects {
+		overlap = overlap || meets(subject, s.pattern)
+		covered = covered || covers(subject, s.pattern)
+	}
+	switch {
+	case config.NoAck:
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not acknowledge (no_ack); without that nothing can be delivered safely", s.cfg.Stream)}
+	case config.Sealed:
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is sealed; name another in nats.stream", s.cfg.Stream)}
+	case !overlap:
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject",
+			s.cfg.Stream, config.Subjects, s.pattern)}
+	case !covered:
+		s.log.Warn("NATS stream does not take every subject the template can give; delivery stops at the first that it does not take",
+			"stream", s.cfg.Stream, "subjects", config.Subjects, "template", s.subject.String())
+	}
+	if config.Duplicates < safeDuplicates {
+		s.log.Warn("NATS stream forgets message IDs soon; a change sent again after an outage may be there twice",
+			"stream", s.cfg.Stream, "duplicates", config.Duplicates, "better", safeDuplicates)
+	}
+	return nil
+}
+
+// question asks JetStream about the stream.
+func (s *Sink) question(ctx context.Context, l *link, what string, request []byte) (*streamAnswer, error) {
+	a, err := s.send(ctx, l, len(s.waiters)-1, &nats.Msg{Subject: "$JS.API.STREAM." + what + "." + s.cfg.Stream, Data: request})
+	if err != nil {
+		return nil, err
+	}
+	if a.noResponder {
+		return nil, &sinks.UnavailableError{Reason: "JetStream is not enabled for this account on this server, or has no leader", Err: nats.ErrNoResponders}
+	}
+	var answer streamAnswer
+	if err := json.Unmarshal(a.data, &answer); err != nil {
+		return nil, fmt.Errorf("JetStream's answer about stream %q: %w", s.cfg.Stream, err)
+	}
+	return &answer, nil
+}
+
+// questions is the waiter behind those of the lanes.
+func (s *Sink) questions() *waiter { return s.waiters[len(s.waiters)-1] }

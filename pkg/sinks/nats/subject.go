@@ -1,0 +1,95 @@
+package nats
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// sample stands for any change where only the shape of a subject matters.
+var sample event.Change
+
+const hexDigits = "0123456789ABCDEF"
+
+// AppendToken appends text to dst as one subject token and returns the extended slice. Letters, digits, "_" and "-" stay
+// as they are, every other byte becomes "=" and two upper-case hexadecimal digits: "web.eu" is "web=2Eeu". Tokens are
+// also legal keys of a NATS key-value bucket. Different texts give different tokens; [Unescape] is the way back.
+func AppendToken(dst []byte, text string) []byte {
+	for i := 0; i < len(text); i++ {
+		if b := text[i]; plain(b) {
+			dst = append(dst, b)
+		} else {
+			dst = append(dst, '=', hexDigits[b>>4], hexDigits[b&15])
+		}
+	}
+	return dst
+}
+
+func plain(b byte) bool {
+	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '-'
+}
+
+// Unescape returns the text that [AppendToken] made token from. A token it cannot have made is an error.
+func Unescape(token string) (string, error) {
+	text := make([]byte, 0, len(token))
+	for i := 0; i < len(token); i++ {
+		b := token[i]
+		if plain(b) {
+			text = append(text, b)
+			continue
+		}
+		if b != '=' || i+2 >= len(token) {
+			return "", fmt.Errorf("subject token %q: unexpected %q at position %d", token, b, i+1)
+		}
+		high, low := strings.IndexByte(hexDigits, token[i+1]), strings.IndexByte(hexDigits, token[i+2])
+		if high < 0 || low < 0 || plain(byte(high<<4|low)) {
+			return "", fmt.Errorf("subject token %q: %q at position %d is no escape", token, token[i:i+3], i+1)
+		}
+		text = append(text, byte(high<<4|low))
+		i += 2
+	}
+	return string(text), nil
+}
+
+// pattern returns the subject with wildcards that covers everything the template can give.
+func pattern(template *sinks.Template) string {
+	const mark = "\x00"
+	filled := template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, mark...) })
+	tokens := strings.Split(string(filled), ".")
+	for i, token := range tokens {
+		if strings.Contains(token, mark) {
+			tokens[i] = "*"
+		}
+	}
+	return strings.Join(tokens, ".")
+}
+
+// covers says whether every subject that b stands for is one that a stands for.
+func covers(a, b string) bool {
+	return compare(a, b, func(x, y string) bool { return x == "*" && y != ">" || x == y })
+}
+
+// meets says whether there is a subject that both a and b stand for.
+func meets(a, b string) bool {
+	return compare(a, b, func(x, y string) bool { return x == "*" || y == "*" || x == y }) ||
+		compare(b, a, func(x, y string) bool { return x == "*" || y == "*" || x == y })
+}
+
+// compare compares tokens in pairs; ">" at the end of a takes all that is left of b.
+func compare(a, b string, same func(x, y string) bool) bool {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i, x := range as {
+		if i >= len(bs) {
+			return false
+		}
+		if x == ">" {
+			return true
+		}
+		if !same(x, bs[i]) {
+			return false
+		}
+	}
+	return len(as) == len(bs)
+}

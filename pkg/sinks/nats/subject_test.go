@@ -1,0 +1,103 @@
+package nats
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+func TestTokensAreEscapedReversibly(t *testing.T) {
+	for text, want := range map[string]string{
+		"web":            "web",
+		"web.eu":         "web=2Eeu",
+		"system:node":    "system=3Anode",
+		"a=b":            "a=3Db",
+		"Ab_9-":          "Ab_9-",
+		"*>\x00 é":       "=2A=3E=00=20=C3=A9",
+		"apps":           "apps",
+		"cert-manager.i": "cert-manager=2Ei",
+	} {
+		got := string(AppendToken(nil, text))
+		if got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+		if back, err := Unescape(got); back != text || err != nil {
+			t.Errorf("%q came back as %q, %v", text, back, err)
+		}
+	}
+}
+
+func TestOnlyWhatWasEscapedIsUnescaped(t *testing.T) {
+	for _, token := range []string{"a.b", "=", "=2", "=2e", "=61", "=GG", "a b", "*"} {
+		if text, err := Unescape(token); err == nil {
+			t.Errorf("%q was read as %q", token, text)
+		}
+	}
+}
+
+func FuzzTokensComeBack(f *testing.F) {
+	f.Add("web.eu")
+	f.Add("=2E")
+	f.Fuzz(func(t *testing.T, text string) {
+		token := string(AppendToken(nil, text))
+		if strings.ContainsAny(token, ".*> \t\r\n\x00") {
+			t.Fatalf("%q became %q, which is not one token", text, token)
+		}
+		if back, err := Unescape(token); back != text || err != nil {
+			t.Fatalf("%q became %q and came back as %q, %v", text, token, back, err)
+		}
+		if read, err := Unescape(text); err == nil && string(AppendToken(nil, read)) != text {
+			t.Fatalf("%q was read as %q, which is written otherwise", text, read)
+		}
+	})
+}
+
+func TestThePatternCoversEverySubject(t *testing.T) {
+	for text, want := range map[string]string{
+		"k8s.{cluster}.{group}.{resource}.{namespace}.{name}": "k8s.*.*.*.*.*",
+		"k8s.x-{cluster}.{name}{type}.end":                    "k8s.*.*.end",
+		"all":                                                 "all",
+	} {
+		template, err := sinks.ParseTemplate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := pattern(template); got != want {
+			t.Errorf("%s: pattern %s, want %s", text, got, want)
+		}
+		c := &event.Change{Cluster: "a.b", Name: "c.d"}
+		if subject := string(template.Append(nil, c, AppendToken)); !covers(want, subject) {
+			t.Errorf("%s does not cover %s", want, subject)
+		}
+	}
+}
+
+func TestSubjectsCoverAndMeetAsTheServerSees(t *testing.T) {
+	for _, test := range []struct {
+		a, b          string
+		covers, meets bool
+	}{
+		{"k8s.>", "k8s.*.*", true, true},
+		{"k8s.*.*", "k8s.>", false, true},
+		{"k8s.>", "k8s", false, false},
+		{">", "k8s", true, true},
+		{"k8s.*", "k8s.a", true, true},
+		{"k8s.a", "k8s.*", false, true},
+		{"k8s.*.pods", "k8s.core.*", false, true},
+		{"k8s.*", "k8s.*.*", false, false},
+		{"other.>", "k8s.*", false, false},
+		{"a.*.c", "*.b.>", false, true},
+	} {
+		if got := covers(test.a, test.b); got != test.covers {
+			t.Errorf("covers(%s, %s) is %v", test.a, test.b, got)
+		}
+		if got := meets(test.a, test.b); got != test.meets {
+			t.Errorf("meets(%s, %s) is %v", test.a, test.b, got)
+		}
+		if got := meets(test.b, test.a); got != test.meets {
+			t.Errorf("meets(%s, %s) is %v", test.b, test.a, got)
+		}
+	}
+}
