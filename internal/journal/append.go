@@ -1,0 +1,145 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+)
+
+// request is something the committer does as part of a group.
+type request interface {
+	addTo(g *group) error
+}
+
+// queued is a request on its way to the committer.
+type queued struct {
+	request
+	bytes int64
+	done  chan error // receives the outcome, once; nil when nobody waits. Capacity 1.
+}
+
+// Append queues an observation for the next commit and returns at once. It owns the slices and changes from then on. Calls
+// are logged in the order in which they return; one scope appends from one goroutine. It waits while PendingBytes are not
+// yet committed or MaxBytes are retained (I6), and fails only when ctx ends or the journal does.
+func (j *Journal) Append(ctx context.Context, o Observation) error {
+	j.mu.Lock()
+	for {
+		if err := j.refusal(); err != nil {
+			j.mu.Unlock()
+			return err
+		}
+		if j.admits() {
+			j.enqueue(queued{request: &o, bytes: o.size()})
+			j.mu.Unlock()
+			return nil
+		}
+		changed := j.changed
+		j.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("journal: append for %s: %w", o.Scope, context.Cause(ctx))
+		case <-j.failed.ch:
+		case <-j.ended:
+		}
+		j.mu.Lock()
+	}
+}
+
+// admits says whether there is room for one more observation. One that is larger than the room left is admitted whole:
+// it could never be admitted otherwise. The caller holds mu.
+func (j *Journal) admits() bool {
+	if held := j.held(); held >= j.opts.MaxBytes {
+		if !j.atBound {
+			j.atBound = true
+			j.opts.Logger.Error("journal is full: reading the API server stops until the slowest sink has caught up",
+				"bytes", held, "maxBytes", j.opts.MaxBytes, "slowestSink", j.slowest())
+		}
+		return false
+	}
+	return j.pending < j.opts.PendingBytes
+}
+
+// held returns the stored bytes that MaxBytes bounds. The caller holds mu.
+func (j *Journal) held() int64 {
+	n := j.ext.bytes()
+	for _, s := range j.sinks {
+		n += s.deadBytes
+	}
+	return n
+}
+
+// enqueue hands q to the committer, and wakes it when there was nothing to do or a group is worth committing. The caller
+// holds mu.
+func (j *Journal) enqueue(q queued) {
+	before := j.pending
+	first := len(j.queue) == 0
+	j.queue = append(j.queue, q)
+	j.pending += q.bytes
+	enough := j.enough()
+	if first || before < enough && j.pending >= enough {
+		select {
+		case j.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// submit queues a request and waits until it is durable.
+func (j *Journal) submit(ctx context.Context, r request) error {
+	done := make(chan error, 1)
+	j.mu.Lock()
+	if err := j.refusal(); err != nil {
+		j.mu.Unlock()
+		return err
+	}
+	j.enqueue(queued{request: r, done: done})
+	j.mu.Unlock()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("journal: %w", context.Cause(ctx))
+	case <-j.failed.ch:
+		return j.failed.get()
+	case <-j.ended:
+	}
+	select {
+	case err := <-done: // committed by the last group
+		return err
+	default:
+		return ErrClosed
+	}
+}
+
+func (o *Observation) addTo(g *group) error {
+	for _, c := range o.Changes {
+		g.add(c)
+	}
+	if len(o.Known)+len(o.Forget) > 0 {
+		g.key = appendKnownPrefix(g.key[:0], o.Scope)
+		prefix := len(g.key)
+		for i := range o.Known {
+			k := &o.Known[i]
+			g.key = append(g.key[:prefix], k.Key...)
+			g.value = appendKnown(g.value[:0], k)
+			g.set(g.key, g.value)
+		}
+		for _, key := range o.Forget {
+			g.key = append(g.key[:prefix], key...)
+			g.delete(g.key)
+		}
+	}
+	if o.Position != "" {
+		g.positions[o.Scope] = o.Position // I1: the same batch as the changes
+	}
+	return nil
+}
+
+// announcement forgets the recovery.
+type announcement struct{}
+
+func (announcement) addTo(g *group) error {
+	g.delete(keyRecovery)
+	g.announced = true
+	return nil
+}

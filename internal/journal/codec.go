@@ -1,0 +1,245 @@
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// errMalformed says that stored bytes do not have the form docs/journal-format.md gives them.
+var errMalformed = errors.New("malformed")
+
+// Codes of the enumerations in stored changes. They are part of the format: append only. Code 0 means that the value
+// follows as a string.
+var (
+	typeCodes  = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap}
+	deltaCodes = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced}
+)
+
+const (
+	flagCoalesced = 1 << iota
+	flagFinalStateUnknown
+	flagActor
+	flagGap
+	flagBefore
+	flagAfter
+	flagsKnown = 1<<iota - 1
+)
+
+// minChangeMeta is the least number of bytes the facts of one change take: three codes, nine strings, three numbers. It
+// keeps a broken count from asking for a huge allocation.
+const minChangeMeta = 15
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendTime(b []byte, t time.Time) []byte {
+	b = binary.AppendVarint(b, t.Unix())
+	return binary.AppendUvarint(b, uint64(t.Nanosecond()))
+}
+
+func appendCode[T ~string](b []byte, codes []T, v T) []byte {
+	for i := 1; i < len(codes); i++ {
+		if codes[i] == v {
+			return append(b, byte(i))
+		}
+	}
+	return appendString(append(b, 0), string(v))
+}
+
+// appendMeta appends the facts of c, everything but its bodies, of which it writes the lengths.
+func appendMeta(b []byte, c *event.Change) []byte {
+	b = appendCode(b, typeCodes, c.Type)
+	b = appendCode(b, deltaCodes, c.Delta)
+	b = append(b, flagsOf(c))
+	for _, s := range [...]string{
+		c.Cluster, c.Resource.Group, c.Resource.Version, c.Resource.Resource, c.Resource.Kind,
+		c.Namespace, c.Name, c.UID, c.ResourceVersion,
+	} {
+		b = appendString(b, s)
+	}
+	b = binary.AppendVarint(b, c.Generation)
+	b = appendTime(b, c.ObservedAt)
+	if a := c.Actor; a != nil {
+		b = appendString(appendString(appendString(appendString(b, a.Manager), a.Operation), a.Subresource), a.Time)
+	}
+	if g := c.Gap; g != nil {
+		b = appendString(appendString(appendString(b, g.From), g.To), g.Reason)
+	}
+	if c.Before != nil {
+		b = binary.AppendUvarint(b, uint64(len(c.Before)))
+	}
+	if c.After != nil {
+		b = binary.AppendUvarint(b, uint64(len(c.After)))
+	}
+	return b
+}
+
+func flagsOf(c *event.Change) (f byte) {
+	set := func(on bool, flag byte) {
+		if on {
+			f |= flag
+		}
+	}
+	set(c.Coalesced, flagCoalesced)
+	set(c.FinalStateUnknown, flagFinalStateUnknown)
+	set(c.Actor != nil, flagActor)
+	set(c.Gap != nil, flagGap)
+	set(c.Before != nil, flagBefore)
+	set(c.After != nil, flagAfter)
+	return f
+}
+
+// appendRaw appends the uncompressed form of a frame: the length of the facts, the facts, then all bodies as they are.
+func appendRaw(b, meta []byte, changes []*event.Change) []byte {
+	b = binary.AppendUvarint(b, uint64(len(meta)))
+	b = append(b, meta...)
+	for _, c := range changes {
+		b = append(append(b, c.Before...), c.After...)
+	}
+	return b
+}
+
+// decodeRaw is the inverse of appendRaw. The changes share one allocation, their strings another, and their bodies alias
+// raw, which must not change afterwards.
+func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
+	size, n := binary.Uvarint(raw)
+	if n <= 0 || size > uint64(len(raw)-n) {
+		return nil, fmt.Errorf("%w: length of the facts", errMalformed)
+	}
+	facts := scanner{s: string(raw[n : n+int(size)])}
+	bodies := raw[n+int(size):]
+	if count > size/minChangeMeta {
+		return nil, fmt.Errorf("%w: %d changes in %d bytes", errMalformed, count, size)
+	}
+	changes := make([]event.Change, count)
+	for i := range changes {
+		bodies = scanChange(&facts, &changes[i], bodies)
+	}
+	if facts.failed || len(facts.s) > 0 || len(bodies) > 0 {
+		return nil, fmt.Errorf("%w: facts or bodies do not add up", errMalformed)
+	}
+	return changes, nil
+}
+
+// scanChange reads the facts of one change into c, cuts its bodies off bodies and returns the rest.
+func scanChange(s *scanner, c *event.Change, bodies []byte) []byte {
+	c.Type = scanCode(s, typeCodes)
+	c.Delta = scanCode(s, deltaCodes)
+	flags := s.byte()
+	if flags&^byte(flagsKnown) != 0 {
+		s.failed = true
+	}
+	for _, p := range [...]*string{
+		&c.Cluster, &c.Resource.Group, &c.Resource.Version, &c.Resource.Resource, &c.Resource.Kind,
+		&c.Namespace, &c.Name, &c.UID, &c.ResourceVersion,
+	} {
+		*p = s.string()
+	}
+	c.Generation = s.varint()
+	c.ObservedAt = s.time()
+	c.Coalesced = flags&flagCoalesced != 0
+	c.FinalStateUnknown = flags&flagFinalStateUnknown != 0
+	if flags&flagActor != 0 {
+		c.Actor = &event.Actor{Manager: s.string(), Operation: s.string(), Subresource: s.string(), Time: s.string()}
+	}
+	if flags&flagGap != 0 {
+		c.Gap = &event.GapInfo{From: s.string(), To: s.string(), Reason: s.string()}
+	}
+	if flags&flagBefore != 0 {
+		c.Before, bodies = s.cut(bodies)
+	}
+	if flags&flagAfter != 0 {
+		c.After, bodies = s.cut(bodies)
+	}
+	return bodies
+}
+
+func scanCode[T ~string](s *scanner, codes []T) T {
+	code := int(s.byte())
+	if code == 0 {
+		return T(s.string())
+	}
+	if code >= len(codes) {
+		s.failed = true
+		return ""
+	}
+	return codes[code]
+}
+
+// scanner reads the primitives of the format from the front of a string. After the first thing that is not there it is
+// failed and gives zero values. Strings it returns are parts of s: one allocation backs them all.
+type scanner struct {
+	s      string
+	failed bool
+}
+
+func (s *scanner) fail() {
+	s.s, s.failed = "", true
+}
+
+func (s *scanner) byte() byte {
+	if len(s.s) == 0 {
+		s.fail()
+		return 0
+	}
+	b := s.s[0]
+	s.s = s.s[1:]
+	return b
+}
+
+func (s *scanner) uvarint() uint64 {
+	var v uint64
+	for i := 0; i < len(s.s) && i < binary.MaxVarintLen64; i++ {
+		b := s.s[i]
+		if b < 0x80 {
+			if i == binary.MaxVarintLen64-1 && b > 1 {
+				break // more than 64 bits
+			}
+			s.s = s.s[i+1:]
+			return v | uint64(b)<<(7*i)
+		}
+		v |= uint64(b&0x7f) << (7 * i)
+	}
+	s.fail()
+	return 0
+}
+
+func (s *scanner) varint() int64 {
+	u := s.uvarint()
+	return int64(u>>1) ^ -int64(u&1)
+}
+
+func (s *scanner) string() string {
+	n := s.uvarint()
+	if n > uint64(len(s.s)) {
+		s.fail()
+		return ""
+	}
+	v := s.s[:n]
+	s.s = s.s[n:]
+	return v
+}
+
+func (s *scanner) time() time.Time {
+	sec, nsec := s.varint(), s.uvarint()
+	if nsec >= uint64(time.Second) {
+		s.fail()
+		return time.Time{}
+	}
+	return time.Unix(sec, int64(nsec)).UTC()
+}
+
+// cut reads a length and cuts so many bytes off the front of b.
+func (s *scanner) cut(b []byte) (head, rest []byte) {
+	n := s.uvarint()
+	if s.failed || n > uint64(len(b)) {
+		s.fail()
+		return nil, b
+	}
+	return b[:n:n], b[n:]
+}

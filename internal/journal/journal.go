@@ -1,0 +1,267 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// ErrClosed says that the journal takes nothing more because Run has ended or Close was called. The caller ends too.
+var ErrClosed = errors.New("journal is closed")
+
+// SyncMode says how often what was appended is made durable. In both modes a change is shown to the sinks only after its
+// fsync, so no mode weakens an invariant; what has not reached the disk is watched again from the older position.
+type SyncMode int
+
+const (
+	// Always commits within milliseconds, as fast as the disk syncs.
+	Always SyncMode = iota
+	// Interval commits at most about every SyncInterval: fewer fsyncs on a slow disk, at the price of that much latency.
+	Interval
+)
+
+// Options configure a journal. Only Dir is required.
+type Options struct {
+	Dir   string   // made if missing; belongs to the journal alone
+	Sinks []string // names of the sinks that hold the trim; cursors of others are dropped at Open
+
+	MaxBytes     int64         // bound of retained changes and dead letters, as stored; 0: 10 GiB
+	PendingBytes int64         // bound of appended changes not yet committed, in memory; 0: 8 MiB
+	TailBytes    int64         // bound of recent changes kept in memory for readers; 0: 16 MiB
+	Sync         SyncMode      // Always
+	SyncInterval time.Duration // with Interval; 0: 200 ms
+
+	FS     vfs.FS       // nil: the real disk
+	Logger *slog.Logger // nil: slog.Default()
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = 10 << 30
+	}
+	if o.PendingBytes <= 0 {
+		o.PendingBytes = 8 << 20
+	}
+	if o.TailBytes <= 0 {
+		o.TailBytes = 16 << 20
+	}
+	if o.SyncInterval <= 0 {
+		o.SyncInterval = 200 * time.Millisecond
+	}
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+// Journal is the log. All methods are safe for concurrent use; Run is called once, Close once and after Run has returned.
+type Journal struct {
+	opts     Options
+	fs       *spaceFS
+	lock     *pebble.Lock
+	db       *pebble.DB
+	unpacker *unpacker
+	failed   *failure      // the store cannot be used any more
+	ended    chan struct{} // closed when nothing more will be committed
+	end      func()        // closes ended
+	wake     chan struct{} // something was queued for the committer; capacity 1
+
+	using sync.RWMutex // held for reading while db is used outside of Run, for writing by Close
+
+	mu        sync.Mutex
+	queue     []queued // in order of arrival, not yet taken by the committer
+	pending   int64    // bytes queued or being committed
+	atBound   bool     // Append waits because of MaxBytes
+	ext       extent
+	tail      tail
+	sinks     map[string]sinkState
+	recovered *Recovery
+	counts    counts
+	changed   chan struct{} // closed and replaced at every commit: readers and appenders look again
+}
+
+// extent is what part of the log exists, in offsets and in stored bytes counted from the first frame ever written.
+type extent struct {
+	oldest, newest uint64 // oldest is newest+1 while the log has never had a change
+	start, end     uint64 // bytes before the oldest frame, bytes up to and with the newest
+}
+
+func (e extent) bytes() int64 { return int64(e.end - e.start) }
+
+// sinkState is what the journal knows about one declared sink, or about one that left dead letters.
+type sinkState struct {
+	declared  bool
+	settled   bool // it has a cursor
+	cursor    Cursor
+	dead      int64
+	deadBytes int64
+}
+
+// Open locks the directory and loads what is there. It returns ErrLocked, ErrNewer, or an error of the environment. A
+// broken store is moved aside and replaced by an empty one; Recovered then says so (I7).
+func Open(opts Options) (*Journal, error) {
+	opts = opts.withDefaults()
+	if opts.Dir == "" {
+		return nil, errors.New("journal: no directory given")
+	}
+	unpacker, err := newUnpacker()
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockDirectory(opts.FS, opts.Dir)
+	if err != nil {
+		unpacker.zstd.Close()
+		return nil, err
+	}
+	j := &Journal{
+		opts:     opts,
+		fs:       newSpaceFS(opts.FS, fullRetry, opts.Logger),
+		lock:     lock,
+		unpacker: unpacker,
+		ended:    make(chan struct{}),
+		wake:     make(chan struct{}, 1),
+		changed:  make(chan struct{}),
+	}
+	j.end = sync.OnceFunc(func() { close(j.ended) })
+	if err := j.openStore(); err != nil {
+		unpacker.zstd.Close()
+		return nil, errors.Join(err, lock.Close())
+	}
+	return j, nil
+}
+
+// Recovered says that Open found a broken store and started afresh, now or in an earlier process that did not get as far
+// as Announced. The caller announces a gap for every resource.
+func (j *Journal) Recovered() (Recovery, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.recovered == nil {
+		return Recovery{}, false
+	}
+	return *j.recovered, true
+}
+
+// Announced says that the gaps which Recovered asked for are in the journal. Durable when it returns nil.
+func (j *Journal) Announced(ctx context.Context) error {
+	return j.submit(ctx, announcement{})
+}
+
+// Oldest returns the offset of the oldest change that can be read; it is Newest()+1 when there is none.
+func (j *Journal) Oldest() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.ext.oldest
+}
+
+// Newest returns the offset of the newest committed change; 0 before the first.
+func (j *Journal) Newest() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.ext.newest
+}
+
+// Close releases the store and the directory. What was appended after Run ended is dropped; it will be watched again.
+// After a failure of the store the lock is kept until the process ends, because what the store still does is unknown.
+func (j *Journal) Close() error {
+	j.end()
+	j.fs.release()
+	if j.failed.get() != nil {
+		return nil // Run has returned it
+	}
+	j.using.Lock()
+	defer j.using.Unlock()
+	done := make(chan error, 1)
+	go func() { done <- j.db.Close() }()
+	select {
+	case err := <-done:
+		j.unpacker.zstd.Close()
+		if err = errors.Join(err, j.lock.Close()); err != nil {
+			return fmt.Errorf("journal: close %s: %w", j.opts.Dir, err)
+		}
+		return nil
+	case <-j.failed.ch:
+		return j.failed.get()
+	}
+}
+
+// use keeps the store open until the returned function is called, or says why it is not usable.
+func (j *Journal) use() (func(), error) {
+	j.using.RLock()
+	if err := j.refusal(); err != nil {
+		j.using.RUnlock()
+		return nil, err
+	}
+	return j.using.RUnlock, nil
+}
+
+// refusal is why nothing can be read or written any more, or nil.
+func (j *Journal) refusal() error {
+	if err := j.failed.get(); err != nil {
+		return err
+	}
+	select {
+	case <-j.ended:
+		return ErrClosed
+	default:
+		return nil
+	}
+}
+
+// fail ends the journal: Run returns err, everything else refuses.
+func (j *Journal) fail(f *failure, err error) {
+	err = fmt.Errorf("journal: store in %s failed, restart the exporter to recover: %w", j.opts.Dir, err)
+	if f.set(err) {
+		j.opts.Logger.Error("journal failed", "err", oneLine(err))
+	}
+}
+
+// failBroken ends the journal because stored bytes are wrong, and sees to it that the next Open starts afresh (I7).
+func (j *Journal) failBroken(f *failure, err error) error {
+	err = fmt.Errorf("%w: %w", ErrBroken, err)
+	if markErr := markBroken(j.opts.FS, j.opts.FS.PathJoin(j.opts.Dir, storeName), err); markErr != nil {
+		err = fmt.Errorf("%w (and could not be marked as broken: %w)", err, markErr)
+	}
+	j.fail(f, err)
+	return err
+}
+
+// checked ends the journal when err speaks of broken bytes, and returns err with its place.
+func (j *Journal) checked(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("journal: %s: %w", doing, err)
+	if errors.Is(err, errMalformed) || pebble.IsCorruptionError(err) {
+		return j.failBroken(j.failed, err)
+	}
+	return err
+}
+
+// Observation is one step of one scope: an atomic unit of the log (I1). Keep it to a few MiB; it is never split.
+type Observation struct {
+	Scope    string          // stable name of a resource and selector; not empty
+	Changes  []*event.Change // in order; they get consecutive offsets
+	Known    []event.Known   // put; Gone keeps a delete marker
+	Forget   []string        // keys of known objects to drop, after the puts
+	Position string          // resourceVersion the scope can be watched from; empty: as before
+}
+
+func (o *Observation) size() int64 {
+	const perKnown = 160
+	n := 128 + perKnown*int64(len(o.Known)+len(o.Forget))
+	for _, c := range o.Changes {
+		n += int64(c.Size())
+	}
+	return n
+}

@@ -1,0 +1,157 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// podChange makes an updated Pod of about size bytes, alike but not equal to its neighbours, as in a real cluster.
+func podChange(n, size int) *event.Change {
+	r := rand.New(rand.NewPCG(uint64(n), 7))
+	name := fmt.Sprintf("web-%08x-%05x", r.Uint32(), n%100000)
+	uid := fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", r.Uint32(), n&0xffff, n&0xfff, n&0xffff, r.Uint64()>>16)
+	var b strings.Builder
+	fmt.Fprintf(&b, `{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":"team-%d","uid":%q,"resourceVersion":"%d","creationTimestamp":"2026-01-02T03:04:%02dZ","labels":{"app":"web","pod-template-hash":"%08x"}},"spec":{"containers":[`,
+		name, n%17, uid, n, n%60, r.Uint32())
+	for i := 0; b.Len() < size-300; i++ {
+		fmt.Fprintf(&b, `{"name":"c%d","image":"registry.example.com/team/app-%d:v%d.%d","env":[{"name":"TOKEN_%d","value":"%016x"}],"resources":{"limits":{"cpu":"%dm","memory":"%dMi"}},"terminationMessagePath":"/dev/termination-log","imagePullPolicy":"IfNotPresent"},`,
+			i, r.IntN(40), r.IntN(9), r.IntN(99), i, r.Uint64(), r.IntN(4000), r.IntN(4000))
+	}
+	fmt.Fprintf(&b, `{}]},"status":{"phase":"Running","podIP":"10.%d.%d.%d","containerStatuses":[{"containerID":"containerd://%016x%016x","restartCount":%d}]}}`,
+		r.IntN(255), r.IntN(255), r.IntN(255), r.Uint64(), r.Uint64(), r.IntN(5))
+	return &event.Change{
+		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "prod",
+		Resource:  event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
+		Namespace: fmt.Sprintf("team-%d", n%17), Name: name, UID: uid, ResourceVersion: fmt.Sprint(n), Generation: 1,
+		ObservedAt: time.Unix(1_800_000_000+int64(n), int64(n%1_000_000_000)).UTC(),
+		Actor:      &event.Actor{Manager: "kubelet", Operation: "Update", Subresource: "status", Time: "2026-01-02T03:04:05Z"},
+		After:      []byte(b.String()),
+	}
+}
+
+// smallChange makes a change of a few dozen bytes.
+func smallChange(n int) *event.Change {
+	return &event.Change{
+		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
+		Name: fmt.Sprintf("p%d", n%7), UID: fmt.Sprintf("u%d", n%7), ResourceVersion: fmt.Sprint(n),
+		ObservedAt: time.Unix(int64(n), 5).UTC(), After: fmt.Appendf(nil, `{"n":%d}`, n),
+	}
+}
+
+func observe(scope string, n int) Observation {
+	c := smallChange(n)
+	return Observation{
+		Scope: scope, Changes: []*event.Change{c},
+		Known:    []event.Known{{Key: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
+		Position: c.ResourceVersion,
+	}
+}
+
+// running is a journal whose Run is on.
+type running struct {
+	*Journal
+	t    testing.TB
+	stop context.CancelFunc
+	done chan error
+}
+
+func open(t testing.TB, opts Options) *Journal {
+	t.Helper()
+	if opts.Dir == "" {
+		opts.Dir = "journal"
+	}
+	if opts.Logger == nil {
+		opts.Logger = quiet
+	}
+	j, err := Open(opts)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return j
+}
+
+func start(t testing.TB, opts Options) *running {
+	t.Helper()
+	return run(t, open(t, opts))
+}
+
+func run(t testing.TB, j *Journal) *running {
+	ctx, stop := context.WithCancel(context.Background())
+	r := &running{Journal: j, t: t, stop: stop, done: make(chan error, 1)}
+	go func() { r.done <- j.Run(ctx) }()
+	t.Cleanup(r.end)
+	return r
+}
+
+// end stops Run and closes the journal. It may be called again.
+func (r *running) end() {
+	r.t.Helper()
+	if r.stop == nil {
+		return
+	}
+	r.stop()
+	r.stop = nil
+	if err := <-r.done; err != nil {
+		r.t.Errorf("run: %v", err)
+	}
+	if err := r.Close(); err != nil {
+		r.t.Errorf("close: %v", err)
+	}
+}
+
+func (r *running) append(obs ...Observation) {
+	r.t.Helper()
+	for _, o := range obs {
+		if err := r.Append(r.t.Context(), o); err != nil {
+			r.t.Fatalf("append: %v", err)
+		}
+	}
+}
+
+func (r *running) settle(sink string, c Cursor, dead ...DeadLetter) {
+	r.t.Helper()
+	if err := r.Settle(r.t.Context(), sink, c, dead); err != nil {
+		r.t.Fatalf("settle: %v", err)
+	}
+}
+
+// readTo reads everything after an offset up to and with another.
+func (r *running) readTo(after, to uint64) []event.Record {
+	r.t.Helper()
+	var all []event.Record
+	for after < to {
+		records, err := r.Read(r.t.Context(), after)
+		if err != nil {
+			r.t.Fatalf("read after %d: %v", after, err)
+		}
+		for _, rec := range records {
+			if rec.Offset != after+1 {
+				r.t.Fatalf("offset %d follows %d", rec.Offset, after)
+			}
+			after = rec.Offset
+			if after <= to {
+				all = append(all, rec)
+			}
+		}
+	}
+	return all
+}
+
+// waitFor waits until the change with an offset is committed.
+func (r *running) waitFor(newest uint64) { r.readTo(newest-1, newest) }

@@ -1,0 +1,248 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// openStore opens the store and loads its state, after moving a broken one aside (I7).
+func (j *Journal) openStore() error {
+	fsys := j.opts.FS
+	dir := fsys.PathJoin(j.opts.Dir, storeName)
+	reason, marked := brokenReason(fsys, dir)
+	if !marked {
+		err := j.tryStore(dir)
+		if err == nil {
+			j.fs.wait()
+			return nil
+		}
+		err, broken := classify(j.opts.Dir, err)
+		if !broken {
+			return err
+		}
+		reason = oneLine(err)
+		if err := markBroken(fsys, dir, errors.New(reason)); err != nil {
+			return fmt.Errorf("journal: broken store in %s (%s) cannot be moved aside: %w", j.opts.Dir, reason, err)
+		}
+	}
+	if err := quarantine(fsys, j.opts.Dir, reason, time.Now(), j.opts.Logger); err != nil {
+		return err
+	}
+	if err := j.tryStore(dir); err != nil {
+		return fmt.Errorf("journal: cannot make a new store in %s: %w", j.opts.Dir, err)
+	}
+	j.fs.wait()
+	return nil
+}
+
+// tryStore opens Pebble and loads the state into j. It leaves nothing open when it fails.
+func (j *Journal) tryStore(dir string) error {
+	failed := newFailure() // a try of its own: what an abandoned store still says must not end its successor
+	j.failed = failed
+	logger := &storeLogger{
+		logger: j.opts.Logger,
+		fail:   func(err error) { j.fail(failed, err) },
+		broken: func(err error) { j.failBroken(failed, err) },
+	}
+	db, err := openPebble(j.fs, dir, logger, failed.ch)
+	if errors.Is(err, errStoreFailed) {
+		return fmt.Errorf("%w: %w", err, failed.get())
+	}
+	if err != nil {
+		return err
+	}
+	j.db = db
+	if err := j.load(); err != nil {
+		return errors.Join(err, db.Close())
+	}
+	return nil
+}
+
+func (j *Journal) load() error {
+	if err := j.loadVersion(); err != nil {
+		return err
+	}
+	if err := j.loadExtent(); err != nil {
+		return err
+	}
+	j.sinks = map[string]sinkState{}
+	for _, name := range j.opts.Sinks {
+		j.sinks[name] = sinkState{declared: true}
+	}
+	if err := j.loadCursors(); err != nil {
+		return err
+	}
+	return j.loadDead()
+}
+
+// loadVersion checks the layout's version, or writes it into an empty store.
+func (j *Journal) loadVersion() error {
+	value, err := j.get(keyVersion)
+	if err != nil {
+		return err
+	}
+	if value == nil {
+		return j.create()
+	}
+	switch v := decodeVersion(value); {
+	case v > formatVersion:
+		return fmt.Errorf("%w: %s has format %d, this exporter writes %d: run the newer exporter, or remove the directory to start afresh",
+			ErrNewer, j.opts.Dir, v, formatVersion)
+	case v < formatVersion:
+		return fmt.Errorf("%w: format version %.40q", errMalformed, value)
+	}
+	value, err = j.get(keyRecovery)
+	if err != nil || value == nil {
+		return err
+	}
+	j.recovered, err = decodeRecovery(value)
+	return err
+}
+
+// create writes the version into an empty store, together with the recovery it may be the result of.
+func (j *Journal) create() error {
+	it, err := j.db.NewIter(nil)
+	if err != nil {
+		return err
+	}
+	empty := !it.First()
+	if err := it.Close(); err != nil {
+		return err
+	}
+	if !empty {
+		return fmt.Errorf("%w: no format version", errMalformed)
+	}
+	b := j.db.NewBatch()
+	defer b.Close()
+	_ = b.Set(keyVersion, encodeVersion(), nil) // a batch in memory does not fail
+	if j.recovered, err = lastRecovery(j.opts.FS, j.opts.Dir); err != nil {
+		return err
+	}
+	if j.recovered != nil {
+		_ = b.Set(keyRecovery, encodeRecovery(*j.recovered), nil)
+	}
+	return b.Commit(pebble.Sync)
+}
+
+// loadExtent finds the oldest and the newest frame.
+func (j *Journal) loadExtent() error {
+	j.ext = extent{oldest: 1}
+	it, err := j.iter([]byte{prefixFrame})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	if !it.First() {
+		return it.Error()
+	}
+	oldest, h, err := frameAt(it)
+	if err != nil {
+		return err
+	}
+	j.ext.oldest, j.ext.start = oldest, h.before
+	it.Last()
+	newest, h, err := frameAt(it)
+	if err != nil {
+		return err
+	}
+	j.ext.newest, j.ext.end = newest+h.count-1, h.before+storedBytes(it)
+	if j.ext.end < j.ext.start || j.ext.newest < j.ext.oldest {
+		return fmt.Errorf("%w: frames %d to %d do not follow each other", errMalformed, oldest, newest)
+	}
+	return nil
+}
+
+// frameAt reads the header of the frame it stands on.
+func frameAt(it *pebble.Iterator) (first uint64, h frameHeader, err error) {
+	if !it.Valid() {
+		if err := it.Error(); err != nil {
+			return 0, h, err
+		}
+		return 0, h, fmt.Errorf("%w: a frame is missing", errMalformed)
+	}
+	first, ok := offsetOfFrame(it.Key())
+	if !ok {
+		return 0, h, fmt.Errorf("%w: frame key %x", errMalformed, it.Key())
+	}
+	value, err := it.ValueAndErr()
+	if err != nil {
+		return 0, h, err
+	}
+	h, _, err = readFrameHeader(value)
+	return first, h, err
+}
+
+func storedBytes(it *pebble.Iterator) uint64 {
+	return uint64(len(it.Key()) + len(it.Value()))
+}
+
+// loadCursors reads every cursor, and drops those of sinks that are not declared.
+func (j *Journal) loadCursors() error {
+	return j.each([]byte{prefixCursor}, func(key, value []byte) error {
+		name := string(key[1:])
+		c, err := decodeCursor(value)
+		if err != nil {
+			return err
+		}
+		if c.newest() > j.ext.newest {
+			return fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", errMalformed, name, c.newest(), j.ext.newest)
+		}
+		if s := j.sinks[name]; s.declared {
+			s.cursor, s.settled = c, true
+			j.sinks[name] = s
+			return nil
+		}
+		j.opts.Logger.Warn("journal: dropped the cursor of a sink that is not configured any more", "sink", name, "offset", c.Low)
+		return j.db.Delete(keyCursor(name), pebble.Sync)
+	})
+}
+
+func (j *Journal) loadDead() error {
+	return j.each([]byte{prefixDead}, func(key, value []byte) error {
+		name, _, ok := cutDead(key)
+		if !ok {
+			return fmt.Errorf("%w: key of a dead letter %x", errMalformed, key)
+		}
+		s := j.sinks[name]
+		s.dead++
+		s.deadBytes += int64(len(key) + len(value))
+		j.sinks[name] = s
+		return nil
+	})
+}
+
+// get returns a copy of the value of key, or nil when there is none.
+func (j *Journal) get(key []byte) ([]byte, error) {
+	value, closer, err := j.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	value = append([]byte{}, value...)
+	return value, closer.Close()
+}
+
+// iter iterates over the keys that start with prefix.
+func (j *Journal) iter(prefix []byte) (*pebble.Iterator, error) {
+	return j.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyAfter(prefix)})
+}
+
+// each calls f for every key that starts with prefix, in order. Key and value are valid during the call only.
+func (j *Journal) each(prefix []byte, f func(key, value []byte) error) error {
+	it, err := j.iter(prefix)
+	if err != nil {
+		return err
+	}
+	for it.First(); it.Valid() && err == nil; it.Next() {
+		var value []byte
+		if value, err = it.ValueAndErr(); err == nil {
+			err = f(it.Key(), value)
+		}
+	}
+	return errors.Join(err, it.Error(), it.Close())
+}

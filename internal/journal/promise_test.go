@@ -1,0 +1,687 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
+	dir := t.TempDir()
+	j := start(t, Options{Dir: dir, Sinks: []string{"main"}})
+	c := smallChange(9)
+	j.append(Observation{
+		Scope: "pods", Changes: []*event.Change{c}, Position: "9",
+		Known:  []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8", Gone: true}, {Key: "b", UID: "u2", ResourceVersion: "9"}, {Key: "c"}},
+		Forget: []string{"c"},
+	})
+	j.end()
+
+	j = start(t, Options{Dir: dir, Sinks: []string{"main"}})
+	if got := j.readTo(0, 1); !reflect.DeepEqual(got[0].Change, c) {
+		t.Errorf("read %+v, want %+v", got[0].Change, c)
+	}
+	position, known, err := j.LoadScope("pods")
+	want := []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8", Gone: true}, {Key: "b", UID: "u2", ResourceVersion: "9"}}
+	if err != nil || position != "9" || !reflect.DeepEqual(known, want) {
+		t.Errorf("scope: %q %+v %v, want 9 %+v", position, known, err, want)
+	}
+	if _, recovered := j.Recovered(); recovered {
+		t.Error("a whole store claims to be recovered")
+	}
+}
+
+func TestScopesDoNotShareKeys(t *testing.T) {
+	j := start(t, Options{FS: vfs.NewMem()})
+	for _, scope := range []string{"a", "ab", "b"} {
+		j.append(Observation{Scope: scope, Known: []event.Known{{Key: "b/c"}}, Position: scope})
+	}
+	j.append(Observation{Scope: "only known", Known: []event.Known{{Key: "x"}}})
+	if err := j.DropScope(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	scopes, err := j.Scopes()
+	if want := []string{"ab", "b", "only known"}; err != nil || !reflect.DeepEqual(scopes, want) {
+		t.Fatalf("scopes %v %v, want %v", scopes, err, want)
+	}
+	if position, known, err := j.LoadScope("a"); err != nil || position != "" || len(known) != 0 {
+		t.Errorf("dropped scope still has %q %v %v", position, known, err)
+	}
+	if position, known, err := j.LoadScope("ab"); err != nil || position != "ab" || len(known) != 1 {
+		t.Errorf("other scope has %q %v %v", position, known, err)
+	}
+}
+
+func TestASecondExporterIsKeptOut(t *testing.T) {
+	dir := t.TempDir()
+	j := start(t, Options{Dir: dir})
+	_, err := Open(Options{Dir: dir, Logger: quiet})
+	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), dir) {
+		t.Fatalf("second open: %v, want ErrLocked naming %s", err, dir)
+	}
+	j.end()
+	start(t, Options{Dir: dir})
+}
+
+func TestAllReadersSeeTheSameOrder(t *testing.T) {
+	const scopes, each = 4, 500
+	j := start(t, Options{FS: vfs.NewMem(), TailBytes: 64 << 10, PendingBytes: 16 << 10})
+	logs := make([][]string, 3)
+	var wg sync.WaitGroup
+	for i := range logs {
+		wg.Go(func() {
+			for _, rec := range j.readTo(0, scopes*each) {
+				logs[i] = append(logs[i], fmt.Sprint(rec.Offset, " ", rec.Change.Cluster, " ", rec.Change.ResourceVersion))
+			}
+		})
+	}
+	for s := range scopes {
+		wg.Go(func() {
+			for n := range each {
+				o := observe(fmt.Sprint("s", s), n)
+				o.Changes[0].Cluster = o.Scope
+				if err := j.Append(t.Context(), o); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if !reflect.DeepEqual(logs[0], logs[1]) || !reflect.DeepEqual(logs[0], logs[2]) {
+		t.Error("readers saw different logs")
+	}
+	last := map[string]int{}
+	for _, rec := range j.readTo(0, scopes*each) {
+		n := 0
+		_, _ = fmt.Sscan(rec.Change.ResourceVersion, &n)
+		if n != last[rec.Change.Cluster] {
+			t.Fatalf("scope %s: change %d where %d is due", rec.Change.Cluster, n, last[rec.Change.Cluster])
+		}
+		last[rec.Change.Cluster] = n + 1
+	}
+}
+
+func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
+	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 64 << 10, PendingBytes: 8 << 10, TailBytes: 1})
+	appended := make(chan uint64)
+	ctx, stop := context.WithCancel(t.Context())
+	var count atomic.Uint64
+	go func() {
+		for n := 0; j.Append(ctx, Observation{Scope: "s", Changes: []*event.Change{podChange(n, 4096)}}) == nil; n++ {
+			count.Add(1)
+		}
+		appended <- count.Load()
+	}()
+	for j.Stat().Blocked == "" {
+		if _, err := j.Read(t.Context(), j.Newest()); err != nil {
+			t.Fatal(err)
+		}
+		if j.Stat().RetainedBytes >= 64<<10 {
+			break
+		}
+	}
+	full := j.Newest()
+	if got := j.Stat().Blocked; !strings.Contains(got, `"main"`) {
+		t.Errorf("blocked reason %q does not name the slowest sink", got)
+	}
+	j.settle("main", Cursor{Low: full})
+	j.waitFor(full + 1) // appending goes on
+	stop()
+	<-appended
+	if st := j.Stat(); st.Oldest == 1 || st.RetainedBytes > 64<<10+32<<10 {
+		t.Errorf("after settling: oldest %d, %d bytes retained", st.Oldest, st.RetainedBytes)
+	}
+}
+
+func TestASinkThatNeverSettledHoldsEverything(t *testing.T) {
+	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"fast", "new"}, MaxBytes: 1 << 20})
+	for n := range 200 {
+		j.append(Observation{Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
+	}
+	j.waitFor(200)
+	j.settle("fast", Cursor{Low: 200})
+	if got := j.Oldest(); got != 1 {
+		t.Fatalf("oldest %d, want 1", got)
+	}
+}
+
+func TestTheLastOffsetIsNeverReused(t *testing.T) {
+	fs := vfs.NewMem()
+	opts := Options{FS: fs, Sinks: []string{"main"}, MaxBytes: 4096}
+	for n := range 5 {
+		j := start(t, opts)
+		j.append(observe("s", n))
+		j.waitFor(uint64(n + 1))
+		j.settle("main", Cursor{Low: uint64(n + 1)})
+		j.end()
+	}
+}
+
+func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
+	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main", "other"}}
+	j := start(t, opts)
+	for n := range 10 {
+		j.append(observe("s", n))
+	}
+	records := j.readTo(0, 10)
+	dead := DeadLetter{Offset: 3, Time: time.Unix(5, 6).UTC(), Reason: "too large", Change: records[2].Change}
+	j.settle("main", Cursor{Low: 4, Lanes: map[string]uint64{"a": 7, "b": 2}, Layout: "v1"}, dead)
+	j.settle("main", Cursor{Low: 4, Lanes: map[string]uint64{"a": 7}, Layout: "v1"}, dead) // the same once more
+	j.end()
+
+	opts.Sinks = []string{"main", "new"}
+	j = start(t, opts)
+	got, ok, err := j.Cursor("main")
+	if want := (Cursor{Low: 4, Lanes: map[string]uint64{"a": 7}, Layout: "v1"}); err != nil || !ok || !reflect.DeepEqual(got, want) {
+		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, want)
+	}
+	var letters []DeadLetter
+	if err := j.DeadLetters("main", func(d DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(letters, []DeadLetter{dead}) {
+		t.Errorf("dead letters %+v, want %+v", letters, dead)
+	}
+	if _, ok, err := j.Cursor("new"); ok || err != nil {
+		t.Errorf("a new sink has a cursor: %v %v", ok, err)
+	}
+	if _, _, err := j.Cursor("other"); err == nil {
+		t.Error("a sink that is not declared has a cursor")
+	}
+	if st := j.Stat().Sinks[0]; st.DeadLetters != 1 || st.DeadBytes == 0 {
+		t.Errorf("stat %+v, want one dead letter", st)
+	}
+	if err := j.PurgeDeadLetters(t.Context(), "main", 3); err != nil {
+		t.Fatal(err)
+	}
+	if st := j.Stat().Sinks[0]; st.DeadLetters != 0 || st.DeadBytes != 0 {
+		t.Errorf("stat after the purge %+v", st)
+	}
+}
+
+func TestASettlementThatContradictsTheLogIsRefused(t *testing.T) {
+	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}})
+	j.append(observe("s", 0))
+	j.waitFor(1)
+	for _, c := range []struct {
+		sink   string
+		cursor Cursor
+		dead   []DeadLetter
+		want   string
+	}{
+		{"main", Cursor{Low: 2}, nil, "past the newest change 1"},
+		{"main", Cursor{Lanes: map[string]uint64{"a": 2}}, nil, "past the newest change 1"},
+		{"main", Cursor{Low: 1}, []DeadLetter{{Offset: 2, Change: smallChange(0)}}, "names no change"},
+		{"nobody", Cursor{Low: 1}, nil, "not declared"},
+	} {
+		if err := j.Settle(t.Context(), c.sink, c.cursor, c.dead); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("settle %+v: %v, want %q", c, err, c.want)
+		}
+	}
+}
+
+func TestCallsEndWithTheirContext(t *testing.T) {
+	j := open(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, PendingBytes: 1})
+	ctx, stop := context.WithCancel(t.Context())
+	if err := j.Append(ctx, observe("s", 0)); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	for what, call := range map[string]func() error{
+		"append": func() error { return j.Append(ctx, observe("s", 1)) },
+		"settle": func() error { return j.Settle(ctx, "main", Cursor{}, nil) },
+		"read":   func() error { _, err := j.Read(ctx, 0); return err },
+	} {
+		if err := call(); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want canceled", what, err)
+		}
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for what, call := range map[string]func() error{
+		"append": func() error { return j.Append(t.Context(), observe("s", 1)) },
+		"settle": func() error { return j.Settle(t.Context(), "main", Cursor{}, nil) },
+		"read":   func() error { _, err := j.Read(t.Context(), 0); return err },
+		"load":   func() error { _, _, err := j.LoadScope("s"); return err },
+	} {
+		if err := call(); !errors.Is(err, ErrClosed) {
+			t.Errorf("%s: %v, want ErrClosed", what, err)
+		}
+	}
+}
+
+func TestIntervalCommitsAtMostOnceAnInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := open(t, Options{FS: vfs.NewMem(), Sync: Interval, SyncInterval: time.Second})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- j.Run(ctx) }()
+		for n := range 10 {
+			if err := j.Append(ctx, observe("s", n)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(90 * time.Millisecond)
+		}
+		synctest.Wait()
+		if got := j.Stat(); got.Commits != 0 || got.Newest != 0 {
+			t.Errorf("after 0.9 s: %d commits", got.Commits)
+		}
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if got := j.Stat(); got.Commits != 1 || got.Newest != 10 {
+			t.Errorf("after the interval: %d commits, newest %d", got.Commits, got.Newest)
+		}
+		stop()
+		if err := errors.Join(<-done, j.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// spoil changes one byte in the middle of every file of the store whose name has a suffix.
+func spoil(t *testing.T, dir, suffix string) {
+	t.Helper()
+	paths, _ := filepath.Glob(filepath.Join(dir, storeName, "*"+suffix))
+	spoilt := 0
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil || len(b) == 0 {
+			continue
+		}
+		for i := len(b) / 4; i < len(b)/4+64 && i < len(b); i++ {
+			b[i] ^= 0xff
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		spoilt++
+	}
+	if spoilt == 0 {
+		t.Fatalf("nothing to spoil: %s/*%s", dir, suffix)
+	}
+}
+
+func TestABrokenStoreIsMovedAsideAndSaidSo(t *testing.T) {
+	for name, breakIt := range map[string]func(t *testing.T, dir string){
+		"manifest":          func(t *testing.T, dir string) { spoil(t, dir, "") },
+		"tables are gone":   func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
+		"manifest is gone":  func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
+		"marked":            func(t *testing.T, dir string) { mark(t, dir) },
+		"version is odd":    func(t *testing.T, dir string) { put(t, dir, keyVersion, []byte("kubecdc journal zero")) },
+		"frame is odd":      func(t *testing.T, dir string) { put(t, dir, keyFrame(999), []byte{frameFormat}) },
+		"cursor is too far": func(t *testing.T, dir string) { put(t, dir, keyCursor("main"), encodeCursor(Cursor{Low: 1 << 40})) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			opts := Options{Dir: dir, Sinks: []string{"main"}}
+			fill(t, opts)
+			breakIt(t, dir)
+			j := start(t, opts)
+			r, ok := j.Recovered()
+			if !ok || r.Reason == "" {
+				t.Fatalf("recovered %v %+v", ok, r)
+			}
+			if _, err := os.Stat(r.MovedTo); err != nil {
+				t.Errorf("the broken store is not kept: %v", err)
+			}
+			if j.Newest() != 0 {
+				t.Errorf("newest %d in a fresh journal", j.Newest())
+			}
+			j.append(observe("s", 1))
+			j.waitFor(1)
+			j.end()
+
+			j = start(t, opts) // killed before the gap was announced: said again
+			if again, ok := j.Recovered(); !ok || again != r {
+				t.Errorf("after a restart: %v %+v, want %+v", ok, again, r)
+			}
+			if err := j.Announced(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			j.end()
+			j = start(t, opts)
+			if r, ok := j.Recovered(); ok {
+				t.Errorf("said once too often: %+v", r)
+			}
+		})
+	}
+}
+
+func fill(t *testing.T, opts Options) {
+	t.Helper()
+	j := start(t, opts)
+	for n := range 100 {
+		j.append(Observation{Scope: "s", Changes: []*event.Change{podChange(n, 4096)}, Position: fmt.Sprint(n)})
+	}
+	j.waitFor(100)
+	if err := j.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	j.append(observe("s", 101))
+	j.waitFor(101)
+	j.end()
+}
+
+func removeAll(t *testing.T, dir, pattern string) {
+	t.Helper()
+	paths, _ := filepath.Glob(filepath.Join(dir, storeName, pattern))
+	if len(paths) == 0 {
+		t.Fatalf("nothing to remove: %s", pattern)
+	}
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func mark(t *testing.T, dir string) {
+	t.Helper()
+	if err := markBroken(vfs.Default, filepath.Join(dir, storeName), errors.New("a bad block")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// put writes a key into a closed journal's store.
+func put(t *testing.T, dir string, key, value []byte) {
+	t.Helper()
+	db, err := pebble.Open(filepath.Join(dir, storeName), storeOptions(vfs.Default, &storeLogger{logger: quiet}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.Set(key, value, pebble.Sync), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
+	dir := t.TempDir()
+	opts := Options{Dir: dir, TailBytes: 1}
+	fill(t, opts)
+	put(t, dir, keyFrame(1), append([]byte{frameFormat, 100, 0}, "no zstd"...))
+	j := open(t, Options{Dir: dir, TailBytes: 1, Logger: quiet})
+	done := make(chan error, 1)
+	go func() { done <- j.Run(t.Context()) }()
+	if _, err := j.Read(t.Context(), 0); !errors.Is(err, ErrBroken) {
+		t.Errorf("read: %v, want ErrBroken", err)
+	}
+	if err := <-done; !errors.Is(err, ErrBroken) {
+		t.Errorf("run: %v, want ErrBroken", err)
+	}
+	if err := j.Append(t.Context(), observe("s", 1)); !errors.Is(err, ErrBroken) {
+		t.Errorf("append: %v, want ErrBroken", err)
+	}
+	if !strings.Contains(j.Stat().Blocked, "restart") {
+		t.Errorf("blocked %q", j.Stat().Blocked)
+	}
+	// The process would end now; here the store is closed by hand so that the next one can have it.
+	if err := errors.Join(j.db.Close(), j.lock.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if r, ok := start(t, opts).Recovered(); !ok || !strings.Contains(r.Reason, "malformed") {
+		t.Errorf("recovered %v %+v", ok, r)
+	}
+}
+
+func TestANewerFormatIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	fill(t, Options{Dir: dir})
+	put(t, dir, keyVersion, []byte("kubecdc journal 2"))
+	for range 2 {
+		_, err := Open(Options{Dir: dir, Logger: quiet})
+		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "run the newer exporter") {
+			t.Fatalf("open: %v, want ErrNewer with a remedy", err)
+		}
+	}
+}
+
+func TestATornLogTailLosesOnlyWhatWasNotDurable(t *testing.T) {
+	dir := t.TempDir()
+	j := start(t, Options{Dir: dir})
+	j.append(observe("s", 1))
+	j.waitFor(1)
+	j.end()
+	logs, _ := filepath.Glob(filepath.Join(dir, storeName, "*.log"))
+	f, err := os.OpenFile(logs[len(logs)-1], os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(make([]byte, 5000))
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	j = start(t, Options{Dir: dir})
+	if r, ok := j.Recovered(); ok {
+		t.Fatalf("a torn tail was taken for a broken store: %+v", r)
+	}
+	if position, _, _ := j.LoadScope("s"); j.Newest() != 1 || position != "1" {
+		t.Errorf("newest %d position %q, want 1 and 1", j.Newest(), position)
+	}
+}
+
+// fullDisk fails writes with ENOSPC while it is full.
+type fullDisk struct {
+	vfs.FS
+	full    atomic.Bool
+	refused chan struct{} // a write was refused
+}
+
+func (d *fullDisk) check() error {
+	if !d.full.Load() {
+		return nil
+	}
+	select {
+	case d.refused <- struct{}{}:
+	default:
+	}
+	return &os.PathError{Op: "write", Path: "disk", Err: syscall.ENOSPC}
+}
+
+func (d *fullDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	f, err := d.FS.Create(name, c)
+	return &fullDiskFile{f, d}, err
+}
+
+func (d *fullDisk) ReuseForWrite(o, n string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	f, err := d.FS.ReuseForWrite(o, n, c)
+	return &fullDiskFile{f, d}, err
+}
+
+type fullDiskFile struct {
+	vfs.File
+	disk *fullDisk
+}
+
+// Write writes half of p before it finds the disk full, as the kernel may.
+func (f *fullDiskFile) Write(p []byte) (int, error) {
+	if err := f.disk.check(); err != nil {
+		n, _ := f.File.Write(p[:len(p)/2])
+		return n, err
+	}
+	return f.File.Write(p)
+}
+
+func TestAFullDiskIsWaitedForAndNothingIsLost(t *testing.T) {
+	disk := &fullDisk{FS: vfs.NewMem(), refused: make(chan struct{}, 1)}
+	opts := Options{FS: disk, Sinks: []string{"main"}}
+	j := open(t, opts)
+	j.fs.retryEvery = time.Millisecond
+	r := run(t, j)
+	r.append(observe("s", 0))
+	r.waitFor(1)
+	disk.full.Store(true)
+	for n := range 20 {
+		r.append(observe("s", n+1))
+	}
+	<-disk.refused
+	<-disk.refused // the first wait has begun
+	if got := j.Stat().Blocked; !strings.Contains(got, "disk is full") {
+		t.Errorf("blocked %q", got)
+	}
+	if j.Newest() != 1 {
+		t.Errorf("newest %d while nothing can be written", j.Newest())
+	}
+	disk.full.Store(false)
+	r.waitFor(21)
+	if got := j.Stat().Blocked; got != "" {
+		t.Errorf("still blocked: %q", got)
+	}
+	r.end()
+	r = start(t, opts)
+	if got := len(r.readTo(0, 21)); got != 21 {
+		t.Errorf("%d changes after a reopen", got)
+	}
+}
+
+// inProcessOfItsOwn runs the calling test in a child process, because a store that failed keeps goroutines and locks until
+// the process ends. It returns true in the child.
+func inProcessOfItsOwn(t *testing.T) bool {
+	t.Helper()
+	const childOf = "JOURNAL_TEST_CHILD"
+	if os.Getenv(childOf) == t.Name() {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), childOf+"="+t.Name())
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "kept") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return false
+}
+
+// kept ends the child process of a test.
+func kept(t *testing.T) {
+	if t.Failed() {
+		return
+	}
+	fmt.Println("kept")
+	os.Exit(0)
+}
+
+func TestOpenOnAFullDiskSaysSoAndBreaksNothing(t *testing.T) {
+	if !inProcessOfItsOwn(t) {
+		return
+	}
+	mem := vfs.NewCrashableMem()
+	disk := &fullDisk{FS: mem, refused: make(chan struct{}, 1)}
+	j := start(t, Options{FS: disk})
+	j.append(observe("s", 1))
+	j.waitFor(1)
+	j.end()
+	disk.full.Store(true)
+	_, err := Open(Options{Dir: "journal", FS: disk, Logger: quiet})
+	if err == nil || !strings.Contains(err.Error(), "free space") {
+		t.Fatalf("open: %v, want the remedy", err)
+	}
+	j = start(t, Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if _, ok := j.Recovered(); ok || j.Newest() != 1 {
+		t.Errorf("recovered %v, newest %d: a full disk was taken for a broken store", ok, j.Newest())
+	}
+	kept(t)
+}
+
+func TestStoppingOnAFullDiskReturnsAndLosesNothingDurable(t *testing.T) {
+	if !inProcessOfItsOwn(t) {
+		return
+	}
+	mem := vfs.NewCrashableMem()
+	disk := &fullDisk{FS: mem, refused: make(chan struct{}, 1)}
+	j := open(t, Options{FS: disk})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- j.Run(ctx) }()
+	_ = j.Append(ctx, observe("s", 1))
+	_, _ = j.Read(ctx, 0)
+	disk.full.Store(true)
+	_ = j.Append(ctx, observe("s", 2))
+	<-disk.refused
+	stop()
+	if err := <-done; !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("run: %v, want ENOSPC", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+	r := start(t, Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if position, _, _ := r.LoadScope("s"); r.Newest() != 1 || position != "1" {
+		t.Errorf("newest %d, position %q", r.Newest(), position)
+	}
+	kept(t)
+}
+
+// deadDisk fails every fsync once it is dead.
+type deadDisk struct {
+	vfs.FS
+	dead atomic.Bool
+}
+
+func (d *deadDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := d.FS.Create(name, c)
+	return &deadDiskFile{f, d}, err
+}
+
+type deadDiskFile struct {
+	vfs.File
+	disk *deadDisk
+}
+
+func (f *deadDiskFile) check(op func() error) error {
+	if f.disk.dead.Load() {
+		return syscall.EIO
+	}
+	return op()
+}
+func (f *deadDiskFile) Sync() error     { return f.check(f.File.Sync) }
+func (f *deadDiskFile) SyncData() error { return f.check(f.File.SyncData) }
+
+func TestAFailedFsyncEndsRunAndNothingUnsyncedIsSeen(t *testing.T) {
+	if !inProcessOfItsOwn(t) {
+		return
+	}
+	disk := &deadDisk{FS: vfs.NewMem()}
+	j := open(t, Options{FS: disk, Sinks: []string{"main"}})
+	done := make(chan error, 1)
+	go func() { done <- j.Run(context.Background()) }()
+	_ = j.Append(context.Background(), observe("s", 0))
+	_, _ = j.Read(context.Background(), 0)
+	disk.dead.Store(true)
+	_ = j.Append(context.Background(), observe("s", 1))
+	_, readErr := j.Read(context.Background(), 1)
+	settleErr := j.Settle(context.Background(), "main", Cursor{Low: 1}, nil)
+	runErr := <-done
+	for what, err := range map[string]error{"read": readErr, "settle": settleErr, "run": runErr} {
+		if !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s: %v, want EIO", what, err)
+		}
+	}
+	if j.Newest() != 1 {
+		t.Errorf("newest %d, want 1", j.Newest())
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+	kept(t)
+}

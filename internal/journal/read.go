@@ -1,0 +1,130 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+	"sort"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Read returns committed changes that follow offset after, in order and without a hole: at least one, at most the rest of
+// a frame (about 1 MiB, or one larger change). It waits until there is one. Any number of readers read at once, each from
+// its own place. The records are shared: neither they nor their changes may be modified. Recent changes come from memory,
+// older ones from disk, where the changes of a frame share one buffer. When the change after+1 is trimmed already, which
+// cannot happen above a declared sink's cursor, Read goes on with the oldest there is.
+func (j *Journal) Read(ctx context.Context, after uint64) ([]event.Record, error) {
+	for {
+		j.mu.Lock()
+		if j.ext.newest > after {
+			records := j.tail.after(after)
+			j.mu.Unlock()
+			if records != nil {
+				return records, nil
+			}
+			return j.readStored(after)
+		}
+		changed := j.changed
+		j.mu.Unlock()
+		if err := j.refusal(); err != nil {
+			return nil, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("journal: read: %w", context.Cause(ctx))
+		case <-j.failed.ch:
+		case <-j.ended:
+		}
+	}
+}
+
+// readStored reads the frame with the change after+1 from disk.
+func (j *Journal) readStored(after uint64) ([]event.Record, error) {
+	done, err := j.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	it, err := j.iter([]byte{prefixFrame})
+	if err != nil {
+		return nil, j.checked("read", err)
+	}
+	defer it.Close()
+	if !it.SeekLT(keyFrame(after + 2)) {
+		it.First()
+	}
+	first, h, err := frameAt(it)
+	if err == nil && first+h.count-1 <= after {
+		it.Next()
+		first, _, err = frameAt(it)
+	}
+	if err == nil && first > after+1 && after+1 >= j.Oldest() {
+		err = fmt.Errorf("%w: changes %d to %d are missing", errMalformed, after+1, first-1) // I5
+	}
+	if err != nil {
+		return nil, j.checked(fmt.Sprintf("read after %d", after), err)
+	}
+	value, err := it.ValueAndErr()
+	if err != nil {
+		return nil, j.checked("read", err)
+	}
+	records, err := j.unpacker.records(first, value)
+	if err != nil {
+		return nil, j.checked(fmt.Sprintf("read frame %d", first), err)
+	}
+	if first <= after {
+		records = records[after+1-first:]
+	}
+	return records, nil
+}
+
+// tail is the newest part of the log in memory, as whole frames.
+type tail struct {
+	frames []tailFrame
+	bytes  int64
+}
+
+// tailFrame is a committed frame with its changes as they were appended.
+type tailFrame struct {
+	first   uint64
+	records []event.Record
+	bytes   int64
+}
+
+func newTailFrame(first uint64, changes []*event.Change, bytes int) tailFrame {
+	f := tailFrame{first: first, records: make([]event.Record, len(changes)), bytes: int64(bytes)}
+	for i, c := range changes {
+		f.records[i] = event.Record{Offset: first + uint64(i), Change: c}
+	}
+	return f
+}
+
+// push appends frames and lets go of the oldest ones above limit bytes.
+func (t *tail) push(frames []tailFrame, limit int64) {
+	for _, f := range frames {
+		t.frames = append(t.frames, f)
+		t.bytes += f.bytes
+	}
+	n := 0
+	for n < len(t.frames) && t.bytes > limit {
+		t.bytes -= t.frames[n].bytes
+		t.frames[n] = tailFrame{}
+		n++
+	}
+	t.frames = t.frames[n:]
+}
+
+// after returns the records of the frame with change after+1 that follow after, or nil when it is not here.
+func (t *tail) after(after uint64) []event.Record {
+	i := sort.Search(len(t.frames), func(i int) bool { return t.frames[i].first > after+1 }) - 1
+	if i < 0 {
+		return nil
+	}
+	f := &t.frames[i]
+	skip := after + 1 - f.first
+	if skip >= uint64(len(f.records)) {
+		return nil
+	}
+	return f.records[skip:len(f.records):len(f.records)]
+}

@@ -1,0 +1,127 @@
+package journal
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// formatVersion is the version of the whole layout. A change that an older exporter would misread raises it.
+const formatVersion = 1
+
+const formatMagic = "kubecdc journal "
+
+func encodeVersion() []byte {
+	return fmt.Appendf(nil, "%s%d", formatMagic, formatVersion)
+}
+
+// decodeVersion returns 0 for what is not a version at all.
+func decodeVersion(b []byte) (version uint64) {
+	if _, err := fmt.Sscanf(string(b), formatMagic+"%d", &version); err != nil {
+		return 0
+	}
+	return version
+}
+
+const (
+	cursorFormat = 1
+	deadFormat   = 1
+	knownPresent = 0
+	knownGone    = 1
+)
+
+func encodeCursor(c Cursor) []byte {
+	b := binary.AppendUvarint([]byte{cursorFormat}, c.Low)
+	b = appendString(b, c.Layout)
+	b = binary.AppendUvarint(b, uint64(len(c.Lanes)))
+	for _, lane := range slices.Sorted(maps.Keys(c.Lanes)) {
+		b = binary.AppendUvarint(appendString(b, lane), c.Lanes[lane])
+	}
+	return b
+}
+
+func decodeCursor(b []byte) (Cursor, error) {
+	s := scanner{s: string(b)}
+	if s.byte() != cursorFormat {
+		return Cursor{}, fmt.Errorf("%w: cursor format", errMalformed)
+	}
+	c := Cursor{Low: s.uvarint(), Layout: s.string()}
+	n := s.uvarint()
+	if n > uint64(len(s.s)/2) {
+		s.fail()
+	} else if n > 0 {
+		c.Lanes = make(map[string]uint64, n)
+	}
+	for range n {
+		if s.failed {
+			break
+		}
+		lane := s.string()
+		c.Lanes[lane] = s.uvarint()
+	}
+	if s.failed || len(s.s) > 0 {
+		return Cursor{}, fmt.Errorf("%w: cursor", errMalformed)
+	}
+	return c, nil
+}
+
+func appendKnown(b []byte, k *event.Known) []byte {
+	state := byte(knownPresent)
+	if k.Gone {
+		state = knownGone
+	}
+	return append(appendString(append(b, state), k.UID), k.ResourceVersion...)
+}
+
+func decodeKnown(key string, value []byte) (event.Known, error) {
+	s := scanner{s: string(value)}
+	state := s.byte()
+	k := event.Known{Key: key, UID: s.string(), Gone: state == knownGone}
+	if s.failed || state > knownGone {
+		return event.Known{}, fmt.Errorf("%w: known object %q", errMalformed, key)
+	}
+	k.ResourceVersion = s.s
+	return k, nil
+}
+
+func encodeRecovery(r Recovery) []byte {
+	return appendString(appendString(nil, r.Reason), r.MovedTo)
+}
+
+func decodeRecovery(b []byte) (*Recovery, error) {
+	s := scanner{s: string(b)}
+	r := &Recovery{Reason: s.string(), MovedTo: s.string()}
+	if s.failed || len(s.s) > 0 {
+		return nil, fmt.Errorf("%w: recovery", errMalformed)
+	}
+	return r, nil
+}
+
+// encodeDead writes a dead letter; its change is stored as a frame of one.
+func encodeDead(p *packer, d *DeadLetter) []byte {
+	b := appendString(appendTime([]byte{deadFormat}, d.Time), d.Reason)
+	return append(b, p.frame(frameHeader{count: 1}, []*event.Change{d.Change})...)
+}
+
+func decodeDead(u *unpacker, offset uint64, value []byte) (DeadLetter, error) {
+	s := scanner{s: string(value)}
+	if s.byte() != deadFormat {
+		return DeadLetter{}, fmt.Errorf("%w: dead letter format", errMalformed)
+	}
+	d := DeadLetter{Offset: offset, Time: s.time(), Reason: s.string()}
+	if s.failed {
+		return DeadLetter{}, fmt.Errorf("%w: dead letter", errMalformed)
+	}
+	changes, err := u.changes([]byte(s.s))
+	if err != nil {
+		return DeadLetter{}, err
+	}
+	if len(changes) != 1 {
+		return DeadLetter{}, fmt.Errorf("%w: dead letter of %d changes", errMalformed, len(changes))
+	}
+	d.Change = &changes[0]
+	return d, nil
+}
