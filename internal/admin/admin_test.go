@@ -1,0 +1,276 @@
+package admin
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"go.uber.org/goleak"
+)
+
+var update = flag.Bool("update", false, "write docs/metrics.md anew")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func sample() Snapshot {
+	return Snapshot{
+		Resources: []ResourceStatus{
+			{Name: "pods", State: "live", Since: time.Now(), Position: "42", Known: 7, Events: 9, Changes: map[string]uint64{"added": 4, "deleted": 1}},
+			{Name: "nodes", State: "forbidden", Reason: "may not list nodes"},
+		},
+		Sinks: []SinkStatus{{Name: "main", Kind: "kafka", Delivered: 3, Low: 3, OldestObserved: time.Now().Add(-time.Minute),
+			WindowBytes: 2048, WindowLimit: 16 << 20, Lanes: 4}},
+		Journal: JournalStatus{Oldest: 1, Newest: 5, RetainedBytes: 900, MaxBytes: 10 << 30},
+	}
+}
+
+func get(t *testing.T, s Snapshot, path string) *httptest.ResponseRecorder {
+	t.Helper()
+	server := New(Options{Version: "v1.2.3", Snapshot: func() Snapshot { return s }})
+	server.ObservePublish("main", time.Millisecond)
+	w := httptest.NewRecorder()
+	server.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w
+}
+
+func TestReadyMeansNoCheckFails(t *testing.T) {
+	s := sample()
+	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "ok\n" {
+		t.Errorf("well: %d %q", w.Code, w.Body)
+	}
+	const all = "[+]journal ok\n[+]resource/pods ok\n[+]resource/nodes ok\n[+]sink/main ok\nok\n"
+	if w := get(t, s, "/readyz?verbose"); w.Code != http.StatusOK || w.Body.String() != all {
+		t.Errorf("well, verbose: %d %q", w.Code, w.Body)
+	}
+}
+
+func TestNotReadySaysWhy(t *testing.T) {
+	for what, tc := range map[string]struct {
+		spoil func(*Snapshot)
+		line  string
+	}{
+		"journal":  {func(s *Snapshot) { s.Journal.Blocked = "the disk is full:\nfree some" }, "[-]journal the disk is full: free some\n"},
+		"resource": {func(s *Snapshot) { s.Resources[0].NotReady = "first list" }, "[-]resource/pods first list\n"},
+		"sink":     {func(s *Snapshot) { s.Sinks[0].NotReady = "no broker answers" }, "[-]sink/main no broker answers\n"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := sample()
+			tc.spoil(&s)
+			if w := get(t, s, "/readyz"); w.Code != http.StatusServiceUnavailable || w.Body.String() != tc.line+"not ready: 1 checks failed\n" {
+				t.Errorf("%d %q", w.Code, w.Body)
+			}
+			if w := get(t, s, "/livez"); w.Code != http.StatusOK {
+				t.Errorf("a restart would not help, and liveness asks for one: %d", w.Code)
+			}
+		})
+	}
+}
+
+func TestMetricsTellTheSnapshot(t *testing.T) {
+	body := get(t, sample(), "/metrics").Body.String()
+	for _, line := range []string{
+		`kubecdc_resource_known_objects{resource="pods"} 7`,
+		`kubecdc_resource_changes_total{resource="pods",type="added"} 4`,
+		`kubecdc_resource_state{resource="nodes",state="forbidden"} 1`,
+		`kubecdc_sink_delivered_total{sink="main"} 3`,
+		`kubecdc_sink_backlog_changes{sink="main"} 2`,
+		`kubecdc_journal_newest_offset 5`,
+		`kubecdc_journal_blocked 0`,
+		`kubecdc_sink_publish_seconds_count{sink="main"} 1`,
+		`go_goroutines `,
+		`kubecdc_build_info{goversion="`,
+	} {
+		if !strings.Contains(body, "\n"+line) {
+			t.Errorf("no line %s", line)
+		}
+	}
+	problems, err := promlint.New(strings.NewReader(body)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "kubecdc_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+func TestLagGrowsFromTheOldestChangeNotDelivered(t *testing.T) {
+	now := time.Now()
+	if got := (SinkStatus{OldestObserved: now.Add(-3 * time.Second)}).lag(now); got != 3*time.Second {
+		t.Errorf("lag %v", got)
+	}
+	for what, s := range map[string]SinkStatus{"nothing waits": {}, "a clock that was set back": {OldestObserved: now.Add(time.Hour)}} {
+		if got := s.lag(now); got != 0 {
+			t.Errorf("%s: lag %v", what, got)
+		}
+	}
+	if got := (JournalStatus{Newest: 4}).backlog(SinkStatus{Low: 9}); got != 0 {
+		t.Errorf("a cursor ahead of an older snapshot of the journal gave a backlog of %d", got)
+	}
+}
+
+func TestThePageEscapesWhatItShows(t *testing.T) {
+	const evil = `<script>alert("x")</script>`
+	s := sample()
+	s.Resources[0].Name, s.Resources[0].State, s.Resources[0].Reason, s.Resources[0].Position = evil, evil, evil, evil
+	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Reason, s.Sinks[0].NotReady = evil, evil, evil, evil
+	s.Journal.Blocked = evil
+	w := get(t, s, "/")
+	if body := w.Body.String(); w.Code != http.StatusOK || strings.Contains(body, "<script") || !strings.Contains(body, "&lt;script&gt;") {
+		t.Errorf("%d %s", w.Code, body)
+	}
+	if csp := w.Header().Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {
+		t.Errorf("Content-Security-Policy %q", csp)
+	}
+}
+
+func TestThePageShowsBeforeAnythingIsKnown(t *testing.T) {
+	if w := get(t, Snapshot{}, "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "</html>") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestOnlyKnownPathsAndReadsAreServed(t *testing.T) {
+	handler := New(Options{Snapshot: sample}).handler
+	for request, code := range map[string]int{"GET /debug/pprof/": 404, "GET /x": 404, "POST /readyz": 405, "DELETE /metrics": 405} {
+		method, path, _ := strings.Cut(request, " ")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		if w.Code != code {
+			t.Errorf("%s: %d, want %d", request, w.Code, code)
+		}
+	}
+}
+
+func TestRunServesUntilItIsStopped(t *testing.T) {
+	s := New(Options{Listen: "127.0.0.1:0", Snapshot: sample})
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	response, err := client.Get("http://" + s.Addr().String() + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(io.Discard, response.Body)
+	if closed := response.Body.Close(); err != nil || closed != nil || response.StatusCode != http.StatusOK {
+		t.Errorf("status %d, %v, %v", response.StatusCode, err, closed)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+}
+
+func TestAnAddressInUseIsNamedBeforeAnythingRuns(t *testing.T) {
+	first := New(Options{Listen: "127.0.0.1:0", Snapshot: sample})
+	if err := first.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	address := first.Addr().String()
+	if err := New(Options{Listen: address, Snapshot: sample}).Listen(); err == nil || !strings.Contains(err.Error(), address) {
+		t.Errorf("got %v, want an error that names %s", err, address)
+	}
+}
+
+func TestTheDefaultAddressIsLoopback(t *testing.T) {
+	if got := New(Options{Snapshot: sample}).options.Listen; !strings.HasPrefix(got, "127.0.0.1:") {
+		t.Errorf("listens on %s", got)
+	}
+}
+
+// TestMetricsPageIsUpToDate compares docs/metrics.md with the metrics; both ways, since the page is made from them.
+func TestMetricsPageIsUpToDate(t *testing.T) {
+	const path = "../../docs/metrics.md"
+	want := metricsPage()
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not what the code says; run: go generate ./internal/admin", path)
+	}
+}
+
+// TestThePageListsWhatIsServed guards the one hand-made part of the page: the families that come from no table.
+func TestThePageListsWhatIsServed(t *testing.T) {
+	page := metricsPage()
+	for line := range strings.Lines(get(t, sample(), "/metrics").Body.String()) {
+		name, ok := strings.CutPrefix(line, "# TYPE kubecdc_")
+		if name, _, _ = strings.Cut(name, " "); ok && !strings.Contains(page, "| `kubecdc_"+name+"` |") {
+			t.Errorf("kubecdc_%s is served and not documented", name)
+		}
+	}
+}
+
+func metricsPage() string {
+	var b strings.Builder
+	b.WriteString(`# Metrics
+
+<!-- Generated by "make generate" from internal/admin/metrics.go: do not edit. -->
+
+Served at ` + "`/metrics`" + ` of ` + "`admin.listen`" + ` in the Prometheus text format, beside the usual ` + "`go_`" + ` and ` + "`process_`" + ` families. Counters
+start at 0 with the process. All values of one scrape come from one look at the exporter, the same that ` + "`/readyz`" + ` and the
+status page take.
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+`)
+	var rows []string
+	row := func(name, kind string, labels []string, help string) {
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, kind, strings.Join(labels, ", "), help))
+	}
+	for _, m := range metrics {
+		kind := "gauge"
+		if m.kind == prometheus.CounterValue {
+			kind = "counter"
+		}
+		row(m.name, kind, m.labels, m.help)
+	}
+	row(publishName, "histogram", []string{"sink"}, publishHelp)
+	row(buildName, "gauge", []string{"version", "goversion"}, buildHelp)
+	slices.Sort(rows)
+	b.WriteString(strings.Join(rows, ""))
+	b.WriteString(`
+## What to alert on
+
+` + "```" + `
+# Nothing is being journaled: the stream stands still and history may be lost when the API server forgets it.
+kubecdc_journal_blocked == 1
+# The journal fills: this fires long before it is full.
+kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes > 0.5
+# A destination is away, or slower than the cluster changes.
+kubecdc_sink_gate_closed == 1
+kubecdc_sink_lag_seconds > 60
+# A destination refused changes for ever. They are kept in the journal.
+increase(kubecdc_sink_dead_letters_total[10m]) > 0
+# History was lost. The stream has a gap record, and what still differed was sent.
+increase(kubecdc_resource_relists_total[10m]) > 0
+# A resource is not watched.
+kubecdc_resource_state{state!="live"} == 1
+# A defect of the exporter: please report it.
+kubecdc_sink_contract_breaches_total > 0
+` + "```\n")
+	return b.String()
+}

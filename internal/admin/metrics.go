@@ -1,0 +1,199 @@
+package admin
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metric describes one family and where its values come from. values calls emit once a series.
+type metric struct {
+	name   string
+	help   string
+	kind   prometheus.ValueType
+	labels []string
+	values func(s Snapshot, now time.Time, emit func(value float64, labels ...string))
+}
+
+type emit = func(value float64, labels ...string)
+
+// metrics lists every family that is read from a snapshot. docs/metrics.md is written from it.
+var metrics = append(append(append([]metric{}, resourceMetrics...), sinkMetrics...), journalMetrics...)
+
+var resourceMetrics = []metric{
+	ofResource("kubecdc_resource_known_objects", "Objects known to exist.", prometheus.GaugeValue,
+		func(r ResourceStatus) float64 { return float64(r.Known) }),
+	ofResource("kubecdc_resource_queued_deltas", "Deltas read from the API server and not journaled yet.", prometheus.GaugeValue,
+		func(r ResourceStatus) float64 { return float64(r.Queued) }),
+	ofResource("kubecdc_resource_events_total", "Watch events read, bookmarks included.", prometheus.CounterValue,
+		func(r ResourceStatus) float64 { return float64(r.Events) }),
+	ofResource("kubecdc_resource_last_event_timestamp_seconds", "When the API server last said something, bookmarks included; 0 if never.", prometheus.GaugeValue,
+		func(r ResourceStatus) float64 { return timestamp(r.LastEvent) }),
+	ofResource("kubecdc_resource_watch_restarts_total", "Watch connections opened after the first.", prometheus.CounterValue,
+		func(r ResourceStatus) float64 { return float64(r.Restarts) }),
+	ofResource("kubecdc_resource_relists_total", "Times history was lost and the stream got a gap record.", prometheus.CounterValue,
+		func(r ResourceStatus) float64 { return float64(r.Relists) }),
+	ofResource("kubecdc_resource_list_requests_total", "LIST requests sent, each page one.", prometheus.CounterValue,
+		func(r ResourceStatus) float64 { return float64(r.Lists) }),
+	ofResource("kubecdc_resource_decode_errors_total", "Answers of the API server that could not be read.", prometheus.CounterValue,
+		func(r ResourceStatus) float64 { return float64(r.DecodeErrors) }),
+	{"kubecdc_resource_changes_total", "Changes made, by type.", prometheus.CounterValue, []string{"resource", "type"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			for _, r := range s.Resources {
+				for kind, n := range r.Changes {
+					emit(float64(n), r.Name, kind)
+				}
+			}
+		}},
+	{"kubecdc_resource_state", "1 for the state the resource is in; other states have no series.", prometheus.GaugeValue, []string{"resource", "state"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			for _, r := range s.Resources {
+				emit(1, r.Name, r.State)
+			}
+		}},
+}
+
+var sinkMetrics = []metric{
+	ofSink("kubecdc_sink_delivered_total", "Changes the destination acknowledged.", prometheus.CounterValue,
+		func(k SinkStatus) float64 { return float64(k.Delivered) }),
+	ofSink("kubecdc_sink_delivered_bytes_total", "Bytes of the changes the destination acknowledged, as estimated in memory.", prometheus.CounterValue,
+		func(k SinkStatus) float64 { return float64(k.DeliveredBytes) }),
+	ofSink("kubecdc_sink_skipped_total", "Changes read again after a restart and known to be delivered.", prometheus.CounterValue,
+		func(k SinkStatus) float64 { return float64(k.Skipped) }),
+	ofSink("kubecdc_sink_retries_total", "Attempts that failed and are made again.", prometheus.CounterValue,
+		func(k SinkStatus) float64 { return float64(k.Retries) }),
+	ofSink("kubecdc_sink_dead_letters_total", "Changes the destination rejected for ever; they are kept in the journal.", prometheus.CounterValue,
+		func(k SinkStatus) float64 { return float64(k.DeadLetters) }),
+	ofSink("kubecdc_sink_contract_breaches_total", "Answers of the sink that break its contract. More than 0 is a defect.", prometheus.CounterValue,
+		func(k SinkStatus) float64 { return float64(k.Breaches) }),
+	ofSink("kubecdc_sink_window_bytes", "Memory of the changes on their way.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return float64(k.WindowBytes) }),
+	ofSink("kubecdc_sink_window_limit_bytes", "Bound of kubecdc_sink_window_bytes.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return float64(k.WindowLimit) }),
+	ofSink("kubecdc_sink_lanes", "Ordered channels of the destination that are in memory.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return float64(k.Lanes) }),
+	ofSink("kubecdc_sink_lanes_backing_off", "Lanes that failed and wait for their next attempt.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return float64(k.LanesBackingOff) }),
+	ofSink("kubecdc_sink_gate_closed", "1 while the whole destination is taken to be away.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return truth(k.GateClosed) }),
+	ofSink("kubecdc_sink_last_ack_timestamp_seconds", "When the destination last acknowledged a change; 0 if never.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return timestamp(k.LastAck) }),
+	{"kubecdc_sink_lag_seconds", "Age of the oldest change that is read from the journal and not delivered; 0 when there is none.", prometheus.GaugeValue, []string{"sink"},
+		func(s Snapshot, now time.Time, emit emit) {
+			for _, k := range s.Sinks {
+				emit(k.lag(now).Seconds(), k.Name)
+			}
+		}},
+	{"kubecdc_sink_backlog_changes", "Changes in the journal that this sink has not settled.", prometheus.GaugeValue, []string{"sink"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			for _, k := range s.Sinks {
+				emit(float64(s.Journal.backlog(k)), k.Name)
+			}
+		}},
+}
+
+var journalMetrics = []metric{
+	ofJournal("kubecdc_journal_newest_offset", "Offset of the newest change.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return float64(j.Newest) }),
+	ofJournal("kubecdc_journal_oldest_offset", "Offset of the oldest change still held.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return float64(j.Oldest) }),
+	ofJournal("kubecdc_journal_retained_bytes", "Stored size of changes and dead letters.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return float64(j.RetainedBytes) }),
+	ofJournal("kubecdc_journal_max_bytes", "Bound of kubecdc_journal_retained_bytes (journal.maxBytes).", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return float64(j.MaxBytes) }),
+	ofJournal("kubecdc_journal_disk_bytes", "Size of the journal's directory.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return float64(j.DiskBytes) }),
+	ofJournal("kubecdc_journal_pending_bytes", "Changes in memory that are not committed yet.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return float64(j.PendingBytes) }),
+	ofJournal("kubecdc_journal_commits_total", "Groups committed.", prometheus.CounterValue,
+		func(j JournalStatus) float64 { return float64(j.Commits) }),
+	ofJournal("kubecdc_journal_blocked", "1 while nothing is being journaled; /readyz says why.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return truth(j.Blocked != "") }),
+	ofJournal("kubecdc_journal_recovered", "1 if a broken journal was set aside when the process started.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return truth(j.Recovered) }),
+}
+
+func ofResource(name, help string, kind prometheus.ValueType, value func(ResourceStatus) float64) metric {
+	return metric{name, help, kind, []string{"resource"}, func(s Snapshot, _ time.Time, emit emit) {
+		for _, r := range s.Resources {
+			emit(value(r), r.Name)
+		}
+	}}
+}
+
+func ofSink(name, help string, kind prometheus.ValueType, value func(SinkStatus) float64) metric {
+	return metric{name, help, kind, []string{"sink"}, func(s Snapshot, _ time.Time, emit emit) {
+		for _, k := range s.Sinks {
+			emit(value(k), k.Name)
+		}
+	}}
+}
+
+func ofJournal(name, help string, kind prometheus.ValueType, value func(JournalStatus) float64) metric {
+	return metric{name, help, kind, nil, func(s Snapshot, _ time.Time, emit emit) { emit(value(s.Journal)) }}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func timestamp(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1e3
+}
+
+// collector makes metrics of one snapshot per scrape.
+type collector struct {
+	snapshot func() Snapshot
+	descs    []*prometheus.Desc // in the order of metrics
+}
+
+func newCollector(snapshot func() Snapshot) *collector {
+	c := &collector{snapshot: snapshot}
+	for _, m := range metrics {
+		c.descs = append(c.descs, prometheus.NewDesc(m.name, m.help, m.labels, nil))
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s, now := c.snapshot(), time.Now()
+	for i, m := range metrics {
+		m.values(s, now, func(value float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(c.descs[i], m.kind, value, labels...)
+		})
+	}
+}
+
+const (
+	publishName = "kubecdc_sink_publish_seconds"
+	publishHelp = "Duration of calls to the destination, acknowledgement included, failed ones too."
+	buildName   = "kubecdc_build_info"
+	buildHelp   = "1, with the version of the exporter and of Go."
+)
+
+func newPublishHistogram() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: publishName, Help: publishHelp, Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16), // 0.5 ms to 16 s
+	}, []string{"sink"})
+}
+
+func newBuildInfo(version string) prometheus.Collector {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: buildName, Help: buildHelp}, []string{"version", "goversion"})
+	g.WithLabelValues(version, runtime.Version()).Set(1)
+	return g
+}

@@ -1,0 +1,156 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Options configure a server.
+type Options struct {
+	Listen   string          // "host:port"; "" is DefaultListen
+	Version  string          // of the exporter, for the page and kubecdc_build_info
+	Snapshot func() Snapshot // required; called for every request, concurrently, and should answer at once
+	Logger   *slog.Logger    // nil: slog.Default()
+}
+
+// DefaultListen is loopback only: the server has no authentication.
+const DefaultListen = "127.0.0.1:8080"
+
+// stopWithin bounds how long Run waits, when told to stop, for requests under way.
+const stopWithin = 2 * time.Second
+
+// Server serves /metrics, /livez, /readyz and the status page at /. Its methods may be called concurrently.
+type Server struct {
+	options  Options
+	publish  *prometheus.HistogramVec
+	handler  http.Handler
+	listener net.Listener
+}
+
+// New makes a server. It does not listen yet.
+func New(options Options) *Server {
+	if options.Listen == "" {
+		options.Listen = DefaultListen
+	}
+	if options.Logger == nil {
+		options.Logger = slog.Default()
+	}
+	s := &Server{options: options, publish: newPublishHistogram()}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newBuildInfo(options.Version), s.publish, newCollector(options.Snapshot),
+	)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.errorLog(), ErrorHandling: promhttp.ContinueOnError}))
+	mux.HandleFunc("GET /livez", s.live)
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("GET /{$}", s.page)
+	s.handler = mux
+	return s
+}
+
+// ObservePublish notes how long one call to a sink took, from the call to its answer.
+func (s *Server) ObservePublish(sink string, took time.Duration) {
+	s.publish.WithLabelValues(sink).Observe(took.Seconds())
+}
+
+// Listen takes the address, so that a port in use is known before anything else starts. Call it once, before [Server.Run].
+// The error says which address it was.
+func (s *Server) Listen() error {
+	l, err := net.Listen("tcp", s.options.Listen)
+	if err != nil {
+		return fmt.Errorf("admin.listen %s: %w", s.options.Listen, err)
+	}
+	s.listener = l
+	return nil
+}
+
+// Addr returns the address that is listened on, with the port that was taken for port 0. Valid after [Server.Listen].
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Close gives the address back if [Server.Run] was never called.
+func (s *Server) Close() error { return s.listener.Close() }
+
+// Run serves until ctx ends and returns nil, or the error that stopped it. Requests under way then have a short time to
+// end. No goroutine is left when it returns.
+func (s *Server) Run(ctx context.Context) error {
+	server := &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          s.errorLog(),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(s.listener) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
+	defer cancel()
+	err := server.Shutdown(stop)
+	if errors.Is(err, context.DeadlineExceeded) { // a slow reader is cut off, not waited for
+		err = server.Close()
+	}
+	<-served // http.ErrServerClosed
+	return err
+}
+
+// live says that the process answers. What is wrong with the world around it is for readiness: a restart would not help.
+func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
+	plain(w)
+	fmt.Fprintln(w, "ok")
+}
+
+// ready answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's own
+// /readyz writes them. ?verbose shows all.
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	verbose := r.URL.Query().Has("verbose")
+	var b strings.Builder
+	failed := 0
+	for _, c := range s.options.Snapshot().checks() {
+		switch {
+		case c.reason != "":
+			failed++
+			fmt.Fprintf(&b, "[-]%s %s\n", c.name, oneLine(c.reason))
+		case verbose:
+			fmt.Fprintf(&b, "[+]%s ok\n", c.name)
+		}
+	}
+	plain(w)
+	if failed > 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintf(w, "%snot ready: %d checks failed\n", b.String(), failed)
+		return
+	}
+	fmt.Fprintf(w, "%sok\n", b.String())
+}
+
+func plain(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// errorLog passes on what the HTTP packages complain of.
+func (s *Server) errorLog() *log.Logger {
+	return slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelWarn)
+}

@@ -1,0 +1,98 @@
+package admin
+
+import "time"
+
+// Snapshot is the state of the exporter at one moment. Counters count since the process started.
+type Snapshot struct {
+	Resources []ResourceStatus
+	Sinks     []SinkStatus
+	Journal   JournalStatus
+}
+
+// ResourceStatus is what is known of one watched resource with its selector.
+type ResourceStatus struct {
+	Name     string    // unique; "deployments.apps", and the selector where there is one
+	State    string    // one word: "live", "syncing", "forbidden", …
+	Since    time.Time // of the state
+	NotReady string    // why it makes the exporter not ready, one line; "" when it does not
+	Reason   string    // why it is not live, one line, also where that does not touch readiness
+
+	Position  string    // resourceVersion from which a new process would watch on
+	Known     int       // objects known to exist
+	Queued    int       // deltas read and not journaled yet
+	LastEvent time.Time // when the API server last said something; zero if never
+
+	Changes      map[string]uint64 // made, by type
+	Events       uint64            // watch events read, bookmarks included
+	Restarts     uint64            // watch connections opened after the first
+	Relists      uint64            // times history was lost
+	Lists        uint64            // LIST requests, each page one
+	DecodeErrors uint64            // answers that could not be read
+}
+
+// SinkStatus is what is known of one destination.
+type SinkStatus struct {
+	Name     string // as configured; unique
+	Kind     string // "kafka", "nats", "stdout"
+	NotReady string // why it makes the exporter not ready, one line; "" when it does not
+	Reason   string // what is amiss, one line, also where that does not touch readiness
+
+	Delivered      uint64 // changes acknowledged
+	DeliveredBytes uint64
+	Skipped        uint64 // changes read again after a restart and known to be delivered
+	Retries        uint64 // attempts that failed and are made again
+	DeadLetters    uint64 // changes the destination rejected for ever
+	Breaches       uint64 // answers that break the sink contract: a defect
+
+	Low             uint64 // every change up to this offset is settled, and stored as such
+	WindowBytes     int64  // memory of the changes on their way
+	WindowLimit     int64
+	Lanes           int // in memory
+	LanesBackingOff int
+	GateClosed      bool      // the whole destination is taken to be away
+	LastAck         time.Time // zero before the first
+	OldestObserved  time.Time // when the oldest change that is read and not delivered was observed; zero if there is none
+}
+
+// JournalStatus is what is known of the journal.
+type JournalStatus struct {
+	Oldest, Newest uint64 // offsets of the changes it holds
+	RetainedBytes  int64  // bounded by MaxBytes
+	MaxBytes       int64
+	DiskBytes      int64  // of the directory
+	PendingBytes   int64  // in memory, not committed yet
+	Commits        uint64 // groups committed
+	Recovered      bool   // a broken journal was set aside at start and a new one begun
+	Blocked        string // why nothing is being journaled, one line; "" when all is well
+}
+
+// backlog counts the changes that s has not settled.
+func (j JournalStatus) backlog(s SinkStatus) uint64 {
+	if s.Low >= j.Newest {
+		return 0
+	}
+	return j.Newest - s.Low
+}
+
+// lag is the age of the oldest change on its way to s, 0 when there is none.
+func (s SinkStatus) lag(now time.Time) time.Duration {
+	if s.OldestObserved.IsZero() {
+		return 0
+	}
+	return max(now.Sub(s.OldestObserved), 0)
+}
+
+// check is one line of /readyz.
+type check struct{ name, reason string } // reason "" is well
+
+// checks lists everything readiness depends on.
+func (s Snapshot) checks() []check {
+	all := []check{{"journal", s.Journal.Blocked}}
+	for _, r := range s.Resources {
+		all = append(all, check{"resource/" + r.Name, r.NotReady})
+	}
+	for _, k := range s.Sinks {
+		all = append(all, check{"sink/" + k.Name, k.NotReady})
+	}
+	return all
+}
