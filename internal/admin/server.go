@@ -71,7 +71,7 @@ func (s *Server) ObservePublish(sink string, took time.Duration) {
 func (s *Server) Listen() error {
 	l, err := net.Listen("tcp", s.options.Listen)
 	if err != nil {
-		return fmt.Errorf("admin.listen %s: %w", s.options.Listen, err)
+		return err
 	}
 	s.listener = l
 	return nil

@@ -7,13 +7,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 	"github.com/kubecdc/kubecdc/pkg/sinks/stdout"
+	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // Config is a whole configuration: complete, defaults filled in, checked. It is not changed after [Load].
 type Config struct {
 	// The cluster that is watched.
 	Cluster Cluster `mapstructure:"cluster"`
-	// What is watched: at least one rule. Every resource is selected by one rule only.
+	// What is watched: at least one rule. Where several select a resource, the first has it alone.
 	Resources []Resource `mapstructure:"resources"`
 	// Where changes go: at least one sink. Every sink gets every change and is delivered on its own: one that is down
 	// does not hold up another.
@@ -41,30 +42,12 @@ type Cluster struct {
 
 // Resource is one rule that selects resources and the objects of them.
 type Resource struct {
-	// Resources as kubectl writes them: plural and, unless core, the group. "pods", "deployments.apps",
-	// "*.cert-manager.io" for all of a group, "*" for everything the API server lets one watch.
-	Select []string `mapstructure:"select"`
-	// Resources left out of what select matches, in the same form.
-	Exclude []string `mapstructure:"exclude"`
-	// Namespaces whose objects are taken. Cluster-scoped objects are not affected.
-	Namespaces Namespaces `mapstructure:"namespaces"`
-	// Only objects with these labels, as in kubectl --selector: "app=web,tier in (a,b)". The API server filters.
-	LabelSelector string `mapstructure:"labelSelector"`
-	// Only objects with these field values, as in kubectl --field-selector: "status.phase=Running". The API server
-	// filters; which fields it knows depends on the resource.
-	FieldSelector string `mapstructure:"fieldSelector"`
+	// Which resources, and which objects of them.
+	source.Rule `mapstructure:",squash"`
 	// Whether updates carry the state before them. This version knows none.
 	Before string `mapstructure:"before"`
 	// How often every known object is announced again. This version knows 0s, never.
 	Resync time.Duration `mapstructure:"resync"`
-}
-
-// Namespaces restricts a rule. Both lists empty: all namespaces.
-type Namespaces struct {
-	// Only these namespaces. Empty: all.
-	Include []string `mapstructure:"include"`
-	// Never these namespaces.
-	Exclude []string `mapstructure:"exclude"`
 }
 
 // Sink is one destination. Exactly one of Kafka, NATS and Stdout is set.

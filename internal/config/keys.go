@@ -25,10 +25,10 @@ func fieldsOf(t reflect.Type) map[string]field {
 		switch {
 		case options == "squash":
 			for key, inner := range fieldsOf(f.Type) {
-				fields[key] = field{index: append([]int{i}, inner.index...), order: i<<8 + inner.order}
+				fields[key] = field{index: append([]int{i}, inner.index...), order: i<<16 + inner.order>>8}
 			}
 		case name != "" && name != "-":
-			fields[name] = field{index: []int{i}, order: i << 8}
+			fields[name] = field{index: []int{i}, order: i << 16}
 		}
 	}
 	return fields

@@ -68,25 +68,25 @@ func (d *decoder) validateDestination(at string, s Sink) {
 	case 0:
 		d.report(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, stdout"})
 	case 1:
-		d.reportInvalid(at, given[0], invalid)
+		d.reportAll(at, join(at, given[0]), invalid)
 	default:
 		d.report(at, Problem{Message: "the sink has more than one destination", Found: strings.Join(given, " and "),
 			Expected: "one; write a second sink for another"})
 	}
 }
 
-// relativePath finds the path that begins an error of a sink's Config.
-var relativePath = regexp.MustCompile(`^([A-Za-z][\w.\[\]]*): `)
+// ownPath finds the path that begins an error of a part's own Validate.
+var ownPath = regexp.MustCompile(`^([A-Za-z][\w.\[\]]*): `)
 
-// reportInvalid turns what a sink's Config says of itself into problems: errors joined by errors.Join are one a line, and
-// each begins with its path relative to the sink, "kafka.topic: …".
-func (d *decoder) reportInvalid(at, destination string, err error) {
+// reportAll turns what a part says of its own configuration into problems: errors joined by errors.Join are one a line, and
+// each begins with its path relative to at, "kafka.topic: …". One without a path is reported for fallback.
+func (d *decoder) reportAll(at, fallback string, err error) {
 	if err == nil {
 		return
 	}
 	for message := range strings.SplitSeq(err.Error(), "\n") {
-		path := join(at, destination)
-		if m := relativePath.FindStringSubmatch(message); m != nil {
+		path := fallback
+		if m := ownPath.FindStringSubmatch(message); m != nil {
 			path, message = join(at, m[1]), message[len(m[0]):]
 		}
 		d.report(path, Problem{Message: message})

@@ -3,14 +3,11 @@ package config
 import (
 	"fmt"
 	"net"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/validation"
+	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // validate makes the checks that need more than one value, or more than a type.
@@ -42,53 +39,22 @@ func (d *decoder) validateResources(rules []Resource) {
 	selected := map[string]string{} // resource to the path that selects it
 	for i, r := range rules {
 		at := fmt.Sprintf("resources[%d]", i)
-		if len(r.Select) == 0 {
-			d.report(at+".select", Problem{Message: "the rule selects nothing", Expected: `a list such as ["pods", "deployments.apps"]`})
-		}
+		d.reportAll("", at, r.Validate(at))
 		for j, s := range r.Select {
 			path := fmt.Sprintf("%s.select[%d]", at, j)
-			d.validateResourceName(path, s)
 			if first, ok := selected[s]; ok {
 				d.report(path, Problem{Message: fmt.Sprintf("%q is selected already by %s", s, first), Expected: "every resource once"})
 				continue
 			}
 			selected[s] = path
 		}
-		for j, s := range r.Exclude {
-			d.validateResourceName(fmt.Sprintf("%s.exclude[%d]", at, j), s)
-		}
-		d.validateObjects(at, r)
+		d.validateNamespaces(at+".namespaces", r.Namespaces)
+		d.validateLater(at, r)
 	}
 }
 
-// validateObjects checks what a rule says about the objects of its resources.
-func (d *decoder) validateObjects(at string, r Resource) {
-	d.validateNamespaces(at+".namespaces", r.Namespaces)
-	if _, err := labels.Parse(r.LabelSelector); err != nil {
-		d.report(at+".labelSelector", Problem{Message: "not a label selector: " + err.Error(), Found: strconv.Quote(r.LabelSelector),
-			Expected: `a form such as "app=web,tier in (a,b)"`})
-	}
-	if _, err := fields.ParseSelector(r.FieldSelector); err != nil {
-		d.report(at+".fieldSelector", Problem{Message: "not a field selector: " + err.Error(), Found: strconv.Quote(r.FieldSelector),
-			Expected: `a form such as "status.phase=Running"`})
-	}
-	if r.Before != "none" {
-		d.unavailable(at+".before", r.Before, "none")
-	}
-	if r.Resync != 0 {
-		d.unavailable(at+".resync", r.Resync.String(), "0s")
-	}
-}
-
-func (d *decoder) validateNamespaces(at string, n Namespaces) {
-	for list, names := range map[string][]string{"include": n.Include, "exclude": n.Exclude} {
-		for i, name := range names {
-			if len(validation.IsDNS1123Label(name)) > 0 {
-				d.report(fmt.Sprintf("%s.%s[%d]", at, list, i), Problem{Message: "not the name of a namespace", Found: strconv.Quote(name),
-					Expected: `lower-case letters, digits and "-", at most 63`})
-			}
-		}
-	}
+// validateNamespaces reports what would select nothing; the rule itself checks the names.
+func (d *decoder) validateNamespaces(at string, n source.Namespaces) {
 	for i, name := range n.Exclude {
 		if slices.Contains(n.Include, name) {
 			d.report(fmt.Sprintf("%s.exclude[%d]", at, i), Problem{Message: fmt.Sprintf("namespace %q is included and excluded", name)})
@@ -96,20 +62,14 @@ func (d *decoder) validateNamespaces(at string, n Namespaces) {
 	}
 }
 
-// selectable is how kubectl writes resources, with "*" for all of a group, or for everything.
-var selectable = regexp.MustCompile(`^(\*|[a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$`)
-
-func (d *decoder) validateResourceName(path, s string) {
-	p := Problem{Message: "not a resource", Found: strconv.Quote(s), Expected: `the plural and, unless core, the group: "pods", "deployments.apps", "*.cert-manager.io", "*"`}
-	switch {
-	case selectable.MatchString(s):
-		return
-	case strings.ContainsRune(s, '/'):
-		p.Message = "not a resource: subresources cannot be watched, and versions are not part of a selection"
-	case strings.ToLower(s) != s:
-		p.Message = "not a resource: resources are written in lower case, kinds are not resources"
+// validateLater refuses what the contract knows and this version does not do.
+func (d *decoder) validateLater(at string, r Resource) {
+	if r.Before != "none" {
+		d.unavailable(at+".before", r.Before, "none")
 	}
-	d.report(path, p)
+	if r.Resync != 0 {
+		d.unavailable(at+".resync", r.Resync.String(), "0s")
+	}
 }
 
 func (d *decoder) validateJournal(j Journal) {

@@ -68,6 +68,9 @@ func (c comments) readTypes(pkg string, d *ast.GenDecl) {
 		docs, before, last := map[string]string{}, "", ""
 		for _, f := range body.Fields.List {
 			text := clean(f.Doc)
+			if text == "" {
+				text = clean(f.Comment)
+			}
 			for _, name := range f.Names {
 				switch {
 				case text != "":

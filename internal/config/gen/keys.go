@@ -39,7 +39,15 @@ func (c comments) keys(v reflect.Value, path string, single bool) ([]key, error)
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		name := f.Tag.Get("mapstructure")
-		if name == "" {
+		switch name {
+		case "":
+			continue
+		case ",squash":
+			inner, err := c.keys(v.Field(i), path, single)
+			if err != nil {
+				return nil, err
+			}
+			keys = append(keys, inner...)
 			continue
 		}
 		k := key{name: name, path: strings.TrimPrefix(path+"."+name, "."), doc: docs[f.Name]}
