@@ -1,0 +1,193 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"math"
+	"slices"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// A record batch, version 2 (KIP-98; kafka.apache.org/documentation/#recordbatch), with the 4-byte length in front that
+// a produce request wants. Offsets are those of the batch without that length.
+const (
+	lengthPrefix = 4
+	headerSize   = 61
+
+	atBaseOffset  = 0
+	atBatchLength = 8
+	atLeaderEpoch = 12
+	atMagic       = 16
+	atCRC         = 17
+	atAttributes  = 21 // the CRC covers everything from here to the end
+	atLastDelta   = 23
+	atBaseTime    = 27
+	atMaxTime     = 35
+	atProducerID  = 43
+	atEpoch       = 51
+	atSequence    = 53
+	atCount       = 57
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// stamp identifies a batch to the broker's duplicate check: who sends, in which incarnation, and the number of the
+// first record.
+type stamp struct {
+	producer int64
+	epoch    int16
+	sequence int32
+}
+
+// encoder turns messages into record batches. It is used by one goroutine at a time and keeps its buffers.
+type encoder struct {
+	attribute int16
+	compress  compressor
+	records   []byte // uncompressed records of the batch being made
+	prefix    []byte // scratch: what stands before a record's value
+	headers   []byte // scratch: a record's headers
+}
+
+func newEncoder(c codec) (*encoder, error) {
+	compress, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	return &encoder{attribute: c.attribute, compress: compress}, nil
+}
+
+// encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records
+// and at most most, but at least one. It returns the extended slice and how many messages are in it.
+func (e *encoder) encode(dst []byte, messages []sinks.Message, budget, most int, s stamp) ([]byte, int, error) {
+	base := messages[0].Change.ObservedAt.UnixMilli()
+	latest := base
+	e.records = e.records[:0]
+	count := 0
+	for count < len(messages) && count < most {
+		c, before := messages[count].Change, len(e.records)
+		e.appendRecord(c, c.ObservedAt.UnixMilli()-base, count)
+		if count > 0 && len(e.records) > budget {
+			e.records = e.records[:before]
+			break
+		}
+		latest = max(latest, c.ObservedAt.UnixMilli())
+		count++
+	}
+	start := len(dst)
+	dst = append(dst, make([]byte, lengthPrefix+headerSize)...)
+	dst, err := e.compress(dst, e.records)
+	if err != nil {
+		return nil, 0, err
+	}
+	e.writeHeader(dst[start:], base, latest, count, s)
+	e.trim()
+	return dst, count, nil
+}
+
+// trim lets go of a buffer that one unusually large change made grow.
+func (e *encoder) trim() {
+	if cap(e.records) > 2*mostBatchBytes {
+		e.records = nil
+	}
+}
+
+func (e *encoder) writeHeader(b []byte, base, latest int64, count int, s stamp) {
+	be := binary.BigEndian
+	be.PutUint32(b, uint32(len(b)-lengthPrefix))
+	b = b[lengthPrefix:]
+	be.PutUint64(b[atBaseOffset:], 0)
+	be.PutUint32(b[atBatchLength:], uint32(len(b)-atLeaderEpoch))
+	be.PutUint32(b[atLeaderEpoch:], math.MaxUint32) // -1: the leader writes its own
+	b[atMagic] = 2
+	be.PutUint16(b[atAttributes:], uint16(e.attribute))
+	be.PutUint32(b[atLastDelta:], uint32(count-1))
+	be.PutUint64(b[atBaseTime:], uint64(base))
+	be.PutUint64(b[atMaxTime:], uint64(latest))
+	be.PutUint32(b[atCount:], uint32(count))
+	restamp(b, s)
+}
+
+// restamp writes s and the checksum that follows from it into a batch without its length prefix.
+func restamp(b []byte, s stamp) {
+	be := binary.BigEndian
+	be.PutUint64(b[atProducerID:], uint64(s.producer))
+	be.PutUint16(b[atEpoch:], uint16(s.epoch))
+	be.PutUint32(b[atSequence:], uint32(s.sequence))
+	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli))
+}
+
+// mostPrefix bounds what stands before a record's value, the key apart: a record's length, attributes, two deltas and
+// the lengths of key and value.
+const mostPrefix = binary.MaxVarintLen32 + 1 + binary.MaxVarintLen64 + 3*binary.MaxVarintLen32
+
+// appendRecord appends one record. The value is written straight into the buffer, behind room for what stands before
+// it, and moved down by a few bytes when its length is known.
+func (e *encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int) {
+	e.headers = appendHeaders(e.headers[:0], c)
+
+	e.prefix = append(e.prefix[:0], 0) // attributes: none are defined for a record
+	e.prefix = binary.AppendVarint(e.prefix, timeDelta)
+	e.prefix = binary.AppendVarint(e.prefix, int64(offsetDelta))
+	e.prefix = appendKey(e.prefix, c)
+
+	start := len(e.records)
+	room := mostPrefix + len(e.prefix)
+	e.records = slices.Grow(e.records, room)[:start+room]
+	e.records = format.AppendJSON(e.records, c)
+	value := len(e.records) - start - room
+
+	e.prefix = binary.AppendVarint(e.prefix, int64(value))
+	var lead [binary.MaxVarintLen32]byte
+	n := binary.PutVarint(lead[:], int64(len(e.prefix)+value+len(e.headers)))
+
+	at := start + copy(e.records[start:], lead[:n])
+	at += copy(e.records[at:], e.prefix)
+	at += copy(e.records[at:], e.records[start+room:])
+	e.records = append(e.records[:at], e.headers...)
+}
+
+// appendKey appends the length of c's key and the key.
+func appendKey(b []byte, c *event.Change) []byte {
+	const room = 1 // a length below 64 takes one byte, and most keys are that short
+	start := len(b)
+	b = c.AppendKey(append(b, 0))
+	n := len(b) - start - room
+	if n < 64 {
+		b[start] = byte(n) << 1
+		return b
+	}
+	var length [binary.MaxVarintLen32]byte
+	w := binary.PutVarint(length[:], int64(n))
+	b = append(b, length[:w-room]...) // any bytes: makes space for the shift
+	copy(b[start+w:], b[start+room:start+room+n])
+	copy(b[start:], length[:w])
+	return b
+}
+
+// appendHeaders appends the record's headers: enough to route, filter and drop duplicates without reading the value.
+func appendHeaders(b []byte, c *event.Change) []byte {
+	b = binary.AppendVarint(b, 5)
+	b = appendHeader(b, "id", c.ID())
+	b = appendHeader(b, "type", string(c.Type))
+	b = appendHeader(b, "content-type", format.ContentTypeJSON)
+	b = appendHeader(b, "cluster", c.Cluster)
+	b = binary.AppendVarint(b, int64(len("resource")))
+	b = append(b, "resource"...)
+	if c.Resource.Group == "" {
+		return appendString(b, c.Resource.Resource)
+	}
+	b = binary.AppendVarint(b, int64(len(c.Resource.Resource)+1+len(c.Resource.Group)))
+	b = append(append(b, c.Resource.Resource...), '.')
+	return append(b, c.Resource.Group...)
+}
+
+func appendHeader(b []byte, name, value string) []byte {
+	return appendString(appendString(b, name), value)
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendVarint(b, int64(len(s))), s...)
+}

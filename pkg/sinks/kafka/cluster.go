@@ -1,0 +1,247 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/createtopics"
+	"github.com/segmentio/kafka-go/protocol/initproducerid"
+	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/segmentio/kafka-go/protocol/produce"
+	"github.com/segmentio/kafka-go/protocol/rawproduce"
+)
+
+const (
+	acksAll   = -1
+	anyBroker = -1 // an answer may come from whichever of the configured brokers is connected
+
+	// dropInterval bounds how often idle connections are thrown away: often enough that a restarted broker is met
+	// afresh, rarely enough that a broken one does not cost every lane its connection each time.
+	dropInterval = time.Second
+	// layoutInterval is how often, at most, the library looks for brokers that came, went or moved. Topics are not
+	// part of that: the sink asks about each of its own when it has a reason to.
+	layoutInterval = 5 * time.Second
+)
+
+// errNotRouted stands for the library's own report that it does not know the broker we chose.
+var errNotRouted = kafka.BrokerNotAvailable
+
+// cluster sends requests to chosen brokers. It is safe for concurrent use.
+type cluster struct {
+	brokers   string // the configured addresses, for people
+	addr      kafkaAddr
+	transport *kafka.Transport
+	conns     *connections
+	clientID  string
+	timeout   time.Duration
+	requests  atomic.Int32
+
+	mu      sync.Mutex
+	dropped time.Time
+}
+
+// kafkaAddr is the form in which the library takes several addresses.
+type kafkaAddr interface {
+	Network() string
+	String() string
+}
+
+func newCluster(cfg Config) (*cluster, error) {
+	tlsConfig, err := cfg.TLS.config()
+	if err != nil {
+		return nil, err
+	}
+	mechanism, err := cfg.SASL.mechanism()
+	if err != nil {
+		return nil, err
+	}
+	conns := newConnections()
+	return &cluster{
+		brokers: strings.Join(cfg.Brokers, ", "), addr: kafka.TCP(cfg.Brokers...), conns: conns,
+		clientID: cfg.ClientID, timeout: cfg.RequestTimeout,
+		transport: &kafka.Transport{
+			Dial: conns.dial, DialTimeout: cfg.RequestTimeout, ClientID: cfg.ClientID, TLS: tlsConfig, SASL: mechanism,
+			MetadataTTL: layoutInterval, MetadataTopics: []string{}, // empty, not nil: none, not all
+		},
+	}, nil
+}
+
+// directed is a request on its way to one chosen broker. It exchanges bytes on the connection itself, because the
+// library otherwise answers metadata from a cache, routes producer IDs over a transaction coordinator, and finds
+// partition leaders only by loading the metadata of every topic there is.
+type directed struct {
+	protocol.Message
+	broker      int32
+	correlation int32
+	clientID    string
+	version     int16
+}
+
+// answered wraps an answer, so that the library does not act on its type.
+type answered struct{ protocol.Message }
+
+var (
+	_ protocol.BrokerMessage = (*directed)(nil)
+	_ protocol.RawExchanger  = (*directed)(nil)
+)
+
+func (d *directed) Broker(protocol.Cluster) (protocol.Broker, error) {
+	return protocol.Broker{ID: d.broker}, nil
+}
+
+func (d *directed) Required(versions map[protocol.ApiKey]int16) bool {
+	d.version = versions[d.ApiKey()]
+	return true
+}
+
+func (d *directed) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
+	m, err := protocol.RoundTrip(rw, d.version, d.correlation, d.clientID, d.Message)
+	if err != nil {
+		return nil, err
+	}
+	return answered{m}, nil
+}
+
+// ask sends one request and waits for the answer, at most for the request timeout. When it fails without an answer the
+// library may go on sending for a while: whatever the request refers to must not be changed any more.
+func (c *cluster) ask(ctx context.Context, broker int32, request protocol.Message) (protocol.Message, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	m, err := c.transport.RoundTrip(ctx, c.addr, &directed{
+		Message: request, broker: broker, correlation: c.requests.Add(1), clientID: c.clientID,
+	})
+	if err != nil {
+		c.drop()
+		return nil, err
+	}
+	return m.(answered).Message, nil
+}
+
+// drop throws idle connections and the known brokers away, at most once per dropInterval: after one broken connection
+// others to the same broker are broken too, and a broker may have come back under another address.
+func (c *cluster) drop() {
+	c.mu.Lock()
+	due := time.Since(c.dropped) >= dropInterval
+	if due {
+		c.dropped = time.Now()
+	}
+	c.mu.Unlock()
+	if due {
+		c.transport.CloseIdleConnections()
+	}
+}
+
+// produce writes one batch, given with its length prefix. A nil error means it is durable.
+func (c *cluster) produce(ctx context.Context, leader int32, topic string, partition int32, batch []byte) error {
+	answer, err := c.ask(ctx, leader, &rawproduce.Request{
+		Acks: acksAll,
+		// Half of what we wait ourselves, so that the broker gives up first and says so.
+		Timeout: int32(c.timeout.Milliseconds() / 2),
+		Topics: []rawproduce.RequestTopic{{Topic: topic, Partitions: []rawproduce.RequestPartition{{
+			Partition: partition, RecordSet: protocol.RawRecordSet{Reader: bytes.NewReader(batch)},
+		}}}},
+	})
+	if err != nil {
+		return err
+	}
+	topics := answer.(*produce.Response).Topics
+	if len(topics) != 1 || len(topics[0].Partitions) != 1 || topics[0].Partitions[0].Partition != partition {
+		return fmt.Errorf("the broker answered for other partitions than asked for")
+	}
+	p := topics[0].Partitions[0]
+	return coded(p.ErrorCode, p.ErrorMessage)
+}
+
+// producerID asks for a new producer ID, which has epoch 0. It needs no transaction coordinator (KIP-98).
+func (c *cluster) producerID(ctx context.Context) (id int64, epoch int16, err error) {
+	answer, err := c.ask(ctx, anyBroker, &initproducerid.Request{
+		TransactionTimeoutMs: int32(time.Minute.Milliseconds()), ProducerID: -1, ProducerEpoch: -1,
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	r := answer.(*initproducerid.Response)
+	return r.ProducerID, r.ProducerEpoch, coded(r.ErrorCode, "")
+}
+
+// describe asks who leads the partitions of a topic. leaders[i] is -1 for a partition without a leader.
+func (c *cluster) describe(ctx context.Context, topic string) (leaders []int32, controller int32, err error) {
+	answer, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: []string{topic}})
+	if err != nil {
+		return nil, anyBroker, err
+	}
+	r := answer.(*metadata.Response)
+	if len(r.Topics) != 1 {
+		return nil, r.ControllerID, errors.New("the broker answered for other topics than asked for")
+	}
+	t := r.Topics[0]
+	if err := coded(t.ErrorCode, ""); err != nil {
+		return nil, r.ControllerID, err
+	}
+	leaders = make([]int32, len(t.Partitions))
+	for i := range leaders {
+		leaders[i] = -1
+	}
+	for _, p := range t.Partitions {
+		if int(p.PartitionIndex) < len(leaders) {
+			leaders[p.PartitionIndex] = p.LeaderID
+		}
+	}
+	return leaders, r.ControllerID, nil
+}
+
+// create makes a topic; one that exists already is a success.
+func (c *cluster) create(ctx context.Context, controller int32, topic string, how CreateTopics) error {
+	request := createtopics.RequestTopic{Name: topic, NumPartitions: -1, ReplicationFactor: -1}
+	if how.Partitions > 0 {
+		request.NumPartitions = int32(how.Partitions)
+	}
+	if how.ReplicationFactor > 0 {
+		request.ReplicationFactor = int16(how.ReplicationFactor)
+	}
+	for _, entry := range how.Configs {
+		request.Configs = append(request.Configs, createtopics.RequestConfig(entry))
+	}
+	answer, err := c.ask(ctx, controller, &createtopics.Request{
+		Topics: []createtopics.RequestTopic{request}, TimeoutMs: int32(c.timeout.Milliseconds() / 2),
+	})
+	if err != nil {
+		return err
+	}
+	for _, t := range answer.(*createtopics.Response).Topics {
+		if kafka.Error(t.ErrorCode) == kafka.TopicAlreadyExists {
+			continue
+		}
+		if err := coded(t.ErrorCode, t.ErrorMessage); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// coded turns an error code and the broker's words about it into an error; nil for code 0.
+func coded(code int16, words string) error {
+	switch {
+	case code == 0:
+		return nil
+	case words == "":
+		return kafka.Error(code)
+	default:
+		return fmt.Errorf("%w: %s", kafka.Error(code), words)
+	}
+}
+
+// close ends every connection and waits for the goroutines that serve them, within ctx.
+func (c *cluster) close(ctx context.Context) error {
+	c.transport.CloseIdleConnections()
+	return c.conns.close(ctx)
+}

@@ -1,0 +1,208 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// Config describes a Kafka cluster and how changes are written to it. Zero values of optional fields mean the default
+// that is given with the field. Acknowledgement by all in-sync replicas and idempotence are not options: without them
+// the promises of docs/delivery.md cannot be kept.
+type Config struct {
+	// Brokers are the addresses to begin with, "host:port"; the rest of the cluster is discovered from any of them.
+	Brokers []string `mapstructure:"brokers"`
+	// Topic is a template (see [sinks.ParseTemplate]). Bytes of a value that Kafka does not allow in a topic name are
+	// written as "_" and two hexadecimal digits. {type} is refused: it would spread one object over several topics.
+	Topic string `mapstructure:"topic"`
+	// CreateTopics lets the sink create topics it does not find.
+	CreateTopics CreateTopics `mapstructure:"createTopics"`
+	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
+	Compression string `mapstructure:"compression"`
+	// ClientID is told to the brokers, for their logs and quotas. Default "kubecdc".
+	ClientID string `mapstructure:"clientID"`
+	// BatchBytes bounds the uncompressed records of one batch, in bytes. A single larger record is a batch of its own.
+	// Default 1,000,000, which fits Kafka's default max.message.bytes even when nothing compresses.
+	BatchBytes int `mapstructure:"batchBytes"`
+	// RequestTimeout bounds one request, connecting included. Default 10s; at least 100ms.
+	RequestTimeout time.Duration `mapstructure:"requestTimeout"`
+	// TLS of the connections to the brokers.
+	TLS TLS `mapstructure:"tls"`
+	// SASL authentication; needs TLS unless the network is trusted, as PLAIN sends the password readable.
+	SASL SASL `mapstructure:"sasl"`
+}
+
+// CreateTopics says how topics are created that do not exist.
+type CreateTopics struct {
+	// Enabled turns creation on. Off, an unknown topic holds its changes back until someone creates it.
+	Enabled bool `mapstructure:"enabled"`
+	// Partitions of a created topic; 0 takes the broker's default.
+	Partitions int `mapstructure:"partitions"`
+	// ReplicationFactor of a created topic; 0 takes the broker's default.
+	ReplicationFactor int `mapstructure:"replicationFactor"`
+	// Configs are topic settings such as cleanup.policy. A list, not a map: setting names hold dots.
+	Configs []TopicConfig `mapstructure:"configs"`
+}
+
+// TopicConfig is one setting of a topic.
+type TopicConfig struct {
+	Name  string `mapstructure:"name"`
+	Value string `mapstructure:"value"`
+}
+
+// TLS configures transport security.
+type TLS struct {
+	// Enabled turns TLS on.
+	Enabled bool `mapstructure:"enabled"`
+	// CAFile holds the PEM certificates to trust; empty trusts the system's. Read at start.
+	CAFile string `mapstructure:"caFile"`
+	// CertFile and KeyFile are a PEM client certificate and its key. Read at every handshake, so rotation needs no restart.
+	CertFile string `mapstructure:"certFile"`
+	KeyFile  string `mapstructure:"keyFile"`
+	// ServerName replaces the broker's host name when its certificate is verified.
+	ServerName string `mapstructure:"serverName"`
+}
+
+// SASL configures authentication.
+type SASL struct {
+	// Mechanism is plain, scram-sha-256 or scram-sha-512; empty turns SASL off.
+	Mechanism string `mapstructure:"mechanism"`
+	Username  string `mapstructure:"username"`
+	// Password, or the file it is in: one of the two. Surrounding white space of the file is not part of the password.
+	Password     string `mapstructure:"password"`
+	PasswordFile string `mapstructure:"passwordFile"`
+}
+
+const (
+	defaultClientID       = "kubecdc"
+	defaultCompression    = "zstd"
+	defaultBatchBytes     = 1_000_000
+	defaultRequestTimeout = 10 * time.Second
+
+	leastBatchBytes     = 1 << 10
+	mostBatchBytes      = 16 << 20
+	leastRequestTimeout = 100 * time.Millisecond
+)
+
+// withDefaults returns c with its zero values replaced.
+func (c Config) withDefaults() Config {
+	if c.ClientID == "" {
+		c.ClientID = defaultClientID
+	}
+	if c.Compression == "" {
+		c.Compression = defaultCompression
+	}
+	if c.BatchBytes == 0 {
+		c.BatchBytes = defaultBatchBytes
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = defaultRequestTimeout
+	}
+	return c
+}
+
+// Validate reports everything that is wrong with c, joined into one error. Each part begins with the path of the field
+// relative to the sink ("kafka.brokers: …") and says what was expected. No secret is in the text. It opens no file and
+// no connection.
+func (c Config) Validate() error {
+	return errors.Join(c.validateBrokers(), c.validateTopic(), c.CreateTopics.validate(), c.validateBatches(), c.TLS.validate(), c.SASL.validate())
+}
+
+func (c Config) validateBrokers() error {
+	if len(c.Brokers) == 0 {
+		return errors.New(`kafka.brokers: missing; expected at least one "host:port"`)
+	}
+	for i, broker := range c.Brokers {
+		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" || strings.Contains(broker, ",") {
+			return fmt.Errorf(`kafka.brokers[%d]: %q; expected "host:port"`, i, broker)
+		}
+	}
+	return nil
+}
+
+func (c Config) validateTopic() error {
+	if c.Topic == "" {
+		return errors.New(`kafka.topic: missing; expected a name such as "k8s.{group}.{resource}"`)
+	}
+	t, err := sinks.ParseTemplate(c.Topic)
+	if err != nil {
+		return fmt.Errorf("kafka.topic: %w", err)
+	}
+	if t.Uses("type") {
+		return errors.New("kafka.topic: {type} would spread the changes of one object over several topics and lose their order; leave it out (the type is in every record and its headers)")
+	}
+	if err := checkTopicName(t.Append(nil, &event.Change{}, appendEscaped)); err != nil {
+		return fmt.Errorf("kafka.topic: %q: %w", c.Topic, err)
+	}
+	return nil
+}
+
+func (c CreateTopics) validate() error {
+	if !c.Enabled {
+		if c.Partitions != 0 || c.ReplicationFactor != 0 || len(c.Configs) != 0 {
+			return errors.New("kafka.createTopics.enabled: false, but other settings of kafka.createTopics are given; set it to true or remove them")
+		}
+		return nil
+	}
+	if c.Partitions < 0 || c.Partitions > 100_000 {
+		return fmt.Errorf("kafka.createTopics.partitions: %d; expected 1 to 100000, or 0 for the broker's default", c.Partitions)
+	}
+	if c.ReplicationFactor < 0 || c.ReplicationFactor > 1<<15-1 {
+		return fmt.Errorf("kafka.createTopics.replicationFactor: %d; expected 1 or more, or 0 for the broker's default", c.ReplicationFactor)
+	}
+	for i, entry := range c.Configs {
+		if entry.Name == "" {
+			return fmt.Errorf("kafka.createTopics.configs[%d].name: missing; expected a topic setting such as cleanup.policy", i)
+		}
+	}
+	return nil
+}
+
+func (c Config) validateBatches() error {
+	var errs []error
+	if _, ok := codecs[c.withDefaults().Compression]; !ok {
+		errs = append(errs, fmt.Errorf("kafka.compression: %q; expected zstd, lz4, snappy, gzip or none", c.Compression))
+	}
+	if b := c.BatchBytes; b != 0 && (b < leastBatchBytes || b > mostBatchBytes) {
+		errs = append(errs, fmt.Errorf("kafka.batchBytes: %d; expected %d to %d", b, leastBatchBytes, mostBatchBytes))
+	}
+	if d := c.RequestTimeout; d != 0 && d < leastRequestTimeout {
+		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected at least %v", d, leastRequestTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+func (t TLS) validate() error {
+	if !t.Enabled && t != (TLS{}) {
+		return errors.New("kafka.tls.enabled: false, but other settings of kafka.tls are given; set it to true or remove them")
+	}
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		return errors.New("kafka.tls.certFile, kafka.tls.keyFile: only one is given; expected both or none")
+	}
+	return nil
+}
+
+func (s SASL) validate() error {
+	switch s.Mechanism {
+	case "":
+		if s != (SASL{}) {
+			return errors.New("kafka.sasl.mechanism: missing; expected plain, scram-sha-256 or scram-sha-512")
+		}
+		return nil
+	case "plain", "scram-sha-256", "scram-sha-512":
+	default:
+		return fmt.Errorf("kafka.sasl.mechanism: %q; expected plain, scram-sha-256 or scram-sha-512", s.Mechanism)
+	}
+	if s.Username == "" {
+		return errors.New("kafka.sasl.username: missing; expected the name to authenticate as")
+	}
+	if (s.Password == "") == (s.PasswordFile == "") {
+		return errors.New("kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one of them")
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package kafka
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+func valid() Config { return Config{Brokers: []string{"kafka:9092"}, Topic: "k8s.{group}.{resource}"} }
+
+func TestAShortConfigIsEnough(t *testing.T) {
+	if err := valid().Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
+	for want, spoil := range map[string]func(*Config){
+		`kafka.brokers: missing; expected at least one "host:port"`:                  func(c *Config) { c.Brokers = nil },
+		`kafka.brokers[1]: "kafka"; expected "host:port"`:                            func(c *Config) { c.Brokers = append(c.Brokers, "kafka") },
+		`kafka.brokers[0]: "a:1,b:2"; expected "host:port"`:                          func(c *Config) { c.Brokers = []string{"a:1,b:2"} },
+		`kafka.topic: missing; expected a name such as "k8s.{group}.{resource}"`:     func(c *Config) { c.Topic = "" },
+		`kafka.topic: unknown placeholder "{colour}"`:                                func(c *Config) { c.Topic = "k8s.{colour}" },
+		`kafka.topic: {type} would spread the changes of one object over several`:    func(c *Config) { c.Topic = "k8s.{type}" },
+		`kafka.topic: "k8s/{resource}": Kafka allows letters, digits`:                func(c *Config) { c.Topic = "k8s/{resource}" },
+		`kafka.topic: ".": Kafka does not allow the topic name "."`:                  func(c *Config) { c.Topic = "." },
+		`kafka.topic: "` + strings.Repeat("a", 250) + `": a topic name of 250 bytes`: func(c *Config) { c.Topic = strings.Repeat("a", 250) },
+		`kafka.compression: "brotli"; expected zstd, lz4, snappy, gzip or none`:      func(c *Config) { c.Compression = "brotli" },
+		`kafka.batchBytes: 12; expected 1024 to 16777216`:                            func(c *Config) { c.BatchBytes = 12 },
+		`kafka.requestTimeout: 1ms; expected at least 100ms`:                         func(c *Config) { c.RequestTimeout = time.Millisecond },
+		`kafka.createTopics.enabled: false, but other settings`:                      func(c *Config) { c.CreateTopics.Partitions = 3 },
+		`kafka.createTopics.partitions: -1; expected 1 to 100000, or 0`:              func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, Partitions: -1} },
+		`kafka.createTopics.replicationFactor: -1; expected 1 or more`:               func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, ReplicationFactor: -1} },
+		`kafka.createTopics.configs[0].name: missing; expected a topic setting`: func(c *Config) {
+			c.CreateTopics = CreateTopics{Enabled: true, Configs: []TopicConfig{{Value: "compact"}}}
+		},
+		`kafka.tls.enabled: false, but other settings of kafka.tls are given`:           func(c *Config) { c.TLS.CAFile = "ca.pem" },
+		`kafka.tls.certFile, kafka.tls.keyFile: only one is given`:                      func(c *Config) { c.TLS = TLS{Enabled: true, CertFile: "c.pem"} },
+		`kafka.sasl.mechanism: missing; expected plain, scram-sha-256 or scram-sha-512`: func(c *Config) { c.SASL.Username = "u" },
+		`kafka.sasl.mechanism: "gssapi"; expected plain`:                                func(c *Config) { c.SASL.Mechanism = "gssapi" },
+		`kafka.sasl.username: missing`:                                                  func(c *Config) { c.SASL = SASL{Mechanism: "plain", Password: "p"} },
+		`kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one`:            func(c *Config) { c.SASL = SASL{Mechanism: "plain", Username: "u"} },
+	} {
+		c := valid()
+		spoil(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestEveryMistakeIsReportedAtOnce(t *testing.T) {
+	err := Config{Compression: "x"}.Validate()
+	for _, field := range []string{"kafka.brokers:", "kafka.topic:", "kafka.compression:"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%v does not name %s", err, field)
+		}
+	}
+}
+
+func TestNoErrorHoldsThePassword(t *testing.T) {
+	const secret = "s3cr\x00et"
+	c := valid()
+	for _, s := range []SASL{
+		{Mechanism: "x", Username: "u", Password: secret}, {Mechanism: "plain", Password: secret},
+		{Mechanism: "scram-sha-256", Username: "u", Password: secret},
+	} {
+		c.SASL = s
+		_, err := New(c, slog.New(slog.DiscardHandler))
+		if err == nil || strings.Contains(err.Error(), "s3cr") {
+			t.Errorf("%+v", err)
+		}
+	}
+}
+
+func TestAPasswordFileIsReadAtStart(t *testing.T) {
+	c := valid()
+	c.SASL = SASL{Mechanism: "plain", Username: "u", PasswordFile: filepath.Join(t.TempDir(), "password")}
+	if _, err := New(c, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.sasl.passwordFile: ") {
+		t.Errorf("a missing file: %v", err)
+	}
+	if err := os.WriteFile(c.SASL.PasswordFile, []byte("p\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(c, slog.New(slog.DiscardHandler)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTopicNamesAreAlwaysLegal(t *testing.T) {
+	for value, want := range map[string]string{"web-1.eu_x": "web-1.eu_x", "system:node": "system_3Anode", "ä": "_C3_A4", "a/b": "a_2Fb"} {
+		if got := string(appendEscaped(nil, value)); got != want {
+			t.Errorf("%q becomes %q, want %q", value, got, want)
+		}
+	}
+}
+
+func TestATopicNameThatIsTooLongIsRejected(t *testing.T) {
+	_, brokers := fake(t)
+	s := open(t, Config{Brokers: brokers, Topic: "{name}"})
+	_, err := s.Lane(t.Context(), &event.Change{Name: strings.Repeat("x", 250)})
+	if err == nil || !strings.Contains(err.Error(), "longer than Kafka's limit of 249") {
+		t.Error(err)
+	}
+}
+
+func FuzzLaneNamesComeBack(f *testing.F) {
+	f.Add("k8s.core.pods/3of6")
+	f.Add("a/0of1")
+	f.Add("a/00of1")
+	f.Fuzz(func(t *testing.T, name string) {
+		topic, partition, err := parseLane(sinks.Lane(name))
+		if err == nil && (topic == "" || partition < 0) {
+			t.Errorf("%q: topic %q, partition %d", name, topic, partition)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package kafka
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+)
+
+// connections knows every open connection, so that Close can end those in use and wait until the library, which serves
+// each from a goroutine of its own, has let go of all of them.
+type connections struct {
+	dialer net.Dialer
+
+	mu     sync.Mutex
+	closed bool
+	open   map[*connection]struct{}
+	left   chan struct{} // after closed: closed when open is empty
+}
+
+// connection reports its end to the connections it belongs to.
+type connection struct {
+	net.Conn
+	owner *connections
+	once  sync.Once
+}
+
+func newConnections() *connections {
+	return &connections{open: map[*connection]struct{}{}, left: make(chan struct{})}
+}
+
+// dial opens a connection, or refuses when the sink is closed.
+func (cs *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	raw, err := cs.dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{Conn: raw, owner: cs}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.closed {
+		_ = raw.Close() // nothing was sent on it
+		return nil, net.ErrClosed
+	}
+	cs.open[c] = struct{}{}
+	return c, nil
+}
+
+func (c *connection) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(func() { c.owner.forget(c) })
+	return err
+}
+
+func (cs *connections) forget(c *connection) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	delete(cs.open, c)
+	if cs.closed && len(cs.open) == 0 {
+		close(cs.left)
+	}
+}
+
+// close fails what is in use and waits until the library has closed every connection, or for ctx.
+func (cs *connections) close(ctx context.Context) error {
+	cs.mu.Lock()
+	if !cs.closed {
+		cs.closed = true
+		if len(cs.open) == 0 {
+			close(cs.left)
+		}
+	}
+	for c := range cs.open {
+		_ = c.SetDeadline(time.Unix(1, 0)) // the past: reads and writes fail at once; a failure here means it is closed already
+	}
+	cs.mu.Unlock()
+	select {
+	case <-cs.left:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,56 @@
+// Package kafka delivers changes to Apache Kafka: in order, and without duplicates while the process lives, through lost
+// answers, broken connections and moving leaders.
+//
+// It uses kafka-go for connections, TLS, SASL and the coding of requests, and neither its Writer, which duplicates and
+// reorders when connections break, nor its metadata cache, which follows every topic there is. It never acknowledges a
+// change before all in-sync replicas have it (acks=all), never retries a part of a batch, and never keeps more than one
+// batch in flight per partition.
+//
+// # Lanes
+//
+// A lane is a topic-partition, named "topic/3of6": partition 3 of a topic that has 6. The topic follows from the
+// configured template, the partition from the Java client's murmur2 of the key, and the key is [event.Change.Key]. So
+// all changes of one object are in one partition, and in the one where Java's producers would put the key. The number of
+// partitions is in the name because objects change places with it. A topic that grows is used as it was until the next
+// start; a lane then gets another name, and no stored cursor is mistaken for its own.
+//
+// # Idempotence
+//
+// Each lane has a producer ID of its own and numbers its records (KIP-98). A batch is encoded once; when the network
+// fails or the answer is lost, the same bytes with the same numbers are sent until there is an answer. The leader of the
+// partition writes them once, however often they arrive, and refuses what arrives late. Which messages are in such a
+// batch outlives the call: the next Publish of the lane begins with them.
+//
+// When the numbering is lost, or when the caller comes back with other messages while a batch is in doubt, the lane
+// begins a new epoch (KIP-360), numbered from 0. From the first batch of the new epoch on the broker refuses everything
+// of the old one, so an old batch that is still under way somewhere cannot land behind newer ones. Producer IDs end with
+// the process: what was in flight when it died is sent again by the next one, and consumers drop it by its ID.
+//
+// # Records
+//
+// Key: group/resource/namespace/name. Value: the native JSON form of pkg/format. Timestamp: when the change was observed.
+// Headers: id, type, content-type, cluster, and resource as kubectl writes it ("deployments.apps").
+//
+// # Errors
+//
+// What the answer to a produce request means, by Kafka's error code:
+//
+//	0, 46                        written, now or by an earlier attempt: acknowledged
+//	10, 18                       too large: the batch is halved; a single record is a RejectedError with TooLarge
+//	87                           an invalid record in it: halved; a single record is a RejectedError
+//	2                            damaged on the way: the same bytes, three times in all; then as 87
+//	45, 59                       the broker does not know our numbers: new epoch, numbered from 0; twice in a row, then back-off
+//	47                           the broker knows a newer epoch: new producer ID, numbered from 0; likewise
+//	29, 31, 53, 58               no right to write, or not who we say: UnavailableError, the whole sink is held
+//	3, 5, 6, 7, 13, 19, 20, 56,  not settled: ask who leads the partition. Another broker: the same bytes to it at once.
+//	every other code, and every  A first failure of the network: the same bytes at once, as idle connections often prove
+//	failure of the network       dead. Else the error goes to the caller, whose next call sends the same bytes
+//
+// When no broker answers at all, that is an UnavailableError too. An unknown topic is created where that is configured;
+// else its changes are held by an ordinary error that says so.
+//
+// # Memory
+//
+// One encoder per processor holds the uncompressed records of one batch (batchBytes, or one larger record). Each lane
+// holds one compressed batch from the moment it is sent until it is settled.
+package kafka

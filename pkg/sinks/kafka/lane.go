@@ -1,0 +1,341 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+const (
+	// corruptTries is how often a batch that arrives damaged is sent before it is believed to be unwritable.
+	corruptTries = 3
+	// restamps is how often a batch is numbered anew in a row before the next try is left to the caller's back-off.
+	restamps = 2
+	noID     = -1
+)
+
+// lane is the writing end of one topic-partition: at most one batch in flight, numbered without gaps, so that the
+// broker itself drops what arrives twice or late (KIP-98). Not safe for concurrent use; the contract promises none.
+type lane struct {
+	sink      *Sink
+	topic     *topic
+	partition int32
+
+	next   stamp    // of the next batch; producer is noID until one is needed
+	flight *flight  // the batch that is sent and not settled; nil when there is none
+	ahead  []uint64 // offsets of messages that are written but were not in the batch of the call that learnt it
+
+	restamped int // times in a row that the flight was numbered anew
+
+	target int // bytes of uncompressed records to aim for
+	limit  int // a batch of this many bytes was refused as too large, so more records are not tried; MaxInt: unknown
+	most   int // records in the next batch at most; set while a refused batch is being halved
+}
+
+// flight is a batch on its way. Its bytes do not change while the library may still be sending them.
+type flight struct {
+	bytes    []byte // with the length prefix
+	offsets  []uint64
+	raw      int  // bytes before compression
+	doubtful bool // an attempt ended without saying whether it was written: only the same stamp is safe to send
+	shared   bool // an attempt ended without an answer: the library may still read bytes
+	damaged  int  // times the broker found it corrupt
+}
+
+func newLane(s *Sink, t *topic, partition int32) *lane {
+	return &lane{sink: s, topic: t, partition: partition, next: stamp{producer: noID},
+		target: s.config.BatchBytes, limit: math.MaxInt, most: math.MaxInt}
+}
+
+// publish is [sinks.Sink.Publish] for this lane.
+func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) {
+	n := l.credit(batch)
+	for n < len(batch) {
+		if err := ctx.Err(); err != nil {
+			return n, err
+		}
+		if err := l.load(ctx, batch[n:]); err != nil {
+			return n, err
+		}
+		again, err := l.deliver(ctx)
+		if err != nil {
+			return n, err
+		}
+		if !again {
+			n += l.settle(len(batch) - n)
+		}
+	}
+	return n, nil
+}
+
+// credit counts the messages at the head of batch that are written already.
+func (l *lane) credit(batch []sinks.Message) int {
+	n := common(l.ahead, batch)
+	if n < len(batch) {
+		l.ahead = nil
+	} else {
+		l.ahead = l.ahead[n:]
+	}
+	return n
+}
+
+// common returns how many of the offsets are at the head of batch.
+func common(offsets []uint64, batch []sinks.Message) int {
+	n := 0
+	for n < len(offsets) && n < len(batch) && offsets[n] == batch[n].Offset {
+		n++
+	}
+	return n
+}
+
+// load makes sure there is a batch to send: the unsettled one if the messages begin as it does, else a new one.
+func (l *lane) load(ctx context.Context, messages []sinks.Message) error {
+	if l.flight != nil {
+		if same := common(l.flight.offsets, messages); same == min(len(l.flight.offsets), len(messages)) {
+			return nil
+		}
+		// The caller came back with other messages, which the contract does not foresee. What is in doubt must not
+		// be written after what comes now.
+		l.abandon()
+	}
+	if l.next.producer == noID {
+		id, epoch, err := l.sink.producerID(ctx, l.topic.name)
+		if err != nil {
+			return err
+		}
+		l.next = stamp{producer: id, epoch: epoch}
+	}
+	f, err := l.encode(ctx, messages)
+	l.flight = f
+	return err
+}
+
+// encode makes a batch of as many messages as one may hold. One that is known to be refused is halved here, unless it
+// is a single record: that is for the broker to say.
+func (l *lane) encode(ctx context.Context, messages []sinks.Message) (*flight, error) {
+	e, err := l.sink.encoders.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer l.sink.encoders.give(e)
+	for {
+		b, count, err := e.encode(l.sink.buffers.take(), messages, l.target, l.most, l.next)
+		if err != nil {
+			return nil, err
+		}
+		f := &flight{bytes: b, raw: len(e.records), offsets: make([]uint64, count)}
+		if len(b)-lengthPrefix >= l.limit && count > 1 {
+			l.halve(f)
+			l.sink.buffers.give(b)
+			continue
+		}
+		for i := range f.offsets {
+			f.offsets[i] = messages[i].Offset
+		}
+		return f, nil
+	}
+}
+
+// halve makes the next batch half of f.
+func (l *lane) halve(f *flight) { l.most = len(f.offsets) / 2 }
+
+// deliver sends the flight until it is settled (again is false), taken apart (again is true), or better left to the
+// caller's back-off or judgement (err).
+func (l *lane) deliver(ctx context.Context) (again bool, err error) {
+	var try attempt
+	for {
+		err := l.send(ctx, &try)
+		switch v := judge(err); v {
+		case accepted:
+			l.sink.status.works(l.topic.name)
+			return false, nil
+		case tooLarge:
+			l.limit = min(l.limit, len(l.flight.bytes)-lengthPrefix)
+			return l.split(err, v)
+		case invalid:
+			return l.split(err, v)
+		case corrupt:
+			if l.flight.damaged++; l.flight.damaged >= corruptTries {
+				return l.split(err, v)
+			}
+		case resequenced, disowned:
+			if l.restamped++; l.restamped > restamps {
+				l.restamped = 0
+				return false, fmt.Errorf("%s: %w, also when numbered anew", l, err)
+			}
+			l.sink.log.Warn("kafka lost track of our sequence; records in doubt are written again, the stream may hold duplicates",
+				"topic", l.topic.name, "partition", l.partition, "error", err)
+			if again := l.restamp(v); again {
+				return true, nil
+			}
+		case unauthorized:
+			return false, l.sink.refused(l.topic.name, err)
+		case unsettled:
+			if err := l.reconsider(ctx, &try, err); err != nil {
+				return false, err
+			}
+		}
+	}
+}
+
+// attempt is what one deliver remembers between its tries.
+type attempt struct {
+	layout *layout
+	leader int32
+	broken bool // the network failed once
+}
+
+// send sends the flight once to the leader of the partition.
+func (l *lane) send(ctx context.Context, try *attempt) error {
+	if try.layout = l.topic.current.Load(); try.layout == nil {
+		return errNoLayout
+	}
+	if int(l.partition) >= len(try.layout.leaders) {
+		return errNoPartition
+	}
+	if try.leader = try.layout.leaders[l.partition]; try.leader < 0 {
+		return kafka.LeaderNotAvailable
+	}
+	err := l.sink.cluster.produce(ctx, try.leader, l.topic.name, l.partition, l.flight.bytes)
+	if !errors.Is(err, errNotRouted) {
+		l.flight.doubtful = l.flight.doubtful || judge(err) == unsettled
+		l.flight.shared = l.flight.shared || err != nil && !fromBroker(err)
+	}
+	return err
+}
+
+var (
+	errNoLayout    = errors.New("the topic was not looked up yet")
+	errNoPartition = errors.New("the partition does not exist (any more); restart the exporter to use the topic as it is now")
+)
+
+// reconsider decides, after an attempt that settled nothing, whether to send the same bytes at once (nil): when the
+// partition has another leader than the one that was asked, or when the connection may just have been a stale one.
+// Everything else waits for the caller's back-off.
+func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	now, err := l.sink.refresh(ctx, l.topic, try.layout)
+	if err != nil {
+		return err
+	}
+	moved := int(l.partition) < len(now.leaders) && now.leaders[l.partition] >= 0 &&
+		(try.layout == nil || int(l.partition) >= len(try.layout.leaders) || now.leaders[l.partition] != try.leader)
+	broken := !fromBroker(cause) && cause != errNoLayout && cause != errNoPartition
+	stale := broken && !try.broken
+	try.broken = try.broken || broken
+	if moved || stale {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", l, cause)
+}
+
+// split takes a refused batch apart: half of it comes next. A single record is rejected.
+func (l *lane) split(cause error, v verdict) (again bool, err error) {
+	f := l.flight
+	if len(f.offsets) > 1 {
+		l.halve(f)
+		l.abandon()
+		return true, nil
+	}
+	size := len(f.bytes) - lengthPrefix
+	l.most = math.MaxInt
+	l.abandon()
+	if v == tooLarge {
+		return false, &sinks.RejectedError{TooLarge: true, Err: cause,
+			Reason: fmt.Sprintf("a record of %d bytes (compressed) exceeds max.message.bytes of topic %q", size, l.topic.name)}
+	}
+	return false, &sinks.RejectedError{Err: cause, Reason: fmt.Sprintf("topic %q does not allow this record", l.topic.name)}
+}
+
+// abandon gives the flight up. If it could still be written, its numbers are not used again: a new epoch makes the
+// broker refuse it from then on.
+func (l *lane) abandon() {
+	f := l.flight
+	l.flight = nil
+	if f.doubtful {
+		l.advance()
+	}
+	l.release(f)
+}
+
+// advance begins a new epoch, which fences whatever was sent under the old one (KIP-360), or, when the epochs are used
+// up, sees to it that a new producer ID is asked for.
+func (l *lane) advance() {
+	if l.next.epoch == math.MaxInt16 {
+		l.next = stamp{producer: noID}
+		return
+	}
+	l.next = stamp{producer: l.next.producer, epoch: l.next.epoch + 1}
+}
+
+// restamp numbers the flight anew after the broker disagreed with its numbers. When that takes a new producer ID, the
+// flight is given up and again is true.
+func (l *lane) restamp(v verdict) (again bool) {
+	l.advance()
+	if v == disowned {
+		l.next = stamp{producer: noID}
+	}
+	f := l.flight
+	if l.next.producer == noID {
+		l.flight = nil
+		l.release(f)
+		return true
+	}
+	if f.shared { // the library may still read the old bytes
+		f.bytes, f.shared = bytes.Clone(f.bytes), false
+	}
+	restamp(f.bytes[lengthPrefix:], l.next)
+	f.doubtful = false
+	return false
+}
+
+// settle books the flight as written. It returns how many of its messages are among the room messages that the caller
+// asked about; the rest is credited to the next call.
+func (l *lane) settle(room int) int {
+	f := l.flight
+	l.flight = nil
+	count := len(f.offsets)
+	// Sequence numbers wrap to 0 after the largest int32.
+	l.next.sequence = int32((int64(l.next.sequence) + int64(count)) & math.MaxInt32)
+	l.restamped = 0
+	l.adapt(f)
+	if count > room {
+		l.ahead = f.offsets[room:]
+		count = room
+	}
+	l.release(f)
+	return count
+}
+
+// adapt aims the next batch: below the size that was refused, as large as configured otherwise.
+func (l *lane) adapt(f *flight) {
+	l.most = math.MaxInt
+	size := len(f.bytes) - lengthPrefix
+	if size >= l.limit { // the topic's limit was raised
+		l.limit = math.MaxInt
+	}
+	l.target = l.sink.config.BatchBytes
+	if l.limit != math.MaxInt {
+		// Expect the next records to compress as these did, and leave an eighth for when they do not.
+		l.target = min(l.target, int(float64(l.limit)*7/8*float64(f.raw)/float64(size)))
+	}
+}
+
+// release gives the flight's buffer back, unless the library may still be reading it.
+func (l *lane) release(f *flight) {
+	if !f.shared {
+		l.sink.buffers.give(f.bytes)
+	}
+}
+
+func (l *lane) String() string {
+	return fmt.Sprintf("topic %q partition %d", l.topic.name, l.partition)
+}

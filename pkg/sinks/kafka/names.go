@@ -1,0 +1,68 @@
+package kafka
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// longestTopic is Kafka's limit on the length of a topic name, in bytes (org.apache.kafka.common.internals.Topic).
+const longestTopic = 249
+
+// appendEscaped appends a placeholder's value in a form that is legal in a topic name. Almost every Kubernetes name is
+// legal as it is; a byte that is not becomes "_" and two upper-case hexadecimal digits. An underscore stays, so in
+// contrived cases two values meet in one topic, which costs nothing: records say what they are about.
+func appendEscaped(dst []byte, value string) []byte {
+	const hex = "0123456789ABCDEF"
+	for i := 0; i < len(value); i++ {
+		if b := value[i]; legalInTopic(b) {
+			dst = append(dst, b)
+		} else {
+			dst = append(dst, '_', hex[b>>4], hex[b&15])
+		}
+	}
+	return dst
+}
+
+func legalInTopic(b byte) bool {
+	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == '_' || b == '-'
+}
+
+// checkTopicName reports why Kafka would refuse a topic of that name.
+func checkTopicName(name []byte) error {
+	switch {
+	case len(name) == 0 || string(name) == "." || string(name) == "..":
+		return fmt.Errorf("Kafka does not allow the topic name %q", name)
+	case len(name) > longestTopic:
+		return fmt.Errorf("a topic name of %d bytes is longer than Kafka's limit of %d", len(name), longestTopic)
+	}
+	for _, b := range name {
+		if !legalInTopic(b) {
+			return fmt.Errorf("Kafka allows letters, digits and \".\", \"_\", \"-\" in a topic name, not %q", b)
+		}
+	}
+	return nil
+}
+
+// laneName names one partition of a topic. The partition count is part of it: with another count the same objects are
+// on other partitions, and a cursor stored for the old lane must not be taken for the new one.
+func laneName(topic string, partition int32, count int) sinks.Lane {
+	return sinks.Lane(topic + "/" + strconv.Itoa(int(partition)) + "of" + strconv.Itoa(count))
+}
+
+// parseLane is the inverse of laneName.
+func parseLane(name sinks.Lane) (topic string, partition int32, err error) {
+	topic, place, found := strings.Cut(string(name), "/")
+	first, second, of := strings.Cut(place, "of")
+	p, perr := strconv.ParseInt(first, 10, 32)
+	count, cerr := strconv.ParseInt(second, 10, 32)
+	if !found || !of || perr != nil || cerr != nil || p < 0 || p >= count || laneName(topic, int32(p), int(count)) != name {
+		return "", 0, fmt.Errorf("lane %q is not one of Kafka's; expected \"topic/PARTITIONofCOUNT\"", name)
+	}
+	if err := checkTopicName([]byte(topic)); err != nil {
+		return "", 0, fmt.Errorf("lane %q: %w", name, err)
+	}
+	return topic, int32(p), nil
+}

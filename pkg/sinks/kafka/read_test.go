@@ -1,0 +1,166 @@
+package kafka
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+)
+
+// patience bounds waits that end by a condition when all is well. It is never slept.
+const patience = 60 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake starts a fake cluster that verifies checksums, sizes and sequence numbers as Kafka does.
+func fake(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
+	t.Helper()
+	c, err := kfake.NewCluster(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c, c.ListenAddrs()
+}
+
+// open opens a sink that is closed at the end of the test.
+func open(t testing.TB, cfg Config) *Sink {
+	t.Helper()
+	s, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeSink(t, s) })
+	return s
+}
+
+func closeSink(t testing.TB, s *Sink) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+// ends returns the end of every partition of a topic; empty when there is no such topic.
+func ends(t testing.TB, brokers []string, topic string) map[int]int64 {
+	t.Helper()
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked []kafka.OffsetRequest
+	for _, p := range meta.Topics[0].Partitions {
+		asked = append(asked, kafka.LastOffsetOf(p.ID))
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	r, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: asked}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := map[int]int64{}
+	for _, p := range r.Topics[topic] {
+		if p.Error != nil {
+			t.Fatal(p.Error)
+		}
+		last[p.Partition] = p.LastOffset
+	}
+	return last
+}
+
+// read returns every record of a topic, in order within each partition, by a client that is not the sink's library.
+func read(t testing.TB, brokers []string, topic string) []*kgo.Record {
+	t.Helper()
+	last := ends(t, brokers, topic)
+	from := map[int32]kgo.Offset{}
+	missing := int64(0)
+	for partition, end := range last {
+		from[int32(partition)] = kgo.NewOffset().AtStart()
+		missing += end
+	}
+	if missing == 0 {
+		return nil
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var records []*kgo.Record
+	for int64(len(records)) < missing {
+		fetched := client.PollFetches(ctx)
+		if err := fetched.Err(); err != nil {
+			t.Fatalf("read %d of %d records of %s: %v", len(records), missing, topic, err)
+		}
+		records = append(records, fetched.Records()...)
+	}
+	return records
+}
+
+func header(r *kgo.Record, name string) string {
+	for _, h := range r.Headers {
+		if h.Key == name {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+func delivered(records []*kgo.Record) []sinktest.Delivered {
+	var ds []sinktest.Delivered
+	for _, r := range records {
+		ds = append(ds, sinktest.Delivered{ID: header(r, "id"), Key: string(r.Key), Value: r.Value})
+	}
+	return ds
+}
+
+// pod is version v of the pod of that name.
+func pod(name string, v int) *event.Change {
+	return &event.Change{
+		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "test", Namespace: "default", Name: name, UID: "uid-" + name,
+		Resource:        event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
+		ResourceVersion: itoa(v), ObservedAt: time.UnixMilli(1_760_000_000_000 + int64(v)).UTC(),
+		After: []byte(`{"kind":"Pod","v":` + itoa(v) + `}`),
+	}
+}
+
+// pods are versions from to (exclusive) of one pod, with their version as offset.
+func pods(name string, from, to int) []sinks.Message {
+	var ms []sinks.Message
+	for v := from; v < to; v++ {
+		ms = append(ms, sinks.Message{Offset: uint64(v), Change: pod(name, v)})
+	}
+	return ms
+}
+
+// wantVersions fails the test unless the records are versions from to (exclusive) in order, each once.
+func wantVersions(t testing.TB, records []*kgo.Record, from, to int) {
+	t.Helper()
+	if len(records) != to-from {
+		t.Errorf("%d records, want %d", len(records), to-from)
+	}
+	for i, r := range records {
+		if id := pod("a", from+i).ID(); header(r, "id") != id {
+			t.Fatalf("record %d is %s, want %s", i, header(r, "id"), id)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// concurrency is how many lanes are worth publishing at the same time: each waits for a round trip to its broker, and
+// beyond some dozen the brokers, not the waiting, set the rate.
+const concurrency = 64
+
+// Sink writes changes to Kafka. See the package's documentation for how, and [sinks.Sink] for the contract.
+type Sink struct {
+	config   Config
+	log      *slog.Logger
+	template *sinks.Template
+	cluster  *cluster
+	status   *status
+	encoders encoders
+	buffers  buffers
+
+	// Of Lane, which is called from one goroutine.
+	scratch []byte
+	routes  map[string][]sinks.Lane // by topic; the lanes of its partitions
+
+	mu     sync.RWMutex
+	topics map[string]*topic
+	lanes  map[sinks.Lane]*lane
+}
+
+var _ sinks.Sink = (*Sink)(nil)
+
+// New returns a sink for cfg. It checks cfg and reads the files it names; it opens no connection, so a cluster that is
+// away shows at the first call, as an [sinks.UnavailableError]. The caller closes the sink.
+func New(cfg Config, log *slog.Logger) (*Sink, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	template, err := sinks.ParseTemplate(cfg.Topic)
+	if err != nil {
+		return nil, fmt.Errorf("kafka.topic: %w", err)
+	}
+	cluster, err := newCluster(cfg)
+	if err != nil {
+		return nil, err
+	}
+	encoders, err := newEncoders(codecs[cfg.Compression], runtime.GOMAXPROCS(0))
+	if err != nil {
+		return nil, err
+	}
+	return &Sink{
+		config: cfg, log: log, template: template, cluster: cluster, status: newStatus(log), encoders: encoders,
+		routes: map[string][]sinks.Lane{}, topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{},
+	}, nil
+}
+
+// Concurrency is how many lanes the caller should publish at the same time.
+func (s *Sink) Concurrency() int { return concurrency }
+
+// Status says whether the sink delivers and, if not, why. It does not block.
+func (s *Sink) Status() Status { return s.status.status() }
+
+// Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key.
+// The number of partitions is asked for once per topic and kept while the process lives, so that an object never
+// changes its lane under way; partitions that are added later are used from the next start on.
+func (s *Sink) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
+	s.scratch = s.template.Append(s.scratch[:0], c, appendEscaped)
+	lanes, known := s.routes[string(s.scratch)]
+	if !known {
+		var err error
+		if lanes, err = s.discover(ctx, string(s.scratch)); err != nil {
+			return "", err
+		}
+		s.routes[string(s.scratch)] = lanes
+	}
+	s.scratch = c.AppendKey(s.scratch[:0])
+	return lanes[partitionOf(s.scratch, len(lanes))], nil
+}
+
+// discover returns the lanes of a topic that Lane meets for the first time.
+func (s *Sink) discover(ctx context.Context, name string) ([]sinks.Lane, error) {
+	if err := checkTopicName([]byte(name)); err != nil {
+		return nil, &sinks.RejectedError{Reason: "no topic for this change", Err: err}
+	}
+	t := s.topic(name)
+	layout := t.current.Load()
+	if layout == nil {
+		var err error
+		if layout, err = s.refresh(ctx, t, nil); err != nil {
+			return nil, err
+		}
+	}
+	lanes := make([]sinks.Lane, len(layout.leaders))
+	for i := range lanes {
+		lanes[i] = laneName(name, int32(i), len(lanes))
+	}
+	return lanes, nil
+}
+
+// Publish writes a batch to the partition that lane names. See [sinks.Sink].
+func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
+	l, err := s.lane(name)
+	if err != nil {
+		return 0, err
+	}
+	return l.publish(ctx, batch)
+}
+
+// Close ends all connections, within ctx.
+func (s *Sink) Close(ctx context.Context) error {
+	if err := s.cluster.close(ctx); err != nil {
+		return fmt.Errorf("closing connections to Kafka: %w", err)
+	}
+	return nil
+}
+
+func (s *Sink) lane(name sinks.Lane) (*lane, error) {
+	s.mu.RLock()
+	l := s.lanes[name]
+	s.mu.RUnlock()
+	if l != nil {
+		return l, nil
+	}
+	topicName, partition, err := parseLane(name)
+	if err != nil {
+		return nil, err
+	}
+	t := s.topic(topicName)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l = s.lanes[name]; l == nil {
+		l = newLane(s, t, partition)
+		s.lanes[name] = l
+	}
+	return l, nil
+}
+
+func (s *Sink) topic(name string) *topic {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[name]
+	if t == nil {
+		t = newTopic(name)
+		s.topics[name] = t
+	}
+	return t
+}
+
+// producerID asks for a producer ID for a lane of the topic. Every lane has its own: when a broker loses track of one
+// partition, giving that lane a new epoch disturbs no other.
+func (s *Sink) producerID(ctx context.Context, topic string) (int64, int16, error) {
+	var (
+		id    int64
+		epoch int16
+		err   error
+	)
+	for range 2 { // the first failure is often just a stale connection
+		id, epoch, err = s.cluster.producerID(ctx)
+		if err == nil || fromBroker(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	return id, epoch, s.explain(ctx, topic, err)
+}

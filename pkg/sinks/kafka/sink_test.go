@@ -1,0 +1,458 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+const topicA = "k8s.core.pods"
+
+// one opens a sink on a fake cluster with one partition, and returns the lane of the pods of the tests.
+func one(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
+	t.Helper()
+	c, brokers := fake(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)
+	s := open(t, Config{Brokers: brokers, Topic: "k8s.{group}.{resource}"})
+	return c, brokers, s, laneOf(t, s, pod("a", 1))
+}
+
+func laneOf(t testing.TB, s *Sink, c *event.Change) sinks.Lane {
+	t.Helper()
+	lane, err := s.Lane(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lane
+}
+
+// publish fails the test unless the whole batch is accepted by one call.
+func publish(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
+	t.Helper()
+	if n, err := s.Publish(t.Context(), lane, batch); n != len(batch) || err != nil {
+		t.Fatalf("published %d of %d: %v", n, len(batch), err)
+	}
+}
+
+// insist publishes as delivery does: again from the first message that is not accepted, until all are.
+func insist(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	pause := time.NewTicker(10 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		n, err := s.Publish(ctx, lane, batch)
+		if batch = batch[n:]; err == nil {
+			return
+		}
+		var rejected *sinks.RejectedError
+		if ctx.Err() != nil || errors.As(err, &rejected) {
+			t.Fatalf("%d messages are left: %v", len(batch), err)
+		}
+		<-pause.C
+	}
+}
+
+func produceFault(err *kerr.Error) kfake.Fault {
+	return kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err}
+}
+
+func TestContractOnAFakeCluster(t *testing.T) {
+	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
+		t.Run(compression, func(t *testing.T) {
+			_, brokers := fake(t, kfake.NumBrokers(3))
+			conformance(t, brokers, Config{
+				Brokers: brokers, Topic: "k8s.{resource}", Compression: compression,
+				CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1},
+			})
+		})
+	}
+}
+
+func conformance(t *testing.T, brokers []string, cfg Config) {
+	sinktest.Run(t, sinktest.Harness{
+		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
+		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers)) },
+		Key:        (*event.Change).Key,
+		ExactRetry: true,
+	})
+}
+
+func TestARecordIsWhatConsumersAreTold(t *testing.T) {
+	_, brokers, s, lane := one(t)
+	c := pod("a", 7)
+	c.Resource.Group = "apps"
+	publish(t, s, lane, []sinks.Message{{Offset: 7, Change: c}})
+	got := read(t, brokers, topicA)[0]
+	if string(got.Key) != "apps/pods/default/a" {
+		t.Errorf("key %q", got.Key)
+	}
+	if !got.Timestamp.Equal(c.ObservedAt) {
+		t.Errorf("timestamp %v, want %v", got.Timestamp, c.ObservedAt)
+	}
+	for name, want := range map[string]string{"id": "test/uid-a/7/updated", "type": "updated", "content-type": "application/json", "cluster": "test", "resource": "pods.apps"} {
+		if value := header(got, name); value != want {
+			t.Errorf("header %s is %q, want %q", name, value, want)
+		}
+	}
+}
+
+func TestALostAnswerCausesNoDuplicate(t *testing.T) {
+	for _, lost := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend} { // both are applied by kfake
+		c, brokers, s, lane := one(t)
+		publish(t, s, lane, pods("a", 1, 3))
+		c.Fault(produceFault(lost))
+		if n, err := s.Publish(t.Context(), lane, pods("a", 3, 9)); n != 0 || err == nil {
+			t.Fatalf("%v: published %d: %v", lost.Message, n, err)
+		}
+		publish(t, s, lane, pods("a", 3, 12))
+		wantVersions(t, read(t, brokers, topicA), 1, 12)
+	}
+}
+
+func TestAShorterBatchAfterALostAnswerCausesNoDuplicate(t *testing.T) {
+	c, brokers, s, lane := one(t)
+	c.Fault(produceFault(kerr.RequestTimedOut))
+	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 9)); n != 0 || err == nil {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	publish(t, s, lane, pods("a", 1, 3))
+	publish(t, s, lane, pods("a", 3, 4))
+	publish(t, s, lane, pods("a", 4, 20))
+	wantVersions(t, read(t, brokers, topicA), 1, 20)
+}
+
+func TestWhatIsInDoubtIsNeverWrittenAfterOtherMessages(t *testing.T) {
+	c, brokers, s, lane := one(t)
+	publish(t, s, lane, pods("a", 1, 2))
+	c.Fault(produceFault(kerr.NotEnoughReplicas))
+	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 4)); n != 0 || err == nil {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	before := s.lanes[lane].next
+	publish(t, s, lane, pods("a", 3, 5))
+	if now := s.lanes[lane].next; now.producer != before.producer || now.epoch != before.epoch+1 || now.sequence != 2 {
+		t.Errorf("stamp %+v after %+v; want the next epoch, which fences the batch in doubt", now, before)
+	}
+	records := read(t, brokers, topicA)
+	if len(records) != 3 || header(records[1], "id") != pod("a", 3).ID() {
+		t.Errorf("%d records, want versions 1, 3, 4", len(records))
+	}
+}
+
+func TestAMovedLeaderIsFollowedWithinOneCall(t *testing.T) {
+	c, brokers, s, lane := one(t)
+	publish(t, s, lane, pods("a", 1, 3))
+	for v := 3; v < 9; v++ {
+		if err := c.MoveTopicPartition(topicA, 0, 1-c.LeaderFor(topicA, 0)); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, s, lane, pods("a", v, v+1))
+	}
+	wantVersions(t, read(t, brokers, topicA), 1, 9)
+}
+
+func TestAPassingErrorIsLeftToTheCallersBackOff(t *testing.T) {
+	for _, passing := range []*kerr.Error{kerr.LeaderNotAvailable, kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.NetworkException, kerr.NotEnoughReplicas, kerr.KafkaStorageError, kerr.UnknownServerError, kerr.PolicyViolation} {
+		c, brokers, s, lane := one(t)
+		c.Fault(produceFault(passing))
+		n, err := s.Publish(t.Context(), lane, pods("a", 1, 4))
+		var rejected *sinks.RejectedError
+		var unavailable *sinks.UnavailableError
+		if n != 0 || err == nil || errors.As(err, &rejected) || errors.As(err, &unavailable) {
+			t.Errorf("%v: published %d: %v; want a plain error", passing.Message, n, err)
+		}
+		publish(t, s, lane, pods("a", 1, 4))
+		wantVersions(t, read(t, brokers, topicA), 1, 4)
+	}
+}
+
+func TestABatchThatIsTooLargeIsHalvedAndOnlyTheLargeRecordRejected(t *testing.T) {
+	const limit = 20_000
+	_, brokers, s, lane := one(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
+	messages := pods("a", 1, 400)
+	large := *messages[200].Change
+	large.After = []byte(`{"x":"` + random(2*limit) + `"}`)
+	messages[200].Change = &large
+	n, err := s.Publish(t.Context(), lane, messages)
+	var rejected *sinks.RejectedError
+	if n != 200 || !errors.As(err, &rejected) || !rejected.TooLarge {
+		t.Fatalf("published %d: %v; want 200 and a rejection of the large one", n, err)
+	}
+	publish(t, s, lane, messages[201:])
+	records := read(t, brokers, topicA)
+	wantVersions(t, records[:200], 1, 201)
+	wantVersions(t, records[200:], 202, 400)
+}
+
+func TestALearntLimitIsNotTriedAgain(t *testing.T) {
+	c, _, s, lane := one(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": "5000"}))
+	publish(t, s, lane, pods("a", 1, 2000))
+	refused := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, Count: -1, When: func(r kmsg.Request) bool {
+		return len(r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records) > 5000
+	}})
+	publish(t, s, lane, pods("a", 2000, 6000))
+	if hits := refused.Hits(); hits != 0 {
+		t.Errorf("%d batches above the limit were sent again", hits)
+	}
+}
+
+func TestAnInvalidRecordIsFoundAndRejectedAlone(t *testing.T) {
+	for _, refusal := range []*kerr.Error{kerr.InvalidRecord, kerr.CorruptMessage} {
+		c, brokers, s, lane := one(t)
+		bad := pod("a", 7).ID()
+		f := produceFault(refusal)
+		f.Count = -1
+		f.When = func(r kmsg.Request) bool { return holds(t, r, bad) }
+		fault := c.Fault(f)
+		messages := pods("a", 1, 17)
+		n, err := s.Publish(t.Context(), lane, messages)
+		var rejected *sinks.RejectedError
+		if n != 6 || !errors.As(err, &rejected) || rejected.TooLarge {
+			t.Fatalf("%v: published %d: %v; want 6 and a rejection", refusal.Message, n, err)
+		}
+		publish(t, s, lane, messages[7:])
+		fault.Remove()
+		records := read(t, brokers, topicA)
+		wantVersions(t, records[:6], 1, 7)
+		wantVersions(t, records[6:], 8, 17)
+	}
+}
+
+func TestDamageOnTheWayIsRepairedByTheSameBytes(t *testing.T) {
+	c, brokers, s, lane := one(t)
+	f := produceFault(kerr.CorruptMessage)
+	f.Count = corruptTries - 1
+	c.Fault(f)
+	publish(t, s, lane, pods("a", 1, 5))
+	wantVersions(t, read(t, brokers, topicA), 1, 5)
+}
+
+func TestALostSequenceIsNumberedAnewFromTheFirstNotAcknowledged(t *testing.T) {
+	for _, lost := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch} {
+		c, brokers, s, lane := one(t)
+		publish(t, s, lane, pods("a", 1, 5))
+		before := s.lanes[lane].next
+		c.Fault(produceFault(lost))
+		publish(t, s, lane, pods("a", 5, 9))
+		now := s.lanes[lane].next
+		if now.sequence != 4 || now.producer == before.producer && now.epoch == before.epoch {
+			t.Errorf("%v: stamp %+v after %+v", lost.Message, now, before)
+		}
+		publish(t, s, lane, pods("a", 9, 12))
+		wantVersions(t, read(t, brokers, topicA), 1, 12)
+	}
+}
+
+func TestASequenceThatStaysLostIsLeftToTheCallersBackOff(t *testing.T) {
+	for _, lost := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.InvalidProducerEpoch} {
+		c, brokers, s, lane := one(t)
+		f := produceFault(lost)
+		f.Count = -1
+		fault := c.Fault(f)
+		if n, err := s.Publish(t.Context(), lane, pods("a", 1, 5)); n != 0 || err == nil {
+			t.Fatalf("%v: published %d: %v", lost.Message, n, err)
+		}
+		fault.Remove()
+		publish(t, s, lane, pods("a", 1, 5))
+		wantVersions(t, read(t, brokers, topicA), 1, 5)
+	}
+}
+
+func TestEpochsRunOutIntoANewProducerID(t *testing.T) {
+	c, brokers, s, lane := one(t)
+	publish(t, s, lane, pods("a", 1, 3))
+	id := s.lanes[lane].next.producer
+	s.lanes[lane].next = stamp{producer: id, epoch: 1<<15 - 1}
+	c.Fault(produceFault(kerr.OutOfOrderSequenceNumber))
+	publish(t, s, lane, pods("a", 3, 6))
+	if now := s.lanes[lane].next; now.producer == id || now.epoch != 0 || now.sequence != 3 {
+		t.Errorf("stamp %+v; want a new producer", now)
+	}
+	wantVersions(t, read(t, brokers, topicA), 1, 6)
+}
+
+func TestSequencesWrapAsTheJavaClientsDo(t *testing.T) {
+	l := &lane{sink: &Sink{config: Config{BatchBytes: 1000}}, next: stamp{sequence: 1<<31 - 3}}
+	l.flight = &flight{offsets: make([]uint64, 5), bytes: make([]byte, 100)}
+	l.settle(5)
+	if l.next.sequence != 2 {
+		t.Errorf("sequence %d, want 2", l.next.sequence)
+	}
+}
+
+func TestMissingRightsHoldTheSinkAndSayWhatToGrant(t *testing.T) {
+	for refusal, remedy := range map[*kerr.Error]string{
+		kerr.TopicAuthorizationFailed:   "grant WRITE",
+		kerr.ClusterAuthorizationFailed: "IDEMPOTENT_WRITE",
+		kerr.SaslAuthenticationFailed:   "kafka.sasl",
+	} {
+		c, brokers, s, lane := one(t)
+		c.Fault(produceFault(refusal))
+		n, err := s.Publish(t.Context(), lane, pods("a", 1, 3))
+		var unavailable *sinks.UnavailableError
+		if n != 0 || !errors.As(err, &unavailable) || !strings.Contains(err.Error(), remedy) {
+			t.Errorf("%v: published %d: %v", refusal.Message, n, err)
+		}
+		if st := s.Status(); st.State != Unavailable || !strings.Contains(st.Reason, remedy) {
+			t.Errorf("%v: status %+v", refusal.Message, st)
+		}
+		publish(t, s, lane, pods("a", 1, 3))
+		if st := s.Status(); st != (Status{State: Ready}) {
+			t.Errorf("%v: status %+v after it delivered", refusal.Message, st)
+		}
+		wantVersions(t, read(t, brokers, topicA), 1, 3)
+	}
+}
+
+func TestProducerIDsNeedNoTransactionCoordinator(t *testing.T) {
+	c, _, s, lane := one(t)
+	asked := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.FindCoordinator}, Observe: true, Count: -1, TopLevel: true})
+	publish(t, s, lane, pods("a", 1, 2))
+	if hits := asked.Hits(); hits != 0 {
+		t.Errorf("%d requests for a coordinator", hits)
+	}
+}
+
+func TestAnUnknownTopicNamesTheRemedy(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1))
+	s := open(t, Config{Brokers: brokers, Topic: "nowhere"})
+	_, err := s.Lane(t.Context(), pod("a", 1))
+	var unavailable *sinks.UnavailableError
+	if err == nil || errors.As(err, &unavailable) || !strings.Contains(err.Error(), `topic "nowhere" does not exist: create it, or set kafka.createTopics.enabled`) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTopicsAreCreatedAsAskedAndAnExistingOneIsTaken(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(3, "seen.nodes"))
+	cfg := Config{Brokers: brokers, Topic: "seen.{resource}", CreateTopics: CreateTopics{
+		Enabled: true, Partitions: 5, ReplicationFactor: 1, Configs: []TopicConfig{{"cleanup.policy", "compact"}},
+	}}
+	first, second := open(t, cfg), open(t, cfg)
+	node := pod("a", 1)
+	node.Resource.Resource = "nodes"
+	for _, s := range []*Sink{first, second} {
+		if lane := laneOf(t, s, pod("a", 1)); !strings.HasSuffix(string(lane), "of5") {
+			t.Errorf("lane %s, want one of 5", lane)
+		}
+		if lane := laneOf(t, s, node); !strings.HasSuffix(string(lane), "of3") {
+			t.Errorf("lane %s, want one of 3", lane)
+		}
+	}
+}
+
+func TestATopicDeletedUnderWayIsCreatedAgain(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1))
+	s := open(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1, ReplicationFactor: 1}})
+	lane := laneOf(t, s, pod("a", 1))
+	publish(t, s, lane, pods("a", 1, 5))
+	deleteTopic(t, brokers, topicA)
+	insist(t, s, lane, pods("a", 5, 9))
+	wantVersions(t, read(t, brokers, topicA), 5, 9)
+}
+
+func TestNoBrokerIsUnavailableAndSaidOnce(t *testing.T) {
+	log := &lines{}
+	s, err := New(Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA}, log.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeSink(t, s)
+	if st := s.Status(); st.State != Connecting {
+		t.Errorf("status %+v before any call", st)
+	}
+	for range 5 {
+		_, err := s.Lane(t.Context(), pod("a", 1))
+		n, perr := s.Publish(t.Context(), topicA+"/0of1", pods("a", 1, 3))
+		var unavailable *sinks.UnavailableError
+		if !errors.As(err, &unavailable) || !errors.As(perr, &unavailable) || n != 0 || !strings.Contains(err.Error(), "no broker of 127.0.0.1:1 answers") {
+			t.Fatalf("lane: %v; publish: %d, %v", err, n, perr)
+		}
+	}
+	if got := log.count(); got != 1 {
+		t.Errorf("%d log lines, want 1", got)
+	}
+}
+
+func TestACancelledCallEndsSoonAndIsTakenUpAgain(t *testing.T) {
+	c, brokers, s, lane := one(t)
+	publish(t, s, lane, pods("a", 1, 2))
+	ctx, cancel := context.WithCancel(t.Context())
+	wake := make(chan struct{})
+	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cancel()
+		c.SleepControl(func() { <-wake })
+		return nil, nil, false
+	})
+	n, err := s.Publish(ctx, lane, pods("a", 2, 6))
+	if n != 0 || !errors.Is(err, context.Canceled) {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	close(wake)
+	insist(t, s, lane, pods("a", 2, 9))
+	wantVersions(t, read(t, brokers, topicA), 1, 9)
+}
+
+func TestAnUnknownLaneIsAnError(t *testing.T) {
+	_, _, s, _ := one(t)
+	for _, name := range []sinks.Lane{"", "a", "a/b", "a/1of", "a/of3", "a/3of3", "a/-1of3", "a/01of3", "a b/0of1"} {
+		if n, err := s.Publish(t.Context(), name, pods("a", 1, 2)); n != 0 || err == nil {
+			t.Errorf("%q: published %d: %v", name, n, err)
+		}
+	}
+}
+
+func TestATopicThatShrankNamesTheRemedy(t *testing.T) {
+	_, _, s, _ := one(t)
+	n, err := s.Publish(t.Context(), topicA+"/4of6", pods("a", 1, 2))
+	if n != 0 || err == nil || !strings.Contains(err.Error(), "restart the exporter") {
+		t.Errorf("published %d: %v", n, err)
+	}
+}
+
+func TestObjectsKeepTheirLaneWhenATopicGrows(t *testing.T) {
+	_, brokers, s, lane := one(t)
+	publish(t, s, lane, pods("a", 1, 3))
+	grow := &lines{}
+	addPartitions(t, brokers, topicA, 8)
+	for i := range 20 {
+		if got := laneOf(t, s, pod("a"+itoa(i), 1)); got != lane {
+			t.Errorf("lane %s, want %s", got, lane)
+		}
+	}
+	publish(t, s, lane, pods("a", 3, 5))
+	after, err := New(s.config, grow.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeSink(t, after)
+	if got := laneOf(t, after, pod("a", 1)); !strings.HasSuffix(string(got), "of8") {
+		t.Errorf("lane %s after a restart, want one of 8", got)
+	}
+}
+
+func TestLaneAllocatesNothingOnceATopicIsKnown(t *testing.T) {
+	_, _, s, _ := one(t)
+	c, ctx := pod("a", 1), t.Context()
+	if got := testing.AllocsPerRun(100, func() {
+		if _, err := s.Lane(ctx, c); err != nil {
+			t.Error(err)
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}

@@ -1,0 +1,135 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// topic knows who leads the partitions of one topic. It is safe for concurrent use.
+type topic struct {
+	name    string
+	asking  chan struct{} // holds one token; who has it may ask the cluster
+	current atomic.Pointer[layout]
+}
+
+// layout is one answer about a topic. It is never changed.
+type layout struct {
+	leaders []int32 // by partition; -1 where there is none
+}
+
+func newTopic(name string) *topic {
+	t := &topic{name: name, asking: make(chan struct{}, 1)}
+	t.asking <- struct{}{}
+	return t
+}
+
+// refresh asks the cluster about the topic, unless someone did since the caller read seen (nil: never). So lanes that
+// fail together ask once.
+func (s *Sink) refresh(ctx context.Context, t *topic, seen *layout) (*layout, error) {
+	select {
+	case <-t.asking:
+		defer func() { t.asking <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if now := t.current.Load(); now != seen {
+		return now, nil
+	}
+	leaders, err := s.find(ctx, t.name)
+	if err != nil {
+		return nil, err
+	}
+	now := &layout{leaders}
+	t.current.Store(now)
+	return now, nil
+}
+
+// find describes a topic, and creates it first where that is asked for.
+func (s *Sink) find(ctx context.Context, name string) ([]int32, error) {
+	leaders, controller, err := s.describe(ctx, name)
+	if !errors.Is(err, kafka.UnknownTopicOrPartition) {
+		return leaders, s.explain(ctx, name, err)
+	}
+	if !s.config.CreateTopics.Enabled {
+		return nil, fmt.Errorf("topic %q does not exist: create it, or set kafka.createTopics.enabled: %w", name, err)
+	}
+	if err := s.cluster.create(ctx, controller, name, s.config.CreateTopics); err != nil {
+		if judge(err) == unauthorized || !fromBroker(err) {
+			return nil, s.explain(ctx, name, err)
+		}
+		return nil, fmt.Errorf("creating topic %q: %w; create it by hand, or correct kafka.createTopics", name, err)
+	}
+	s.log.Info("topic created", "topic", name)
+	return s.awaitCreated(ctx, name)
+}
+
+// awaitCreated waits until the brokers have heard of a topic that was just created; some seconds at most.
+func (s *Sink) awaitCreated(ctx context.Context, name string) ([]int32, error) {
+	const pause, tries = 50 * time.Millisecond, 40
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for try := 1; ; try++ {
+		leaders, _, err := s.describe(ctx, name)
+		pending := errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, kafka.LeaderNotAvailable)
+		if !pending || try == tries {
+			return leaders, s.explain(ctx, name, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// describe asks twice when the network fails: the first failure is often just a connection that a broker closed while
+// it was idle.
+func (s *Sink) describe(ctx context.Context, name string) (leaders []int32, controller int32, err error) {
+	for range 2 {
+		leaders, controller, err = s.cluster.describe(ctx, name)
+		if err == nil || fromBroker(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	if err == nil && len(leaders) == 0 {
+		err = kafka.LeaderNotAvailable
+	}
+	return leaders, controller, err
+}
+
+// explain turns what went wrong with any request but produce into the contract's errors, and notes it.
+func (s *Sink) explain(ctx context.Context, topic string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case judge(err) == unauthorized:
+		return s.refused(topic, err)
+	case fromBroker(err):
+		return fmt.Errorf("topic %q: %w", topic, err)
+	}
+	reason := fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", s.cluster.brokers)
+	s.status.fails("", reason, err)
+	return &sinks.UnavailableError{Reason: reason, Err: err}
+}
+
+// refused holds the sink back: Kafka does not let us in, or not write to a topic, until someone changes that.
+func (s *Sink) refused(topic string, err error) error {
+	scope, reason := topic, fmt.Sprintf("Kafka refuses to let us write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics)", topic)
+	switch {
+	case errors.Is(err, kafka.SASLAuthenticationFailed):
+		scope, reason = "", "Kafka refuses the credentials: check kafka.sasl"
+	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
+		scope, reason = "", "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
+	}
+	s.status.fails(scope, reason, err)
+	return &sinks.UnavailableError{Reason: reason, Err: err}
+}
