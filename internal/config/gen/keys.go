@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 )
 
 // key is one key of the file.
@@ -92,11 +91,9 @@ func (c comments) describe(k *key, v reflect.Value, single bool) (err error) {
 // initial returns a struct of type t with its defaults, where it says them.
 func initial(t reflect.Type) reflect.Value {
 	p := reflect.New(t)
-	switch v := p.Interface().(type) {
-	case *nats.Config:
-		v.SetDefaults()
-	default:
-		config.Preset(v)
+	config.Preset(p.Interface())
+	if d, ok := p.Interface().(interface{ SetDefaults() }); ok {
+		d.SetDefaults()
 	}
 	return p.Elem()
 }

@@ -1,0 +1,200 @@
+package deploy_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// cluster is a real API server and its admin.
+type cluster struct {
+	*controlplane.ControlPlane
+	client *http.Client
+}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	require.Integration(t)
+	c, err := controlplane.Start(t.Context(), controlplane.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	pem, err := os.ReadFile(c.CAFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &cluster{c, &http.Client{Transport: transport}}
+}
+
+// answer is what the API server said.
+type answer struct {
+	code     int
+	warnings []string
+	body     []byte
+}
+
+// call makes a request as the admin, who acts for the user as if that is not empty.
+func (c *cluster) call(t *testing.T, as, method, path, mediaType string, body []byte) answer {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, c.URL()+path, strings.NewReader(string(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+c.AdminToken())
+	request.Header.Set("Content-Type", mediaType)
+	request.Header.Set("Accept", "application/json")
+	if as != "" {
+		request.Header.Set("Impersonate-User", as)
+		for _, group := range []string{"system:serviceaccounts", "system:serviceaccounts:kubecdc", "system:authenticated"} {
+			request.Header.Add("Impersonate-Group", group)
+		}
+	}
+	response, err := c.client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{response.StatusCode, response.Header.Values("Warning"), text}
+}
+
+// paths says where objects of a kind are written.
+var paths = map[string]string{
+	"Namespace":          "/api/v1/namespaces/",
+	"ServiceAccount":     "/api/v1/namespaces/kubecdc/serviceaccounts/",
+	"ConfigMap":          "/api/v1/namespaces/kubecdc/configmaps/",
+	"Service":            "/api/v1/namespaces/kubecdc/services/",
+	"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles/",
+	"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/",
+	"StatefulSet":        "/apis/apps/v1/namespaces/kubecdc/statefulsets/",
+}
+
+// applyAll applies the base as "kubectl apply --server-side" does, with unknown fields refused.
+func (c *cluster) applyAll(t *testing.T) {
+	t.Helper()
+	for _, m := range manifests(t) {
+		path, ok := paths[m.Kind]
+		if !ok {
+			t.Fatalf("%s: this test does not know where a %s goes", m.file, m.Kind)
+		}
+		if strings.Contains(path, "/namespaces/kubecdc/") != (m.Meta.Namespace == "kubecdc") {
+			t.Errorf("%s: namespace %q", m.file, m.Meta.Namespace)
+		}
+		a := c.call(t, "", http.MethodPatch, path+m.Meta.Name+"?fieldManager=deploy-test&fieldValidation=Strict", "application/apply-patch+yaml", m.text)
+		if a.code != http.StatusOK && a.code != http.StatusCreated {
+			t.Errorf("%s: %d %s", m.file, a.code, a.body)
+		}
+		for _, warning := range a.warnings {
+			t.Errorf("%s: the API server warns: %s", m.file, warning)
+		}
+	}
+}
+
+// exporter is the service account the Pod runs as.
+const exporter = "system:serviceaccount:kubecdc:exporter"
+
+// The cluster is started once for all promises about it.
+func TestTheBaseOnARealAPIServer(t *testing.T) {
+	c := startCluster(t)
+	c.applyAll(t)
+	t.Run("TheAccountMayDoWhatIsSelectedAndNothingElse", c.checkRights)
+	t.Run("RequestsOfTheAccountAreJudgedSo", c.checkRequests)
+	t.Run("ThePodKeepsTheRestrictedPodSecurityStandard", c.checkPod)
+}
+
+// checkRights asks the API server for all rights of the account, and takes off those that every account has.
+func (c *cluster) checkRights(t *testing.T) {
+	ask := func(user string) []string {
+		a := c.call(t, user, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", "application/json",
+			[]byte(`{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":"default"}}`))
+		var review struct {
+			Status struct {
+				ResourceRules []rule `json:"resourceRules"`
+				Incomplete    bool   `json:"incomplete"`
+			} `json:"status"`
+		}
+		if err := json.Unmarshal(a.body, &review); err != nil || a.code != http.StatusCreated || review.Status.Incomplete {
+			t.Fatalf("%d %s (%v)", a.code, a.body, err)
+		}
+		return rights(review.Status.ResourceRules)
+	}
+	everybody := ask("system:serviceaccount:kubecdc:nobody")
+	own := slices.DeleteFunc(ask(exporter), func(right string) bool { return slices.Contains(everybody, right) })
+	if want := needed(loaded(t)); !reflect.DeepEqual(own, want) {
+		t.Errorf("may\n%s\nneeds\n%s", strings.Join(own, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func (c *cluster) checkRequests(t *testing.T) {
+	for request, want := range map[string]int{
+		"GET /api/v1/pods":                                   200,
+		"GET /apis/apps/v1/deployments":                      200,
+		"GET /api/v1/namespaces/kube-system":                 200,
+		"GET /apis":                                          200,
+		"GET /api/v1/secrets":                                403,
+		"GET /api/v1/namespaces":                             403,
+		"GET /api/v1/namespaces/default":                     403,
+		"GET /api/v1/nodes":                                  403,
+		"GET /apis/apps/v1/replicasets":                      403,
+		"POST /api/v1/namespaces/default/configmaps":         403,
+		"DELETE /api/v1/namespaces/default/configmaps":       403,
+		"GET /api/v1/namespaces/kubecdc/configmaps/exporter": 403, // mounted by the kubelet; list is what a watch needs
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		if a := c.call(t, exporter, method, path, "application/json", nil); a.code != want {
+			t.Errorf("%s: %d, want %d", request, a.code, want)
+		}
+	}
+}
+
+// checkPod makes the Pod of the StatefulSet, which no controller does here, and sees that a Pod with more rights is refused.
+func (c *cluster) checkPod(t *testing.T) {
+	var set struct {
+		Spec struct {
+			Template struct {
+				Spec map[string]any `yaml:"spec"`
+			} `yaml:"template"`
+		} `yaml:"spec"`
+	}
+	read(t, "statefulset.yaml", &set)
+	spec := set.Spec.Template.Spec
+	spec["volumes"] = append(spec["volumes"].([]any), map[string]any{"name": "journal", "persistentVolumeClaim": map[string]any{"claimName": "journal-exporter-0"}})
+	create := func() answer {
+		text, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "exporter-0"}, "spec": spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.call(t, "", http.MethodPost, "/api/v1/namespaces/kubecdc/pods?dryRun=All&fieldValidation=Strict", "application/yaml", text)
+	}
+	if a := create(); a.code != http.StatusCreated || len(a.warnings) > 0 {
+		t.Errorf("%d %v %s", a.code, a.warnings, a.body)
+	}
+	spec["hostNetwork"] = true
+	if a := create(); a.code != http.StatusForbidden || !strings.Contains(string(a.body), "PodSecurity") {
+		t.Errorf("a Pod on the host's network was not refused for its rights: %d %s", a.code, a.body)
+	}
+}

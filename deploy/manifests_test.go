@@ -1,0 +1,216 @@
+package deploy_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+)
+
+const base = "kustomize/base"
+
+// manifest is one object of the base, as it is in its file.
+type manifest struct {
+	file string
+	text []byte
+	Kind string `yaml:"kind"`
+	Meta struct {
+		Name      string `yaml:"name"`
+		Namespace string `yaml:"namespace"`
+	} `yaml:"metadata"`
+}
+
+// manifests reads what kustomization.yaml lists, in its order. The base uses no generator and no patch, so that its files
+// are what kubectl applies.
+func manifests(t *testing.T) []manifest {
+	t.Helper()
+	var k struct {
+		Resources []string       `yaml:"resources"`
+		Other     map[string]any `yaml:",inline"`
+	}
+	read(t, "kustomization.yaml", &k)
+	delete(k.Other, "apiVersion")
+	delete(k.Other, "kind")
+	if len(k.Resources) == 0 || len(k.Other) > 0 {
+		t.Fatalf("resources %v; what this test does not render: %v", k.Resources, k.Other)
+	}
+	var all []manifest
+	for _, file := range k.Resources {
+		m := manifest{file: file}
+		m.text = read(t, file, &m)
+		all = append(all, m)
+	}
+	return all
+}
+
+// read decodes one file of the base, which holds one document, and returns its text.
+func read(t *testing.T, file string, into any) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(base, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(text, []byte("\n---")) {
+		t.Fatalf("%s: more than one document", file)
+	}
+	if err := yaml.Unmarshal(text, into); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return text
+}
+
+// loaded is the configuration in the ConfigMap.
+func loaded(t *testing.T) *config.Config {
+	t.Helper()
+	var m struct {
+		Data map[string]string `yaml:"data"`
+	}
+	read(t, "configmap.yaml", &m)
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(m.Data["config.yaml"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// statefulSet is the part of the StatefulSet that must fit the configuration.
+type statefulSet struct {
+	Spec struct {
+		Replicas int `yaml:"replicas"`
+		Template struct {
+			Spec struct {
+				Grace      int `yaml:"terminationGracePeriodSeconds"`
+				Containers []struct {
+					Args  []string `yaml:"args"`
+					Ports []struct {
+						Port string `yaml:"containerPort"`
+					} `yaml:"ports"`
+					Mounts []struct {
+						Name string `yaml:"name"`
+						Path string `yaml:"mountPath"`
+					} `yaml:"volumeMounts"`
+				} `yaml:"containers"`
+			} `yaml:"spec"`
+		} `yaml:"template"`
+		Claims []struct {
+			Spec struct {
+				Resources struct {
+					Requests struct {
+						Storage string `yaml:"storage"`
+					} `yaml:"requests"`
+				} `yaml:"resources"`
+			} `yaml:"spec"`
+		} `yaml:"volumeClaimTemplates"`
+	} `yaml:"spec"`
+}
+
+func TestThePodFitsItsConfiguration(t *testing.T) {
+	cfg := loaded(t)
+	var set statefulSet
+	read(t, "statefulset.yaml", &set)
+	pod := set.Spec.Template.Spec
+	container := pod.Containers[0]
+	mounts := map[string]string{}
+	for _, m := range container.Mounts {
+		mounts[m.Name] = m.Path
+	}
+	if set.Spec.Replicas != 1 {
+		t.Errorf("%d replicas share one journal", set.Spec.Replicas)
+	}
+	if want := []string{"run", "--config", mounts["config"] + "/config.yaml"}; !slices.Equal(container.Args, want) {
+		t.Errorf("args %q, want %q", container.Args, want)
+	}
+	if cfg.Journal.Dir != mounts["journal"] {
+		t.Errorf("journal.dir is %q and the volume is at %q", cfg.Journal.Dir, mounts["journal"])
+	}
+	if storage := set.Spec.Claims[0].Spec.Resources.Requests.Storage; storage != "10Gi" || cfg.Journal.MaxBytes > 9<<30 {
+		t.Errorf("journal.maxBytes %s leaves no room in a volume of %s", cfg.Journal.MaxBytes, storage)
+	}
+	if grace := time.Duration(pod.Grace) * time.Second; grace < cfg.Delivery.DrainTimeout+10*time.Second {
+		t.Errorf("the Pod is killed after %v, while delivery.drainTimeout is %v", grace, cfg.Delivery.DrainTimeout)
+	}
+	if !strings.HasSuffix(cfg.Admin.Listen, ":"+container.Ports[0].Port) {
+		t.Errorf("admin.listen %q is not on port %s", cfg.Admin.Listen, container.Ports[0].Port)
+	}
+}
+
+// rule is one rule of a ClusterRole.
+type rule struct {
+	Groups    []string `yaml:"apiGroups" json:"apiGroups"`
+	Resources []string `yaml:"resources" json:"resources"`
+	Names     []string `yaml:"resourceNames" json:"resourceNames"`
+	Verbs     []string `yaml:"verbs" json:"verbs"`
+}
+
+// rights spells rules out, one right a line: "apps/deployments list".
+func rights(rules []rule) []string {
+	var all []string
+	for _, r := range rules {
+		for _, group := range r.Groups {
+			for _, resource := range r.Resources {
+				for _, verb := range r.Verbs {
+					all = append(all, strings.TrimSpace(group+"/"+resource+" "+verb+" "+strings.Join(r.Names, ",")))
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// needed are the rights that the configuration calls for, and no more.
+func needed(cfg *config.Config) []string {
+	all := []string{"/namespaces get kube-system"}
+	for _, r := range cfg.Resources {
+		for _, name := range r.Select {
+			resource, group, _ := strings.Cut(name, ".")
+			all = append(all, group+"/"+resource+" list", group+"/"+resource+" watch")
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestTheRoleGrantsWhatTheConfigurationSelects(t *testing.T) {
+	var role struct {
+		Rules []rule `yaml:"rules"`
+	}
+	read(t, "clusterrole.yaml", &role)
+	if got, want := rights(role.Rules), needed(loaded(t)); !reflect.DeepEqual(got, want) {
+		t.Errorf("granted\n%s\nneeded\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestTheImageHasNoRootAndNoShell reads the Dockerfile; building it takes Docker, which these tests do not.
+func TestTheImageHasNoRootAndNoShell(t *testing.T) {
+	text, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, final, ok := strings.Cut(string(text), "\nFROM gcr.io/distroless/static-debian12:nonroot\n")
+	if !ok || strings.Contains(final, "\nFROM ") {
+		t.Fatal("the last stage is not distroless static, nonroot")
+	}
+	for _, line := range []string{"USER 65532:65532", `ENTRYPOINT ["/exporter"]`, `CMD ["run", "--config", "/etc/kubecdc/config.yaml"]`, "EXPOSE 8080"} {
+		if !strings.Contains(final, "\n"+line+"\n") {
+			t.Errorf("the last stage has no line %s", line)
+		}
+	}
+	for _, part := range []string{"CGO_ENABLED=0", "-trimpath", "-X main.version=$VERSION"} {
+		if !strings.Contains(string(text), part) {
+			t.Errorf("the build has no %s", part)
+		}
+	}
+}
