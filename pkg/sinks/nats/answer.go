@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -95,14 +96,18 @@ func classify(stream, subject string, e *apiError) error {
 	return fmt.Errorf("stream %q, subject %q: %w", stream, subject, e)
 }
 
+// disconnected says whether the client library did not take a message, or not all of it, for want of a connection.
+func disconnected(err error) bool {
+	var network net.Error
+	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, &network)
+}
+
 // unsent says what an error of the client library means for a message of so many bytes that it did not take.
 func unsent(err error, nc *nats.Conn, bytes int) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return &sinks.RejectedError{Reason: fmt.Sprintf("%d bytes and headers exceed the server's max_payload of %d", bytes, nc.MaxPayload()),
 			TooLarge: true, Err: err}
-	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed):
-		return &sinks.UnavailableError{Reason: "the connection to NATS was lost", Err: err}
 	case errors.Is(err, nats.ErrHeadersNotSupported):
 		return &sinks.UnavailableError{Reason: "the server knows no message headers; use nats-server 2.2 or newer", Err: err}
 	}

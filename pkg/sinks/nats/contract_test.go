@@ -1,14 +1,21 @@
 package nats
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 func TestNATSKeepsTheContract(t *testing.T) {
@@ -37,37 +44,112 @@ func TestABrokenConnectionLosesRepeatsAndReordersNothing(t *testing.T) {
 
 func TestAServerKilledAgainAndAgainLosesRepeatsAndReordersNothing(t *testing.T) {
 	server := serve(t, "")
-	var once sync.Once
-	done, finished := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(finished)
-		kills := 0
-		pause := time.NewTicker(150 * time.Millisecond)
-		defer pause.Stop()
-		for {
-			select {
-			case <-done:
-				t.Logf("60000 messages, %d kills", kills)
-				return
-			case <-pause.C:
-			}
-			if err := server.Kill(); err != nil {
-				t.Error(err)
-			}
-			if err := server.Restart(t.Context()); err != nil {
-				t.Error(err)
-			}
-			kills++
+	drive(t, harness(server, server.URL()), 6, func(int) error {
+		return errors.Join(server.Kill(), server.Restart(context.Background()))
+	})
+}
+
+func TestAReplicatedStreamLosesRepeatsAndReordersNothingWhenServersDie(t *testing.T) {
+	require.Integration(t)
+	servers, err := natsserver.StartCluster(context.Background(), t.TempDir(), 3, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := servers.Kill(); err != nil {
+			t.Error(err)
 		}
-	}()
-	h := harness(server, server.URL())
-	read := h.Read
-	h.Read = func(t testing.TB) []sinktest.Delivered { // all is published when the suite reads: end the kills first
-		once.Do(func() { close(done) })
-		<-finished
+	})
+	h := harness(servers[0], servers.URL())
+	h.New = func(t testing.TB) sinks.Sink {
+		cfg := configFor(servers.URL())
+		cfg.Create.Replicas = 3
+		return newSink(t, cfg, quiet)
+	}
+	drive(t, h, 3, func(int) error {
+		leader, err := leaderOf(t, servers)
+		if err != nil {
+			return err
+		}
+		return errors.Join(leader.Kill(), leader.Restart(context.Background()), servers.WaitHealthy(context.Background()))
+	})
+}
+
+// leaderOf returns the server that leads the stream.
+func leaderOf(t *testing.T, servers natsserver.Servers) (*natsserver.Server, error) {
+	stream, err := client(t, servers.URL()).Stream(context.Background(), "K8S")
+	if err != nil {
+		return nil, err
+	}
+	for _, server := range servers {
+		if cluster := stream.CachedInfo().Cluster; cluster != nil && cluster.Leader == server.Name() {
+			return server, nil
+		}
+	}
+	return nil, fmt.Errorf("no server leads the stream: %+v", stream.CachedInfo().Cluster)
+}
+
+// drive runs the suite's random publisher with up to so many outages, one after each 5,000 acknowledgements or when the
+// one before is over.
+func drive(t *testing.T, h sinktest.Harness, outages int, outage func(i int) error) {
+	const between, objects, versions = 5000, 400, 100
+	progress := &counter{every: between, reached: make(chan struct{}, 1)}
+	open := h.New
+	h.New = func(t testing.TB) sinks.Sink { return counting{Sink: open(t), counter: progress} }
+
+	published := make(chan struct{})
+	var outs sync.WaitGroup
+	outs.Go(func() {
+		for i := range outages {
+			select {
+			case <-progress.reached:
+			case <-published:
+				if i == 0 {
+					t.Error("everything was published before the first outage")
+				}
+				return
+			}
+			if err := outage(i); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	read, end := h.Read, sync.OnceFunc(func() { close(published); outs.Wait() })
+	h.Read = func(t testing.TB) []sinktest.Delivered {
+		end() // the suite reads when everything is published
 		return read(t)
 	}
-	sinktest.Drive(t, h, rand.New(rand.NewPCG(1, 2)), 400, 150)
+	sinktest.Drive(t, h, rand.New(rand.NewPCG(1, 2)), objects, versions)
+}
+
+// counter tells whenever so many more messages are acknowledged.
+type counter struct {
+	every   int64
+	acked   atomic.Int64
+	reached chan struct{} // capacity 1
+}
+
+func (c *counter) add(n int) {
+	total := c.acked.Add(int64(n))
+	if total/c.every == (total-int64(n))/c.every {
+		return
+	}
+	select {
+	case c.reached <- struct{}{}:
+	default:
+	}
+}
+
+// counting is a sink whose acknowledgements are counted.
+type counting struct {
+	sinks.Sink
+	counter *counter
+}
+
+func (c counting) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	n, err := c.Sink.Publish(ctx, lane, batch)
+	c.counter.add(n)
+	return n, err
 }
 
 // proxy passes TCP connections on and breaks them.

@@ -36,8 +36,8 @@ type link struct {
 	dialled chan struct{} // closed when nc and err are set
 	nc      *nats.Conn
 	err     error
-	cancel  context.CancelFunc // ends dialling
-	closing atomic.Bool        // the end is our own wish and needs no words
+	cancel  context.CancelFunc // ends dialling, and whatever was dialled
+	closing atomic.Bool        // the end is our own doing, and health knows why
 	gone    chan struct{}      // closed when the library has closed nc
 
 	mu      sync.Mutex
@@ -127,11 +127,26 @@ func appendAuthentication(options []nats.Option, cfg Config) ([]nats.Option, err
 	return options, nil
 }
 
-// dialer lets close end a dial that nobody answers.
+// dialer lets close end a dial, and the wait for a greeting, that nobody answers.
 type dialer struct{ ctx context.Context }
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
-	return (&net.Dialer{Timeout: dialTimeout}).DialContext(d.ctx, network, address)
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(d.ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &boundConn{Conn: conn, release: context.AfterFunc(d.ctx, func() { conn.Close() })}, nil
+}
+
+// boundConn is closed when the context of its dialer ends.
+type boundConn struct {
+	net.Conn
+	release func() bool // forgets the context
+}
+
+func (c *boundConn) Close() error {
+	c.release()
+	return c.Conn.Close()
 }
 
 // redial says how long to wait after all servers were tried for the nth time: doubled up to a limit, half of it random.
@@ -185,6 +200,7 @@ func (l *link) lost(err error) {
 }
 
 func (l *link) closed(*nats.Conn) {
+	l.cancel()
 	l.fail(&sinks.UnavailableError{Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed})
 	l.notify()
 	close(l.gone)
@@ -216,6 +232,7 @@ func (l *link) refused(nc *nats.Conn, err error) {
 		refusal := fmt.Sprintf("this user may not subscribe to its inbox %q; allow that on the server, or set nats.inboxPrefix", m[1])
 		l.health.down(refusal)
 		l.fail(&sinks.UnavailableError{Reason: refusal, Err: err})
+		l.closing.Store(true)
 		nc.Close()
 	}
 	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
@@ -281,7 +298,11 @@ func (l *link) await(ctx context.Context) error {
 // close ends the connection and waits for the library, within ctx.
 func (l *link) close(ctx context.Context) error {
 	l.closing.Store(true)
-	l.cancel()
+	select {
+	case <-l.dialled:
+	default:
+		l.cancel() // nothing stands yet that could be closed in order
+	}
 	select {
 	case <-l.dialled:
 	case <-ctx.Done():

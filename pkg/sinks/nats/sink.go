@@ -187,7 +187,11 @@ func (s *Sink) send(ctx context.Context, l *link, i int, msg *nats.Msg) (answer,
 	w := s.waiters[i]
 	msg.Reply = l.replyTo(i, w.begin(msg.Subject))
 	defer w.end()
-	if err := l.nc.PublishMsg(msg); err != nil {
+	err := l.nc.PublishMsg(msg)
+	if disconnected(err) {
+		return answer{}, s.unconnected(ctx, err)
+	}
+	if err != nil {
 		return answer{}, unsent(err, l.nc, len(msg.Data))
 	}
 	timeout := time.NewTimer(s.cfg.AckTimeout)

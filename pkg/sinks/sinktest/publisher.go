@@ -11,7 +11,7 @@ import (
 )
 
 // patience bounds waits that end by a condition in every sink that keeps the contract. It is never slept.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // retryPause is between two attempts at something that is not possible yet.
 const retryPause = 20 * time.Millisecond

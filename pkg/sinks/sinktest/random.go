@@ -13,7 +13,7 @@ import (
 
 // randomRun publishes random batches over all lanes at once under contexts that end at random moments, and goes on from
 // what was acknowledged. Nothing may be missing, and no object's history may step back behind an acknowledgement.
-func randomRun(t *testing.T, h Harness) {
+func randomRun(t testing.TB, h Harness) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	Drive(t, h, rand.New(rand.NewPCG(seed, 1)), 24, 40)

@@ -16,25 +16,27 @@ const largeBody = 900_000
 // Run proves, in subtests named as promises, that the sink described by h keeps the contract of package sinks. That no
 // goroutine outlives Close is for the caller's TestMain to see (goleak).
 func Run(t *testing.T, h Harness) {
-	for _, promise := range []struct {
-		name string
-		test func(*testing.T, Harness)
-	}{
-		{"ChangesArriveInOrderWithTheirIDs", arriveInOrder},
-		{"ChangesOfOneObjectShareALane", shareALane},
-		{"LanesKeepTheirNamesAcrossARestart", lanesSurvive},
-		{"LanesPublishConcurrently", publishConcurrently},
-		{"DeletedChangesArrive", deletedArrive},
-		{"GapRecordsArrive", gapsArrive},
-		{"AnEmptyBatchIsAccepted", emptyBatch},
-		{"LargeBodiesArriveOrAreRejectedAlone", largeBodies},
-		{"ACancelledContextKeepsTheWriterRule", cancelled},
-		{"ARandomRunNeverStepsBack", randomRun},
-		{"AReplayAfterARestartIsRecognised", replay},
-		{"AnOutageLosesNothing", outage},
-	} {
+	for _, promise := range promises {
 		t.Run(promise.name, func(t *testing.T) { promise.test(t, h) })
 	}
+}
+
+var promises = []struct {
+	name string
+	test func(testing.TB, Harness)
+}{
+	{"ChangesArriveInOrderWithTheirIDs", arriveInOrder},
+	{"ChangesOfOneObjectShareALane", shareALane},
+	{"LanesKeepTheirNamesAcrossARestart", lanesSurvive},
+	{"LanesPublishConcurrently", publishConcurrently},
+	{"DeletedChangesArrive", deletedArrive},
+	{"GapRecordsArrive", gapsArrive},
+	{"AnEmptyBatchIsAccepted", emptyBatch},
+	{"LargeBodiesArriveOrAreRejectedAlone", largeBodies},
+	{"ACancelledContextKeepsTheWriterRule", cancelled},
+	{"ARandomRunNeverStepsBack", randomRun},
+	{"AReplayAfterARestartIsRecognised", replay},
+	{"AnOutageLosesNothing", outage},
 }
 
 // versions makes versions first to last of each of n objects, interleaved as time would.
@@ -48,14 +50,14 @@ func versions(f *factory, objects, last int) []sinks.Message {
 	return messages
 }
 
-func arriveInOrder(t *testing.T, h Harness) {
+func arriveInOrder(t testing.TB, h Harness) {
 	f, p := newFactory(), open(t, h)
 	messages := versions(f, 8, 10)
 	p.everything(messages)
 	newTruth(h, f, p, messages).once(t)
 }
 
-func shareALane(t *testing.T, h Harness) {
+func shareALane(t testing.TB, h Harness) {
 	f, p := newFactory(), open(t, h)
 	for object := range 50 {
 		want := p.lane(f.change(object, 1))
@@ -71,7 +73,7 @@ func shareALane(t *testing.T, h Harness) {
 	}
 }
 
-func lanesSurvive(t *testing.T, h Harness) {
+func lanesSurvive(t testing.TB, h Harness) {
 	f, before, after := newFactory(), open(t, h), open(t, h)
 	for object := range 50 {
 		c := f.change(object, 1)
@@ -84,7 +86,7 @@ func lanesSurvive(t *testing.T, h Harness) {
 	}
 }
 
-func publishConcurrently(t *testing.T, h Harness) {
+func publishConcurrently(t testing.TB, h Harness) {
 	f, p := newFactory(), open(t, h)
 	messages := versions(f, 40, 10)
 	tr := newTruth(h, f, p, messages)
@@ -96,7 +98,7 @@ func publishConcurrently(t *testing.T, h Harness) {
 	tr.once(t)
 }
 
-func deletedArrive(t *testing.T, h Harness) {
+func deletedArrive(t testing.TB, h Harness) {
 	f, p := newFactory(), open(t, h)
 	away := f.deleted(1, 2) // deleted while nobody watched, nothing kept of it
 	away.Before, away.FinalStateUnknown = nil, true
@@ -108,21 +110,21 @@ func deletedArrive(t *testing.T, h Harness) {
 	newTruth(h, f, p, messages).once(t)
 }
 
-func gapsArrive(t *testing.T, h Harness) {
+func gapsArrive(t testing.TB, h Harness) {
 	f, p := newFactory(), open(t, h)
 	messages := []sinks.Message{f.message(f.change(0, 1)), f.message(f.gap()), f.message(f.change(0, 2))}
 	p.everything(messages)
 	newTruth(h, f, p, messages).once(t)
 }
 
-func emptyBatch(t *testing.T, h Harness) {
+func emptyBatch(t testing.TB, h Harness) {
 	f, p := newFactory(), open(t, h)
 	p.all(p.lane(f.change(0, 1)), nil)
 }
 
 // largeBodies publishes a large change between two small ones of the same object. It may be too large for the
 // destination, but then its neighbours must not suffer.
-func largeBodies(t *testing.T, h Harness) {
+func largeBodies(t testing.TB, h Harness) {
 	f, p := newFactory(), open(t, h)
 	messages := []sinks.Message{f.message(f.change(0, 1)), f.message(f.big(0, 2, largeBody)), f.message(f.change(0, 3))}
 	lane := p.lane(messages[0].Change)
@@ -149,7 +151,7 @@ func largeBodies(t *testing.T, h Harness) {
 
 // cancelled publishes with a context that has ended already: whatever the sink counts must be there, and the rest must
 // go through later.
-func cancelled(t *testing.T, h Harness) {
+func cancelled(t testing.TB, h Harness) {
 	f, p := newFactory(), open(t, h)
 	messages := versions(f, 1, 20)
 	lane := p.lane(messages[0].Change)
@@ -166,7 +168,7 @@ func cancelled(t *testing.T, h Harness) {
 }
 
 // replay publishes acknowledged changes again through a new sink, as after a crash before the cursor was stored.
-func replay(t *testing.T, h Harness) {
+func replay(t testing.TB, h Harness) {
 	if !h.ExactReplay {
 		t.Skip("the destination does not recognise a replay; consumers drop duplicates by ID")
 	}
@@ -178,7 +180,7 @@ func replay(t *testing.T, h Harness) {
 	newTruth(h, f, p, messages).once(t)
 }
 
-func outage(t *testing.T, h Harness) {
+func outage(t testing.TB, h Harness) {
 	if h.Cut == nil {
 		t.Skip("this destination cannot be made unreachable")
 	}

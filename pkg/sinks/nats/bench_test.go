@@ -1,0 +1,46 @@
+package nats
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// BenchmarkPublish measures changes of 4 KB to a file-backed stream of a server of its own, by the number of concurrent
+// Publish calls.
+func BenchmarkPublish(b *testing.B) {
+	server := serve(b, "")
+	s := opened(b, configFor(server.URL()), quiet)
+	if err := s.Check(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	body := append(append([]byte(`"`), bytes.Repeat([]byte("x"), 4000)...), '"')
+	run := 0
+	for _, concurrency := range []int{8, 64, 256, 512} {
+		b.Run(fmt.Sprint("concurrency=", concurrency), func(b *testing.B) {
+			run++
+			b.ReportAllocs()
+			b.SetBytes(int64(len(body)))
+			var lanes sync.WaitGroup
+			for i := range concurrency {
+				lane := s.names[i%len(s.names)]
+				n := b.N/concurrency + 1
+				lanes.Go(func() {
+					batch := make([]sinks.Message, 0, n)
+					for version := range n {
+						c := pod(fmt.Sprintf("%d-%d-%d", run, b.N, i), version)
+						c.After = body
+						batch = append(batch, sinks.Message{Change: c})
+					}
+					if _, err := s.Publish(b.Context(), lane, batch); err != nil {
+						b.Error(err)
+					}
+				})
+			}
+			lanes.Wait()
+		})
+	}
+}

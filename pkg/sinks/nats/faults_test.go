@@ -1,0 +1,365 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// pod makes one version of a pod.
+func pod(name string, version int) *event.Change {
+	return &event.Change{Type: event.Updated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
+		Namespace: "shop", Name: name, UID: "uid-" + name, ResourceVersion: fmt.Sprint(version), After: []byte(`{"a":1}`)}
+}
+
+// deliver publishes changes of one object in one call.
+func deliver(t *testing.T, s *Sink, changes ...*event.Change) (int, error) {
+	t.Helper()
+	lane, err := s.Lane(t.Context(), changes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batch []sinks.Message
+	for i, c := range changes {
+		batch = append(batch, sinks.Message{Offset: uint64(i + 1), Change: c})
+	}
+	return s.Publish(t.Context(), lane, batch)
+}
+
+// accepted publishes and fails the test unless all is acknowledged.
+func accepted(t *testing.T, s *Sink, changes ...*event.Change) {
+	t.Helper()
+	if n, err := deliver(t, s, changes...); n != len(changes) || err != nil {
+		t.Fatalf("publish: %d of %d, %v", n, len(changes), err)
+	}
+	if status := s.Status(); !status.Ready {
+		t.Errorf("delivered, and yet not ready: %s", status.Reason)
+	}
+}
+
+// unavailable publishes one change and fails the test unless that is answered with an UnavailableError with these words,
+// and the status says so.
+func unavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
+	t.Helper()
+	n, err := deliver(t, s, c)
+	var away *sinks.UnavailableError
+	if n != 0 || !errors.As(err, &away) {
+		t.Fatalf("publish: %d, %v; want 0 and an UnavailableError", n, err)
+	}
+	for _, word := range words {
+		if !strings.Contains(away.Reason, word) {
+			t.Errorf("%q is not in the reason %q", word, away.Reason)
+		}
+	}
+	if status := s.Status(); status.Ready || status.Reason == "" {
+		t.Errorf("not delivered, and yet the status is %+v", status)
+	}
+}
+
+func createStream(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
+	t.Helper()
+	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAMessageCarriesTheDocumentedHeaders(t *testing.T) {
+	server := serve(t, "")
+	s := opened(t, configFor(server.URL()), quiet)
+	accepted(t, s, pod("web.eu", 7))
+	stream, err := client(t, server.URL()).Stream(t.Context(), "K8S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := stream.GetMsg(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "k8s.c.core.pods.shop.web=2Eeu"; m.Subject != want {
+		t.Errorf("subject %s, want %s", m.Subject, want)
+	}
+	for name, want := range map[string]string{
+		"Nats-Msg-Id": "c/uid-web.eu/7/updated", "Nats-Expected-Stream": "K8S", "Content-Type": "application/json", "Kubecdc-Type": "updated",
+		"Kubecdc-Cluster": "c", "Kubecdc-Resource": "pods", "Kubecdc-Key": "core/pods/shop/web.eu", "Kubecdc-Resource-Version": "7",
+	} {
+		if got := m.Header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestTheStreamIsCreatedAsConfigured(t *testing.T) {
+	server := serve(t, "")
+	cfg := configFor(server.URL())
+	cfg.Create = Create{Enabled: true, MaxAge: time.Hour, MaxBytes: 1 << 20}
+	if err := opened(t, cfg, quiet).Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := client(t, server.URL()).Stream(t.Context(), "K8S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := stream.CachedInfo().Config
+	if got.Discard != jetstream.DiscardNew || got.Storage != jetstream.FileStorage || got.Duplicates != 2*time.Minute ||
+		got.MaxAge != time.Hour || got.MaxBytes != 1<<20 || got.Replicas != 1 || len(got.Subjects) != 1 || got.Subjects[0] != "k8s.*.*.*.*.*" {
+		t.Errorf("created %+v", got)
+	}
+}
+
+func TestAMissingStreamIsAFaultWithARemedyUntilItIsThere(t *testing.T) {
+	server := serve(t, "")
+	cfg := configFor(server.URL())
+	cfg.Create = Create{}
+	var lines transcript
+	s := opened(t, cfg, lines.logger())
+	for range 3 {
+		unavailable(t, s, pod("web", 1), `stream "K8S" does not exist`, `"k8s.*.*.*.*.*"`, "nats.create.enabled")
+	}
+	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
+	accepted(t, s, pod("web", 1))
+	if n := strings.Count(lines.String(), "does not exist"); n != 1 {
+		t.Errorf("three failures made %d lines:\n%s", n, lines.String())
+	}
+	if !strings.Contains(lines.String(), "accepts changes again") {
+		t.Errorf("the end of the fault was not logged:\n%s", lines.String())
+	}
+}
+
+func TestAStreamDeletedMeanwhileIsCreatedAgain(t *testing.T) {
+	server := serve(t, "")
+	s := opened(t, configFor(server.URL()), quiet)
+	accepted(t, s, pod("web", 1))
+	if err := client(t, server.URL()).DeleteStream(t.Context(), "K8S"); err != nil {
+		t.Fatal(err)
+	}
+	unavailable(t, s, pod("web", 2), `no stream takes the subject "k8s.c.core.pods.shop.web"`, `"K8S"`)
+	accepted(t, s, pod("web", 2))
+}
+
+func TestAStreamOfOtherSubjectsIsAFaultWithARemedy(t *testing.T) {
+	server := serve(t, "")
+	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"other.>"}})
+	s := opened(t, configFor(server.URL()), quiet)
+	unavailable(t, s, pod("web", 1), `["other.>"]`, `"k8s.*.*.*.*.*"`, "nats.subject")
+}
+
+func TestAnotherStreamDoesNotSwallowChanges(t *testing.T) {
+	server := serve(t, "")
+	js := client(t, server.URL())
+	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.*.*.nodes.>"}})
+	createStream(t, js, jetstream.StreamConfig{Name: "PODS", Subjects: []string{"k8s.*.*.pods.>"}})
+	var lines transcript
+	s := opened(t, configFor(server.URL()), lines.logger())
+	unavailable(t, s, pod("web", 1), `"k8s.c.core.pods.shop.web" belongs to another stream than "K8S"`)
+	if all := held(t, js, "PODS"); len(all) != 0 {
+		t.Errorf("stream PODS holds %v", all)
+	}
+	if !strings.Contains(lines.String(), "does not take every subject") {
+		t.Errorf("no warning about the subjects:\n%s", lines.String())
+	}
+}
+
+func TestAFullStreamHoldsTheSinkUntilThereIsRoom(t *testing.T) {
+	server := serve(t, "")
+	js := client(t, server.URL())
+	full := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgs: 1, Discard: jetstream.DiscardNew}
+	createStream(t, js, full)
+	s := opened(t, configFor(server.URL()), quiet)
+	accepted(t, s, pod("web", 1))
+	unavailable(t, s, pod("web", 2), `stream "K8S" cannot store more`, "limits")
+	full.MaxMsgs = 2
+	if _, err := js.UpdateStream(t.Context(), full); err != nil {
+		t.Fatal(err)
+	}
+	accepted(t, s, pod("web", 2))
+}
+
+func TestWhatIsTooLargeIsRejectedAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		server string
+		stream int32
+	}{
+		"for the server": {"max_payload: 2000\n", -1},
+		"for the stream": {"", 2000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := serve(t, test.server)
+			createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgSize: test.stream})
+			s := opened(t, configFor(server.URL()), quiet)
+			large := pod("web", 2)
+			large.After = fmt.Appendf(nil, "%q", strings.Repeat("x", 3000))
+			n, err := deliver(t, s, pod("web", 1), large, pod("web", 3))
+			var rejected *sinks.RejectedError
+			if n != 1 || !errors.As(err, &rejected) || !rejected.TooLarge || !strings.Contains(rejected.Reason, "max_") {
+				t.Fatalf("got %d, %v; want 1 and a RejectedError that names the limit", n, err)
+			}
+			accepted(t, s, pod("web", 3))
+		})
+	}
+}
+
+// users of a server: may do everything, or everything but one thing.
+const users = `authorization {
+  users: [
+    {user: all, password: secret-all}
+    {user: nopods, password: secret, permissions: {publish: {deny: "k8s.*.*.pods.>"}}}
+    {user: nolookup, password: secret, permissions: {publish: {deny: "$JS.API.>"}}}
+    {user: noinbox, password: secret, permissions: {subscribe: {allow: "mine.>"}}}
+  ]
+}
+`
+
+func as(cfg Config, user string) Config {
+	cfg.User, cfg.Password = user, "secret"
+	return cfg
+}
+
+func TestAForbiddenSubjectIsNamed(t *testing.T) {
+	server := serve(t, users)
+	s := opened(t, as(configFor(server.URL()), "nopods"), quiet)
+	unavailable(t, s, pod("web", 1), `may not publish to "k8s.c.core.pods.shop.web"`)
+	node := pod("n1", 1)
+	node.Resource.Resource = "nodes"
+	if n, err := deliver(t, s, node); n != 1 || err != nil {
+		t.Errorf("a subject that is allowed: %d, %v", n, err)
+	}
+}
+
+func TestWithoutTheRightToLookTheStreamUpDeliveryGoesOn(t *testing.T) {
+	server := serve(t, users)
+	createStream(t, client(t, server.URL(), nats.UserInfo("all", "secret-all")), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
+	accepted(t, opened(t, as(configFor(server.URL()), "nolookup"), quiet), pod("web", 1))
+}
+
+func TestAForbiddenInboxIsNamedAndAnotherHelps(t *testing.T) {
+	server := serve(t, users)
+	s := opened(t, as(configFor(server.URL()), "noinbox"), quiet)
+	for range 2 {
+		unavailable(t, s, pod("web", 1), "may not subscribe to its inbox", "nats.inboxPrefix")
+	}
+	cfg := as(configFor(server.URL()), "noinbox")
+	cfg.InboxPrefix = "mine.inbox"
+	accepted(t, opened(t, cfg, quiet), pod("web", 1))
+}
+
+func TestARefusedPasswordIsAFaultAndShowsNoSecret(t *testing.T) {
+	server := serve(t, users)
+	cfg := as(configFor(server.URL()), "all")
+	cfg.Password = "hunter2"
+	var lines transcript
+	s := opened(t, cfg, lines.logger())
+	unavailable(t, s, pod("web", 1), "not connected", "uthorization")
+	if strings.Contains(lines.String(), "hunter2") || !strings.Contains(lines.String(), "uthorization") {
+		t.Errorf("the log is\n%s", lines.String())
+	}
+}
+
+func TestAnNkeyAuthenticates(t *testing.T) {
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := pair.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := pair.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := serve(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", public))
+	cfg := configFor(server.URL())
+	cfg.NkeySeed = filepath.Join(t.TempDir(), "seed")
+	s := opened(t, cfg, quiet)
+	unavailable(t, s, pod("web", 1), "nats.nkeySeed") // the file is not there yet
+	if err := os.WriteFile(cfg.NkeySeed, seed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	accepted(t, s, pod("web", 1))
+}
+
+func TestTheSinkIsMadeAndWaitsWhileThereIsNoServer(t *testing.T) {
+	server := serve(t, "")
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := configFor(server.URL())
+	cfg.AckTimeout = 200 * time.Millisecond
+	var lines transcript
+	s := opened(t, cfg, lines.logger())
+	if status := s.Status(); status.Ready || !strings.Contains(status.Reason, "not connected yet") {
+		t.Errorf("before the first use the status is %+v", status)
+	}
+	for range 3 {
+		unavailable(t, s, pod("web", 1), "not connected to NATS")
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for ended := t.Context(); ; {
+		if n, err := deliver(t, s, pod("web", 1)); n == 1 {
+			break
+		} else if ended.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(lines.String(), "level=WARN"); n > 2 { // no server; and, if it is seen, a server that is not ready
+		t.Errorf("one outage made %d warnings:\n%s", n, lines.String())
+	}
+	if n := strings.Count(lines.String(), "NATS connected"); n != 1 {
+		t.Errorf("one connection made %d lines:\n%s", n, lines.String())
+	}
+}
+
+func TestCloseEndsADialThatNobodyAnswers(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and does not greet
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	cfg := configFor("nats://" + silent.Addr().String())
+	cfg.AckTimeout = 10 * time.Millisecond
+	s := newSink(t, cfg, quiet)
+	unavailable(t, s, pod("web", 1), "not connected")
+	ctx, cancel := context.WithTimeout(t.Context(), dialTimeout/2) // less than the dial itself would take to give up
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnEndedContextIsAnsweredAtOnce(t *testing.T) {
+	s := opened(t, configFor("nats://127.0.0.1:1"), quiet)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	lane, err := s.Lane(ctx, pod("web", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Publish(ctx, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %d, %v", n, err)
+	}
+}
+
+func TestALaneOfAnotherLayoutIsAnError(t *testing.T) {
+	s := opened(t, configFor("nats://127.0.0.1:1"), quiet)
+	if n, err := s.Publish(t.Context(), "7/1024", []sinks.Message{{Change: pod("web", 1)}}); n != 0 || err == nil || !strings.Contains(err.Error(), "7/1024") {
+		t.Errorf("got %d, %v", n, err)
+	}
+}

@@ -1,0 +1,212 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// memory is a destination that keeps the contract. A fault makes it break the contract in one way.
+type memory struct {
+	fault string
+
+	mu         sync.Mutex
+	down       bool
+	held       []Delivered
+	ids        map[string]bool
+	references []*event.Change // of the sink that keeps references
+}
+
+func (m *memory) harness() Harness {
+	var instances atomic.Int64
+	return Harness{
+		New: func(testing.TB) sinks.Sink { return &memorySink{memory: m, instance: instances.Add(1)} },
+		Read: func(testing.TB) []Delivered {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			all := append([]Delivered(nil), m.held...)
+			for _, c := range m.references {
+				all = append(all, delivered(c))
+			}
+			return all
+		},
+		Key: (*event.Change).Key, Tombstones: true, ExactRetry: true, ExactReplay: true,
+		Cut:     func(testing.TB) { m.setDown(true) },
+		Restore: func(testing.TB) { m.setDown(false) },
+	}
+}
+
+func (m *memory) setDown(down bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.down = down
+}
+
+func delivered(c *event.Change) Delivered {
+	return Delivered{ID: c.ID(), Key: c.Key(), Value: format.AppendJSON(nil, c)}
+}
+
+type memorySink struct {
+	*memory
+	instance int64
+}
+
+func (s *memorySink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
+	of := c.Key()
+	switch s.fault {
+	case "lanes by UID":
+		of = c.UID
+	case "lanes by instance":
+		of = fmt.Sprint(s.instance, c.Key())
+	}
+	sum := 0
+	for _, b := range []byte(of) {
+		sum = sum*31 + int(b)
+	}
+	return sinks.Lane(fmt.Sprint(uint(sum) % 7)), nil
+}
+
+func (s *memorySink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down && s.fault != "counts what is not delivered" {
+		return 0, &sinks.UnavailableError{Reason: "down"}
+	}
+	if s.fault == "reorders" && len(batch) > 1 {
+		s.deliver(batch[1].Change)
+	}
+	for i, m := range batch {
+		if ctx.Err() != nil {
+			return s.interrupted(i, batch, ctx.Err())
+		}
+		if s.fault == "rejects large bodies without saying why" && len(m.Change.After) > 100_000 {
+			return i, &sinks.RejectedError{Reason: "no"}
+		}
+		if s.fault == "rejects everything when busy" && len(s.held) == 20 {
+			return i, &sinks.RejectedError{Reason: "busy"}
+		}
+		if !s.down {
+			s.deliver(m.Change)
+		}
+	}
+	if s.fault == "counts all and fails" && len(batch) > 0 {
+		return len(batch), errors.New("all is well")
+	}
+	return len(batch), nil
+}
+
+// interrupted answers a Publish of which n messages are delivered when its context ends.
+func (s *memorySink) interrupted(n int, batch []sinks.Message, err error) (int, error) {
+	switch s.fault {
+	case "hides errors":
+		return n, nil
+	case "loses what is cancelled":
+		return len(batch), nil
+	}
+	return n, err
+}
+
+func (s *memorySink) deliver(c *event.Change) {
+	if s.fault == "loses gaps" && c.Type == event.Gap {
+		return
+	}
+	if s.fault == "keeps references" {
+		s.references = append(s.references, c)
+		return
+	}
+	d := delivered(c)
+	if s.fault == "makes IDs of its own" {
+		d.ID = fmt.Sprint(d.ID, len(s.held))
+	}
+	if s.fault == "changes values" {
+		d.Value = []byte(strings.ToUpper(string(d.Value)))
+	}
+	if s.fault == "changes keys" {
+		d.Key = "key"
+	}
+	if s.ids[d.ID] && s.fault != "repeats" {
+		return
+	}
+	s.ids[d.ID] = true
+	s.held = append(s.held, d)
+	if c.Type == event.Deleted && s.fault != "makes no tombstones" {
+		s.held = append(s.held, Delivered{Key: d.Key, Tombstone: true})
+	}
+}
+
+func (s *memorySink) Close(context.Context) error { return nil }
+
+func newMemory(fault string) *memory { return &memory{fault: fault, ids: make(map[string]bool)} }
+
+func TestASinkThatKeepsTheContractPasses(t *testing.T) {
+	Run(t, newMemory("").harness())
+}
+
+func TestASinkThatBreaksTheContractIsFoundOut(t *testing.T) {
+	for fault, by := range map[string]string{
+		"reorders":                                "ChangesArriveInOrderWithTheirIDs",
+		"keeps references":                        "ChangesArriveInOrderWithTheirIDs",
+		"makes IDs of its own":                    "ChangesArriveInOrderWithTheirIDs",
+		"changes values":                          "ChangesArriveInOrderWithTheirIDs",
+		"changes keys":                            "ChangesArriveInOrderWithTheirIDs",
+		"counts all and fails":                    "ChangesArriveInOrderWithTheirIDs",
+		"rejects everything when busy":            "ChangesArriveInOrderWithTheirIDs",
+		"lanes by UID":                            "ChangesOfOneObjectShareALane",
+		"lanes by instance":                       "LanesKeepTheirNamesAcrossARestart",
+		"makes no tombstones":                     "DeletedChangesArrive",
+		"loses gaps":                              "GapRecordsArrive",
+		"rejects large bodies without saying why": "LargeBodiesArriveOrAreRejectedAlone",
+		"hides errors":                            "ACancelledContextKeepsTheWriterRule",
+		"loses what is cancelled":                 "ACancelledContextKeepsTheWriterRule",
+		"repeats":                                 "AReplayAfterARestartIsRecognised",
+		"counts what is not delivered":            "AnOutageLosesNothing",
+	} {
+		t.Run(fault, func(t *testing.T) {
+			for _, promise := range promises {
+				if promise.name != by {
+					continue
+				}
+				if r := record(t, promise.test, newMemory(fault).harness()); !r.failed.Load() {
+					t.Errorf("%s passed", by)
+				}
+				return
+			}
+			t.Errorf("there is no promise %s", by)
+		})
+	}
+}
+
+// recorder is a test that may fail without failing the test that runs it.
+type recorder struct {
+	testing.TB
+	failed atomic.Bool
+}
+
+func (r *recorder) Errorf(string, ...any) { r.failed.Store(true) }
+func (r *recorder) Fatalf(string, ...any) { r.failed.Store(true); runtime.Goexit() }
+func (r *recorder) Fatal(...any)          { r.failed.Store(true); runtime.Goexit() }
+func (r *recorder) Logf(string, ...any)   {}
+
+func record(t *testing.T, test func(testing.TB, Harness), h Harness) *recorder {
+	r := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() { // a goroutine of its own, which Fatal may end
+		defer close(done)
+		test(r, h)
+	}()
+	<-done
+	return r
+}
