@@ -216,6 +216,7 @@ type group struct {
 	frames    []tailFrame
 	positions map[string]string
 	sinks     map[string]sinkState // those that change
+	dead      map[string]int64     // stored bytes of dead letters that change, by key; 0: purged
 	announced bool
 	key       []byte // scratch
 	value     []byte // scratch
@@ -226,7 +227,7 @@ func (j *Journal) newGroup(packer *packer) *group {
 	defer j.mu.Unlock()
 	return &group{
 		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.ext,
-		positions: map[string]string{}, sinks: map[string]sinkState{},
+		positions: map[string]string{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
 	}
 }
 

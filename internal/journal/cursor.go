@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -75,7 +76,7 @@ func (s *settlement) addTo(g *group) error {
 	for i := range s.dead {
 		d := &s.dead[i]
 		key, value := keyDead(s.sink, d.Offset), encodeDead(g.packer, d)
-		before, err := g.sizeOf(key)
+		before, err := g.deadSize(key)
 		if err != nil {
 			return g.j.checked("settle", err)
 		}
@@ -83,7 +84,9 @@ func (s *settlement) addTo(g *group) error {
 			state.dead++
 		}
 		g.set(key, value)
-		state.deadBytes += int64(len(key)+len(value)) - before
+		size := int64(len(key) + len(value))
+		g.dead[string(key)] = size
+		state.deadBytes += size - before
 	}
 	g.set(keyCursor(s.sink), encodeCursor(s.cursor))
 	state.cursor, state.settled = s.cursor, true
@@ -112,9 +115,12 @@ func (s *settlement) check(g *group) error {
 	return nil
 }
 
-// sizeOf returns the stored bytes of a dead letter, 0 when there is none: a sink that was killed before its cursor was
-// stored can give up on the same change twice.
-func (g *group) sizeOf(key []byte) (int64, error) {
+// deadSize returns the stored bytes of a dead letter as it is in this group, 0 when there is none. A sink that was killed
+// before its cursor was stored, or went back, gives up on the same change twice.
+func (g *group) deadSize(key []byte) (int64, error) {
+	if size, ok := g.dead[string(key)]; ok {
+		return size, nil
+	}
 	value, err := g.j.get(key)
 	if err != nil || value == nil {
 		return 0, err
@@ -156,20 +162,32 @@ type purge struct {
 }
 
 func (p *purge) addTo(g *group) error {
-	state := g.sink(p.sink)
-	it, err := g.j.db.NewIter(&pebble.IterOptions{
-		LowerBound: keyDead(p.sink, 0),
-		UpperBound: append(keyDead(p.sink, p.through), 0),
-	})
+	first, end := keyDead(p.sink, 0), append(keyDead(p.sink, p.through), 0)
+	sizes := map[string]int64{}
+	it, err := g.j.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
 	if err != nil {
-		return err
+		return g.j.checked("purge dead letters", err)
 	}
-	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
-		g.delete(it.Key())
-		state.dead--
-		state.deadBytes -= int64(storedBytes(it))
+		sizes[string(it.Key())] = int64(storedBytes(it))
+	}
+	if err := errors.Join(it.Error(), it.Close()); err != nil {
+		return g.j.checked("purge dead letters", err)
+	}
+	for key, size := range g.dead { // stored or purged earlier in this group
+		if key >= string(first) && key < string(end) {
+			sizes[key] = size
+		}
+	}
+	state := g.sink(p.sink)
+	for key, size := range sizes {
+		if size > 0 {
+			g.delete([]byte(key))
+			g.dead[key] = 0
+			state.dead--
+			state.deadBytes -= size
+		}
 	}
 	g.sinks[p.sink] = state
-	return g.j.checked("purge dead letters", it.Error())
+	return nil
 }
