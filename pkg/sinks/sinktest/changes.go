@@ -25,9 +25,6 @@ func newFactory() *factory {
 // owns says whether a change ID is one of this factory's.
 func (f *factory) owns(id string) bool { return strings.Contains(id, f.tag) }
 
-// ownsKey says whether a key is one of this factory's.
-func (f *factory) ownsKey(key string) bool { return strings.Contains(key, f.tag) }
-
 func (f *factory) message(c *event.Change) sinks.Message {
 	f.offset++
 	return sinks.Message{Offset: f.offset, Change: c}
