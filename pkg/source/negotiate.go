@@ -95,7 +95,9 @@ func (c objectCodec) Decode(b []byte, _ *schema.GroupVersionKind, _ runtime.Obje
 		}
 		return nil, nil, err
 	}
-	c.w.succeed()
+	if _, ok := o.(*deltas.Object); ok { // lists and errors say nothing about streams
+		c.w.succeed()
+	}
 	return o, nil, nil
 }
 

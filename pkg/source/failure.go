@@ -1,0 +1,102 @@
+package source
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// verdict is what a failure means for the history of a scope.
+type verdict int
+
+const (
+	// interrupted: try again from the same place. Everything that is not positively something else.
+	interrupted verdict = iota
+	// expired: the API server no longer has the history from here on (410).
+	expired
+	// tooLarge: this API server has not reached the position. It lags behind, or etcd was restored from a backup.
+	tooLarge
+	// refused: the API server does not know this kind of request; another kind may do.
+	refused
+	// forbidden: this program may not do that.
+	forbidden
+	// notServed: nothing serves this resource, or no more.
+	notServed
+)
+
+func judge(err error) verdict {
+	switch {
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return expired
+	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+		return tooLarge
+	case apierrors.IsForbidden(err):
+		return forbidden
+	case apierrors.IsNotFound(err):
+		return notServed
+	}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		switch status.Status().Code {
+		case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+			http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+			return refused
+		}
+	}
+	return interrupted
+}
+
+// state is what a failure makes of a scope.
+func (v verdict) state() State {
+	switch v {
+	case forbidden:
+		return Forbidden
+	case notServed:
+		return Waiting
+	}
+	return Unreachable
+}
+
+// reason says in few words what went wrong: without the URL, which the scope says better.
+func reason(err error) string {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err.Error()
+	}
+	return err.Error()
+}
+
+// patience says how long to wait after failures in a row. It is used by one goroutine.
+type patience struct{ failures int }
+
+const (
+	firstWait   = 100 * time.Millisecond
+	longestWait = 15 * time.Second
+	// rightsWait is the wait where only a person can help. Asking more often would fill the API server's audit log.
+	rightsWait = 15 * time.Second
+)
+
+func (p *patience) reset() { p.failures = 0 }
+
+// wait is how long to wait after err: between half and all of an exponential back-off, so that scopes do not come back
+// in step, and never less than the API server asks for.
+func (p *patience) wait(err error) time.Duration {
+	p.failures++
+	if v := judge(err); v == forbidden || v == notServed {
+		return rightsWait + rand.N(rightsWait)
+	}
+	d := longestWait
+	if p.failures < 8 {
+		d = min(longestWait, firstWait<<(p.failures-1))
+	}
+	d = d/2 + rand.N(d/2)
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		d = max(d, time.Duration(seconds)*time.Second)
+	}
+	return d
+}

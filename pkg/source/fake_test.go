@@ -1,0 +1,490 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// fakeAPI is an API server of one resource, with a history that can be compacted and connections that can fail.
+type fakeAPI struct {
+	t      *testing.T
+	server *httptest.Server
+	dials  atomic.Int32 // connections to refuse
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced when anything below changes
+	history  []fakeEvent   // ascending
+	rv       int
+	oldest   int // history before is compacted
+	faults   []http.HandlerFunc
+	cut      chan struct{} // closed and replaced to end all streams
+	log      []string      // requests, without discovery
+	groups   []apidiscovery.APIGroupDiscovery
+	noList   bool // WatchList is refused
+	noMark   bool // WatchList ends without the mark
+	indented bool // writes events over several lines
+	deny     bool // 403
+	absent   bool // 404
+}
+
+type fakeEvent struct {
+	rv         int
+	kind, name string
+}
+
+func newFakeAPI(t *testing.T) *fakeAPI {
+	f := &fakeAPI{t: t, rv: 10, changed: make(chan struct{}), cut: make(chan struct{})}
+	f.groups = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}
+	f.server = httptest.NewServer(f)
+	t.Cleanup(f.server.Close)
+	t.Cleanup(f.server.CloseClientConnections)
+	return f
+}
+
+func coreGroup(resources ...string) apidiscovery.APIGroupDiscovery {
+	return groupOf("", "v1", resources...)
+}
+
+func groupOf(name, version string, resources ...string) apidiscovery.APIGroupDiscovery {
+	v := apidiscovery.APIVersionDiscovery{Version: version, Freshness: apidiscovery.DiscoveryFreshnessCurrent}
+	for _, r := range resources {
+		v.Resources = append(v.Resources, apidiscovery.APIResourceDiscovery{
+			Resource: r, Scope: apidiscovery.ScopeNamespace, Verbs: []string{"get", "list", "watch"},
+			ResponseKind: &metav1.GroupVersionKind{Group: name, Version: version, Kind: "Kind"},
+		})
+	}
+	return apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: name}, Versions: []apidiscovery.APIVersionDiscovery{v}}
+}
+
+// config connects to the fake; refuse makes the next dials fail.
+func (f *fakeAPI) config() *rest.Config {
+	return &rest.Config{Host: f.server.URL, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if f.dials.Add(-1) >= 0 {
+			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, network, address)
+	}}
+}
+
+// change does something to the fake and lets streams look.
+func (f *fakeAPI) change(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *fakeAPI) write(kind string, names ...string) {
+	f.change(func() {
+		for _, name := range names {
+			f.rv++
+			f.history = append(f.history, fakeEvent{f.rv, kind, name})
+		}
+	})
+}
+
+// breakAll ends every stream in the middle of a chunk and lets the next requests meet the faults.
+func (f *fakeAPI) breakAll(faults ...http.HandlerFunc) { f.breakWith(func() {}, faults...) }
+
+// breakWith is breakAll after a change that no stream sees.
+func (f *fakeAPI) breakWith(do func(), faults ...http.HandlerFunc) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+	f.faults = append(f.faults, faults...)
+	close(f.cut)
+	f.cut = make(chan struct{})
+}
+
+func (f *fakeAPI) requests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.log)
+}
+
+func (f *fakeAPI) count(prefix string) int {
+	n := 0
+	for _, r := range f.requests() {
+		if strings.HasPrefix(r, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.URL.Path == "/api", r.URL.Path == "/apis":
+		f.discover(w, r.URL.Path == "/api")
+		return
+	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"cluster-uid"}}`)
+		return
+	}
+	q := r.URL.Query()
+	what := "LIST"
+	switch {
+	case q.Get("watch") != "" && q.Get("fieldSelector") != "":
+		what = "ASK"
+	case q.Get("sendInitialEvents") != "":
+		what = "WATCHLIST"
+	case q.Get("watch") != "":
+		what = "WATCH"
+	}
+	f.mu.Lock()
+	f.log = append(f.log, fmt.Sprintf("%s rv=%s", what, q.Get("resourceVersion")))
+	var fault http.HandlerFunc
+	if len(f.faults) > 0 {
+		fault, f.faults = f.faults[0], f.faults[1:]
+	}
+	noList, deny, absent := f.noList, f.deny, f.absent
+	f.mu.Unlock()
+	gr := schema.GroupResource{Resource: "pods"}
+	switch {
+	case fault != nil:
+		fault(w, r)
+	case deny:
+		writeStatus(w, apierrors.NewForbidden(gr, "", nil))
+	case absent:
+		writeStatus(w, apierrors.NewNotFound(gr, ""))
+	case noList && q.Get("sendInitialEvents") != "":
+		writeStatus(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
+	case what == "LIST":
+		f.list(w)
+	default:
+		f.watch(w, r, what)
+	}
+}
+
+func (f *fakeAPI) discover(w http.ResponseWriter, core bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var l apidiscovery.APIGroupDiscoveryList
+	for _, g := range f.groups {
+		if (g.Name == "") == core {
+			l.Items = append(l.Items, g)
+		}
+	}
+	w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+	if err := json.NewEncoder(w).Encode(l); err != nil {
+		f.t.Error(err)
+	}
+}
+
+func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(err.ErrStatus.Code))
+	_ = json.NewEncoder(w).Encode(statusJSON(err))
+}
+
+func statusJSON(err *apierrors.StatusError) metav1.Status {
+	s := err.ErrStatus
+	s.Kind, s.APIVersion = "Status", "v1"
+	return s
+}
+
+// state is what exists, by name, with the resourceVersion of each.
+func (f *fakeAPI) state() map[string]fakeEvent {
+	m := map[string]fakeEvent{}
+	for _, e := range f.history {
+		if e.kind == "DELETED" {
+			delete(m, e.name)
+		} else {
+			m[e.name] = e
+		}
+	}
+	return m
+}
+
+func objectJSON(name string, rv int) string {
+	return fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":"ns","uid":"uid-%s","resourceVersion":"%d","managedFields":[{"manager":"test","time":"2026-01-02T03:04:05Z"}]}}`, name, name, rv)
+}
+
+func (f *fakeAPI) list(w http.ResponseWriter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var items []string
+	state := f.state()
+	for _, name := range slices.Sorted(maps.Keys(state)) {
+		items = append(items, objectJSON(name, state[name].rv))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[%s]}`, f.rv, strings.Join(items, ","))
+}
+
+func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, what string) {
+	q := r.URL.Query()
+	from, _ := strconv.Atoi(q.Get("resourceVersion"))
+	f.mu.Lock()
+	cut, oldest, newest, noMark, indented := f.cut, f.oldest, f.rv, f.noMark, f.indented
+	state := f.state()
+	f.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	send := func(kind, object string) {
+		line := fmt.Sprintf(`{"type":%q,"object":%s}`, kind, object)
+		if indented {
+			var b bytes.Buffer
+			_ = json.Indent(&b, []byte(line), "", " ")
+			line = b.String()
+		}
+		fmt.Fprintln(w, line)
+		w.(http.Flusher).Flush()
+	}
+	fail := func(err *apierrors.StatusError) {
+		b, _ := json.Marshal(statusJSON(err))
+		send("ERROR", string(b))
+	}
+	w.(http.Flusher).Flush()
+	initial := q.Get("sendInitialEvents") == "true"
+	switch {
+	case initial && from > newest:
+		err := apierrors.NewTimeoutError("Too large resource version", 1)
+		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+		fail(err)
+		return
+	case !initial && from < oldest:
+		fail(apierrors.NewResourceExpired("too old resource version"))
+		return
+	}
+	if initial {
+		if what == "WATCHLIST" {
+			for _, name := range slices.Sorted(maps.Keys(state)) {
+				send("ADDED", objectJSON(name, state[name].rv))
+			}
+			if noMark {
+				return
+			}
+		}
+		send("BOOKMARK", fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d","annotations":{"k8s.io/initial-events-end":"true"}}}`, newest))
+		from = newest
+	}
+	f.follow(r.Context(), cut, from, send)
+}
+
+// follow sends what comes after a resourceVersion until the stream is cut.
+func (f *fakeAPI) follow(ctx context.Context, cut chan struct{}, from int, send func(kind, object string)) {
+	for {
+		f.mu.Lock()
+		changed := f.changed
+		events := slices.Clone(f.history)
+		f.mu.Unlock()
+		for _, e := range events {
+			if e.rv > from {
+				send(e.kind, objectJSON(e.name, e.rv))
+				from = e.rv
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		case <-cut:
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// store is a journal in memory.
+type store struct {
+	mu       sync.Mutex
+	position map[string]string
+	known    map[string]map[string]event.Known
+	changes  []*event.Change
+	dropped  []string
+	changed  chan struct{}
+}
+
+func newStore() *store {
+	return &store{position: map[string]string{}, known: map[string]map[string]event.Known{}, changed: make(chan struct{})}
+}
+
+func (s *store) append(_ context.Context, o deltas.Observation) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes = append(s.changes, o.Changes...)
+	if s.known[o.Scope] == nil {
+		s.known[o.Scope] = map[string]event.Known{}
+	}
+	for _, k := range o.Known {
+		s.known[o.Scope][k.Key] = k
+	}
+	for _, key := range o.Forget {
+		delete(s.known[o.Scope], key)
+	}
+	if o.Position != "" {
+		s.position[o.Scope] = o.Position
+	}
+	s.wake()
+	return nil
+}
+
+func (s *store) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *store) load(scope string) (string, []event.Known, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.position[scope], slices.Collect(maps.Values(s.known[scope])), nil
+}
+
+func (s *store) stored() ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.known)), nil
+}
+
+func (s *store) drop(_ context.Context, scope string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.position, scope)
+	delete(s.known, scope)
+	s.dropped = append(s.dropped, scope)
+	s.wake()
+	return nil
+}
+
+// told is the stream so far: "type name@resourceVersion", a "~" behind coalesced ones, and gaps with their positions.
+func (s *store) told() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for _, c := range s.changes {
+		line := fmt.Sprintf("%s %s@%s", c.Type, c.Name, c.ResourceVersion)
+		if c.Gap != nil {
+			line = fmt.Sprintf("gap %s-%s", c.Gap.From, c.Gap.To)
+		}
+		if c.Coalesced {
+			line += "~"
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+// await waits until ok, or fails the test with what it has.
+func (s *store) await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	limit := time.After(30 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond) // for what ok looks at beside the store
+	defer tick.Stop()
+	for {
+		s.mu.Lock()
+		changed := s.changed
+		s.mu.Unlock()
+		if ok() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("waited for %s\ntold %q", what, s.told())
+		}
+	}
+}
+
+func (s *store) awaitTold(t *testing.T, want ...string) {
+	t.Helper()
+	s.await(t, fmt.Sprintf("%q", want), func() bool { return len(s.told()) >= len(want) })
+	if got := s.told(); !slices.Equal(got, want) {
+		t.Fatalf("told\n got %q\nwant %q", got, want)
+	}
+}
+
+// lines is a log that a test can read.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) count(s string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), s)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// running starts a Source on the fake and the store; stop ends it, at the latest with the test.
+func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, log *lines, stop func()) {
+	t.Helper()
+	client, err := NewClient(f.config(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log = &lines{}
+	cfg := Config{
+		Client: client, Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
+		Load: st.load, Append: st.append, Drop: st.drop, Stored: st.stored,
+		Log: slog.New(slog.NewTextHandler(log, nil)),
+	}
+	for _, a := range adjust {
+		a(&cfg)
+	}
+	if s, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		client.http.CloseIdleConnections()
+		if t.Failed() {
+			t.Logf("requests %q\nlog\n%s", f.requests(), log)
+		}
+	})
+	t.Cleanup(stop)
+	return s, log, stop
+}
+
+// awaitState waits until the only scope has a state.
+func awaitState(t *testing.T, st *store, s *Source, want State) {
+	t.Helper()
+	st.await(t, string(want), func() bool {
+		all := s.Status()
+		return len(all) == 1 && all[0].State == want
+	})
+}

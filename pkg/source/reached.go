@@ -1,0 +1,122 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fieldselector "k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+)
+
+// reachedTimeout bounds the question of reached. The API server waits three seconds for its cache.
+const reachedTimeout = 10 * time.Second
+
+// reached returns nil if the API server's history has come as far as position. If it has not, because etcd was restored
+// from a backup, the error's verdict is tooLarge.
+//
+// It has to be asked, since a watch from a position in the future is accepted and stays silent, bookmarks included, until
+// the cluster has made as many writes again: everything up to there would be missed and nothing would show it.
+//
+// The question is a WatchList, not a LIST: "send the object of this name, not older than position, and say when you are
+// done". No object has that name, so it costs the API server a look at its cache, on every start and every reconnect. A
+// cache that is behind answers after three seconds that the position is too large; whether that is a lag or a restored
+// etcd is then decided by what etcd itself says, in a LIST of one object. API servers that know no WatchList (before
+// 1.32, most aggregated ones) get that LIST at once. Resources without a watch cache, such as events, answer with what
+// etcd has, which may be older than asked for.
+//
+// A question that ends without an answer is asked again, like everything that an outage interrupts. If that happens
+// again and again the API server cannot answer, and is asked in the other way.
+func (r *resuming) reached(ctx context.Context, position string) error {
+	e := r.endpoint()
+	ctx, cancel := context.WithTimeout(ctx, reachedTimeout+watchGrace)
+	defer cancel()
+	err := e.askWhetherReached(ctx, position)
+	unanswered := errors.Is(err, errNotTold)
+	switch v := judge(err); {
+	case err == nil:
+	case v == refused, v == tooLarge, unanswered && r.unasked >= maxEndless:
+		r.health.note(func(s *Status) { s.Lists++ })
+		return e.compareWithNewest(ctx, position)
+	case unanswered:
+		r.unasked++
+		return err
+	default:
+		return err
+	}
+	r.unasked = 0
+	return nil
+}
+
+var errNotTold = errors.New("the API server ended a watch before it was complete")
+
+func (e *endpoint) askWhetherReached(ctx context.Context, position string) error {
+	yes, seconds := true, int64(reachedTimeout/time.Second)
+	w, err := e.watch(ctx, metav1.ListOptions{
+		ResourceVersion: position, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+		SendInitialEvents: &yes, TimeoutSeconds: &seconds, FieldSelector: e.nobody(),
+	})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	limit := time.NewTimer(reachedTimeout)
+	defer limit.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limit.C:
+			return errNotTold
+		case event, ok := <-w.ResultChan():
+			if !ok {
+				return errNotTold
+			}
+			if event.Type == watch.Error {
+				return statusOf(event)
+			}
+			if o, ok := event.Object.(*deltas.Object); ok && event.Type == watch.Bookmark && o.InitialEventsEnd {
+				return notBefore(o.ResourceVersion, position)
+			}
+		}
+	}
+}
+
+// nobody selects as little as this program is allowed to ask for: an object that does not exist, or, where the scope is
+// bound to a name, and its rights perhaps too, that one.
+func (e *endpoint) nobody() string {
+	if selector, err := fieldselector.ParseSelector(e.scope.FieldSelector); err == nil {
+		if _, ok := selector.RequiresExactMatch("metadata.name"); ok {
+			return e.scope.FieldSelector
+		}
+	}
+	return "metadata.name=kubecdc-asks-for-nobody"
+}
+
+// compareWithNewest asks etcd, through the API server, for its newest resourceVersion.
+func (e *endpoint) compareWithNewest(ctx context.Context, position string) error {
+	l, err := e.list(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return err
+	}
+	return notBefore(l.ResourceVersion, position)
+}
+
+// notBefore returns nil unless newest is older than position. Versions that cannot be compared are taken for reached:
+// nothing positive says that history is lost.
+func notBefore(newest, position string) error {
+	order, err := resourceversion.CompareResourceVersion(position, newest)
+	if err != nil || order <= 0 {
+		return nil
+	}
+	ahead := apierrors.NewTimeoutError(fmt.Sprintf(
+		"the stored position %s is ahead of the API server, which is at %s: etcd was restored from a backup", position, newest), 0)
+	ahead.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+	return ahead
+}

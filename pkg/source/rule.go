@@ -1,0 +1,161 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	fieldselector "k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Rule selects resources, and objects of them. Of several rules the first that selects a resource has it alone.
+type Rule struct {
+	// Select names resources as kubectl does: "pods", "deployments.apps", "deployments.v1.apps", "*.cert-manager.io" for
+	// all of a group ("*.core" for the group without a name), "*" for everything. A name without a group is one of the
+	// core group. Names that nothing serves yet are waited for.
+	Select []string `mapstructure:"select"`
+	// Exclude names resources, in the same form, that this rule leaves alone.
+	Exclude []string `mapstructure:"exclude"`
+	// Namespaces whose objects are taken. Cluster-scoped objects are not affected.
+	Namespaces Namespaces `mapstructure:"namespaces"`
+	// LabelSelector and FieldSelector are evaluated by the API server, as kubectl writes them.
+	LabelSelector string `mapstructure:"labelSelector"`
+	FieldSelector string `mapstructure:"fieldSelector"`
+}
+
+// Namespaces chooses namespaces by name or glob ("team-*"). If Include holds names only, each is watched by itself, so
+// that a Role in it is enough; otherwise the whole cluster is watched and the rest is dropped here.
+type Namespaces struct {
+	Include []string `mapstructure:"include"` // empty means all
+	Exclude []string `mapstructure:"exclude"`
+}
+
+// Validate reports everything wrong with the rule, each problem with its path, which begins with the one given.
+func (r Rule) Validate(path string) error {
+	var all []error
+	if len(r.Select) == 0 {
+		all = append(all, fmt.Errorf(`%s.select: names no resource, for example ["pods", "deployments.apps"]`, path))
+	}
+	for key, names := range map[string][]string{"select": r.Select, "exclude": r.Exclude} {
+		for i, name := range names {
+			if _, err := parsePattern(name); err != nil {
+				all = append(all, fmt.Errorf("%s.%s[%d]: %w", path, key, i, err))
+			}
+		}
+	}
+	for key, globs := range map[string][]string{"include": r.Namespaces.Include, "exclude": r.Namespaces.Exclude} {
+		for i, glob := range globs {
+			if err := checkGlob(glob); err != nil {
+				all = append(all, fmt.Errorf("%s.namespaces.%s[%d]: %w", path, key, i, err))
+			}
+		}
+	}
+	if _, err := labels.Parse(r.LabelSelector); err != nil {
+		all = append(all, fmt.Errorf("%s.labelSelector: %w", path, err))
+	}
+	if _, err := fieldselector.ParseSelector(r.FieldSelector); err != nil {
+		all = append(all, fmt.Errorf("%s.fieldSelector: %w", path, err))
+	}
+	slices.SortFunc(all, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(all...)
+}
+
+func checkGlob(glob string) error {
+	if glob == "" {
+		return errors.New(`is empty; leave it out, or write "*" for all namespaces`)
+	}
+	if _, err := path.Match(glob, ""); err != nil {
+		return fmt.Errorf(`%q is no pattern: use "*", "?" and "[a-z]"`, glob)
+	}
+	if !namespaceGlob.MatchString(glob) {
+		return fmt.Errorf("%q cannot match any namespace: names hold lower-case letters, digits and \"-\"", glob)
+	}
+	return nil
+}
+
+var (
+	namespaceGlob = regexp.MustCompile(`^[-a-z0-9*?\[\]^\\]+$`)
+	resourceName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	groupName     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	versionName   = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
+)
+
+// pattern is one name of Select or Exclude.
+type pattern struct {
+	text     string
+	resource string // "*" for all
+	anyGroup bool
+	group    string // "" is the core group
+	version  string // "" leaves the choice to the API server
+}
+
+func parsePattern(text string) (pattern, error) {
+	p := pattern{text: text}
+	switch {
+	case text == "*":
+		p.resource, p.anyGroup = "*", true
+		return p, nil
+	case strings.TrimSpace(text) != text || text == "":
+		return p, fmt.Errorf(`%q is no resource: write it as kubectl does, for example "pods" or "deployments.apps"`, text)
+	case strings.ContainsRune(text, '/'):
+		return p, fmt.Errorf(`%q: neither subresources nor "group/version" are written here: write "resource.group", for example "deployments.apps"`, text)
+	case strings.ToLower(text) != text:
+		return p, fmt.Errorf("%q is no resource: the plural is meant, in lower case, not the kind", text)
+	}
+	p.resource, p.group, _ = strings.Cut(text, ".")
+	if version, group, ok := strings.Cut(p.group, "."); (ok || p.group == version) && versionName.MatchString(version) {
+		p.version, p.group = version, group
+	}
+	if p.group == "core" {
+		p.group = ""
+	}
+	if p.resource != "*" && !resourceName.MatchString(p.resource) {
+		return p, fmt.Errorf(`%q: %q is no resource; only "*" alone stands for several`, text, p.resource)
+	}
+	if p.group != "" && !groupName.MatchString(p.group) || strings.HasSuffix(text, ".") {
+		return p, fmt.Errorf("%q: %q is no API group", text, p.group)
+	}
+	return p, nil
+}
+
+func (p pattern) matches(r event.Resource) bool {
+	return (p.anyGroup || p.group == r.Group) && (p.resource == "*" || p.resource == r.Resource)
+}
+
+// wildcard says that the pattern waits for nothing in particular.
+func (p pattern) wildcard() bool { return p.resource == "*" }
+
+// chosen says which namespaces to watch one by one; nil means all at once, through keep if that is not nil.
+func (n Namespaces) chosen() (names []string, keep func(string) bool) {
+	if len(n.Include) > 0 && !slices.ContainsFunc(n.Include, isGlob) {
+		names = []string{}
+		for _, name := range n.Include {
+			if !matchesAny(n.Exclude, name) && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		return names, nil
+	}
+	if len(n.Include) == 0 && len(n.Exclude) == 0 {
+		return nil, nil
+	}
+	return nil, func(namespace string) bool {
+		return (len(n.Include) == 0 || matchesAny(n.Include, namespace)) && !matchesAny(n.Exclude, namespace)
+	}
+}
+
+func isGlob(s string) bool { return strings.ContainsAny(s, `*?[\`) }
+
+func matchesAny(globs []string, name string) bool {
+	return slices.ContainsFunc(globs, func(glob string) bool {
+		ok, err := path.Match(glob, name)
+		return ok && err == nil
+	})
+}

@@ -1,0 +1,67 @@
+package source
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Scope is what one watch covers: a resource, perhaps one namespace of it, perhaps only objects that a selector takes.
+type Scope struct {
+	// ID names the scope in the journal. It is the same in every process with the same rule and does not hold the
+	// version, so that a cluster may be upgraded: "deployments.apps;ns=web;l=app=shop".
+	ID            string
+	Resource      event.Resource
+	Namespaced    bool   // the resource's objects live in namespaces
+	Namespace     string // the one watched; "" for all
+	LabelSelector string
+	FieldSelector string
+	Filter        func(namespace string) bool // of a cluster-wide watch; nil takes all
+}
+
+// scopes are the scopes of one resource under a rule.
+func (r Rule) scopes(s served) []Scope {
+	base := Scope{
+		Resource: s.resource, Namespaced: s.namespaced,
+		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector,
+	}
+	if !s.namespaced {
+		return []Scope{base.named("")}
+	}
+	names, keep := r.Namespaces.chosen()
+	if names == nil {
+		base.Filter = keep
+		return []Scope{base.named(r.Namespaces.id())}
+	}
+	var all []Scope
+	for _, name := range names {
+		base.Namespace = name
+		all = append(all, base.named(";ns="+name))
+	}
+	return all
+}
+
+func (s Scope) named(namespaces string) Scope {
+	s.ID = s.Resource.String() + namespaces
+	if s.LabelSelector != "" {
+		s.ID += ";l=" + s.LabelSelector
+	}
+	if s.FieldSelector != "" {
+		s.ID += ";f=" + s.FieldSelector
+	}
+	return s
+}
+
+// id tells filters of namespaces apart: under another filter other objects are known.
+func (n Namespaces) id() string {
+	part := func(key string, globs []string) string {
+		if len(globs) == 0 {
+			return ""
+		}
+		globs = slices.Clone(globs)
+		slices.Sort(globs)
+		return key + strings.Join(slices.Compact(globs), ",")
+	}
+	return part(";in=", n.Include) + part(";ex=", n.Exclude)
+}

@@ -1,0 +1,371 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/discovery"
+	"k8s.io/klog/v2"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Config is what a Source needs. Client, Rules, Load, Append, Drop and Log are required.
+type Config struct {
+	Client *Client
+	// Cluster is the name that every change carries. Empty: the UID of the namespace kube-system.
+	Cluster string
+	// Rules must be valid.
+	Rules []Rule
+	// Interval is how often the API server is asked what it serves; 0 means every five seconds.
+	Interval time.Duration
+
+	// Load returns what is stored of a scope: the position ("" for none) and the known objects. It is called once for
+	// each scope, before Append is called for it.
+	Load func(scope string) (position string, known []event.Known, err error)
+	// Stored returns the IDs of all scopes of which something is stored. With it, resources that vanished while the
+	// exporter was away are noticed and their objects announced as deleted. It may be nil.
+	Stored func() ([]string, error)
+	// Append takes observations, concurrently for different scopes.
+	Append deltas.Append
+	// Drop forgets a scope whose resource is served no more, after everything appended before.
+	Drop func(ctx context.Context, scope string) error
+	// Lost is why stored positions are missing, if they should not be ("the journal was damaged"): each new scope then
+	// begins with a gap record. Empty where nothing was lost.
+	Lost string
+
+	Log *slog.Logger
+}
+
+// Source finds, watches and follows what the rules select.
+type Source struct {
+	cfg   Config
+	slots chan struct{}
+
+	mu         sync.Mutex
+	cluster    string
+	discovered bool   // the API server has said once what it serves
+	trouble    string // why discovery does not work now; "" when it does
+	runners    map[string]*runner
+	waiting    []unserved
+	since      map[string]time.Time // of waiting, by name
+
+	// Owned by Run.
+	catalog catalog
+	orphans map[string]int // stored scopes that nothing serves, and for how many polls in a row
+	running sync.WaitGroup
+	failed  context.CancelCauseFunc
+}
+
+const (
+	// concurrentLists bounds how many scopes read all their objects at the same time, and so the memory that takes.
+	concurrentLists = 8
+	// polls in a row in which a resource must be missing before its objects are announced as deleted.
+	pollsUntilGone = 2
+
+	defaultInterval = 5 * time.Second
+)
+
+// New returns a Source. It starts nothing and connects to nothing.
+func New(cfg Config) (*Source, error) {
+	for i, rule := range cfg.Rules {
+		if err := rule.Validate(fmt.Sprintf("resources[%d]", i)); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Interval == 0 {
+		cfg.Interval = defaultInterval
+	}
+	return &Source{
+		cfg: cfg, cluster: cfg.Cluster, slots: make(chan struct{}, concurrentLists),
+		runners: map[string]*runner{}, since: map[string]time.Time{}, orphans: map[string]int{},
+		trouble: "the API server has not been asked yet",
+	}, nil
+}
+
+// Run watches until ctx ends, and then returns nil when everything has stopped. It waits for an API server that does not
+// answer, for rights, and for resources, as long as it takes. Errors are those of Load, Append and Drop, and a cluster
+// whose name cannot be found out.
+func (s *Source) Run(ctx context.Context) error {
+	// What client-go has to say about its retries is told by the states of scopes, once instead of each time.
+	ctx = klog.NewContext(ctx, klog.Logger{})
+	ctx, s.failed = context.WithCancelCause(ctx)
+	defer s.running.Wait()
+	defer s.failed(nil)
+	client, err := s.cfg.Client.discovery()
+	if err != nil {
+		return err
+	}
+	if err := s.identify(ctx); err != nil {
+		return endOf(ctx, err)
+	}
+	var p patience
+	for {
+		wait := s.cfg.Interval
+		if err := s.poll(ctx, client); err == nil {
+			p.reset()
+		} else if ctx.Err() == nil {
+			wait = p.wait(err)
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return endOf(ctx, err)
+		}
+	}
+}
+
+// endOf tells an ordered end from a failure.
+func endOf(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
+		return cause
+	}
+	return nil
+}
+
+// identify finds the cluster's name. Changes carry it in their ID, so nothing can be read before.
+func (s *Source) identify(ctx context.Context) error {
+	if s.Cluster() != "" {
+		return nil
+	}
+	var p patience
+	for {
+		uid, err := s.cfg.Client.ClusterUID(ctx)
+		switch {
+		case err == nil:
+			s.mu.Lock()
+			s.cluster = uid
+			s.mu.Unlock()
+			return nil
+		case judge(err) == forbidden, judge(err) == notServed:
+			return fmt.Errorf("the cluster's name is the UID of the namespace kube-system, which cannot be read: %w; set cluster.name, or allow get on that namespace", err)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		s.troubled(reason(err))
+		if err := sleep(ctx, p.wait(err)); err != nil {
+			return err
+		}
+	}
+}
+
+// Cluster is the name that changes carry; "" until it is known.
+func (s *Source) Cluster() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cluster
+}
+
+// troubled notes why the API server does not say what it serves, with one line when that begins or ends.
+func (s *Source) troubled(why string) {
+	s.mu.Lock()
+	before := s.trouble
+	s.trouble = why
+	first := !s.discovered
+	if why == "" {
+		s.discovered = true
+	}
+	s.mu.Unlock()
+	switch {
+	case why == "" && (before != "" || first):
+		s.cfg.Log.Info("the API server answers", "server", s.cfg.Client.Host())
+	case why != "" && (before == "" || first && before != why):
+		s.cfg.Log.Warn("the API server does not answer, will try again", "server", s.cfg.Client.Host(), "reason", why)
+	}
+}
+
+// poll asks what is served and starts and stops runners accordingly.
+func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) error {
+	c, failed, err := discover(ctx, client, s.catalog)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.troubled(reason(err))
+		}
+		return err
+	}
+	s.troubled("")
+	s.catalog = c
+	scopes, waiting := resolve(s.cfg.Rules, c)
+	s.await(waiting)
+	wanted := map[string]bool{}
+	for _, scope := range scopes {
+		wanted[scope.ID] = true
+		s.want(ctx, scope)
+	}
+	s.retire(wanted)
+	return s.adopt(ctx, wanted, failed)
+}
+
+// await notes the names that nothing serves, with one line for each new one.
+func (s *Source) await(waiting []unserved) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since := map[string]time.Time{}
+	for _, u := range waiting {
+		at, known := s.since[u.name]
+		if !known {
+			at = time.Now()
+			s.cfg.Log.Warn("selected but not served, waiting for it", "resource", u.name, "reason", u.reason)
+		}
+		since[u.name] = at
+	}
+	s.waiting, s.since = waiting, since
+}
+
+// want makes sure that a scope is watched.
+func (s *Source) want(ctx context.Context, scope Scope) {
+	s.mu.Lock()
+	r, ok := s.runners[scope.ID]
+	if ok && r.ended() {
+		delete(s.runners, scope.ID)
+		ok = false
+	}
+	s.mu.Unlock()
+	if !ok {
+		s.start(ctx, newRunner(s, scope))
+		return
+	}
+	r.missing = 0
+	if r.scope.Resource.Version != scope.Resource.Version && !s.catalog.serves(r.scope.Resource) {
+		r.moveTo(scope)
+	}
+}
+
+func (s *Source) start(ctx context.Context, r *runner) {
+	s.mu.Lock()
+	s.runners[r.scope.ID] = r
+	cluster := s.cluster
+	s.mu.Unlock()
+	reading, stop := context.WithCancel(ctx)
+	r.stopReading = stop
+	s.running.Go(func() {
+		defer close(r.done)
+		defer r.stopReading()
+		if err := r.run(ctx, reading, cluster); err != nil {
+			s.failed(fmt.Errorf("scope %s: %w", r.scope.ID, err))
+		}
+	})
+}
+
+// retire ends the runners of resources that are served no more.
+func (s *Source) retire(wanted map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, r := range s.runners {
+		switch {
+		case wanted[id]:
+		case r.ended():
+			delete(s.runners, id)
+		default:
+			if r.missing++; r.missing == pollsUntilGone {
+				r.vanish()
+			}
+		}
+	}
+}
+
+// adopt finds stored scopes that a rule still selects and nothing serves, and announces their objects as deleted: the
+// resource vanished while nobody watched (I8). Scopes that no rule selects any more are left as they are.
+func (s *Source) adopt(ctx context.Context, wanted map[string]bool, failed []string) error {
+	if s.cfg.Stored == nil {
+		return nil
+	}
+	stored, err := s.cfg.Stored()
+	if err != nil {
+		s.failed(err)
+		return err
+	}
+	for _, id := range stored {
+		r := resourceOf(id)
+		if wanted[id] || s.has(id) || slices.Contains(failed, r.Group) {
+			delete(s.orphans, id)
+			continue
+		}
+		scope, ok := selected(s.cfg.Rules, r, id)
+		if !ok {
+			continue
+		}
+		if s.orphans[id]++; s.orphans[id] >= pollsUntilGone {
+			delete(s.orphans, id)
+			orphan := newRunner(s, scope)
+			orphan.vanished.Store(true)
+			s.start(ctx, orphan)
+		}
+	}
+	return nil
+}
+
+func (s *Source) has(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.runners[id]
+	return ok
+}
+
+// resourceOf reads the resource, without version and kind, off the ID of a scope.
+func resourceOf(id string) event.Resource {
+	name, _, _ := strings.Cut(id, ";")
+	resource, group, _ := strings.Cut(name, ".")
+	return event.Resource{Group: group, Resource: resource}
+}
+
+// selected says whether the rules would make a scope of this ID if its resource were served.
+func selected(rules []Rule, r event.Resource, id string) (Scope, bool) {
+	for _, namespaced := range []bool{true, false} {
+		scopes, _ := resolve(rules, catalog{r.Group: {{resource: r, namespaced: namespaced}}})
+		for _, scope := range scopes {
+			if scope.ID == id {
+				return scope, true
+			}
+		}
+	}
+	return Scope{}, false
+}
+
+// Status describes every scope and every selected name that nothing serves, in order.
+func (s *Source) Status() []Status {
+	s.mu.Lock()
+	runners := make([]*runner, 0, len(s.runners))
+	for _, r := range s.runners {
+		runners = append(runners, r)
+	}
+	var all []Status
+	for _, u := range s.waiting {
+		all = append(all, Status{Scope: u.name, State: Waiting, Reason: u.reason, Since: s.since[u.name]})
+	}
+	s.mu.Unlock()
+	for _, r := range runners {
+		all = append(all, r.status())
+	}
+	slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Scope, b.Scope) })
+	return all
+}
+
+// Ready says whether changes are being read, and what is missing. Types that may not be read or that nothing serves are
+// named and do not count: one of them must not take the others out of service.
+func (s *Source) Ready() (bool, []string) {
+	s.mu.Lock()
+	ready, reasons := s.discovered, []string(nil)
+	if s.trouble != "" {
+		reasons = append(reasons, "discovery: "+s.trouble)
+	}
+	s.mu.Unlock()
+	for _, st := range s.Status() {
+		if st.State == Live {
+			continue
+		}
+		reasons = append(reasons, fmt.Sprintf("%s: %s: %s", st.Scope, st.State, st.Reason))
+		if st.State == Syncing || st.State == Unreachable {
+			ready = false
+		}
+	}
+	return ready, reasons
+}

@@ -1,0 +1,114 @@
+package source
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// State is the condition of a scope.
+type State string
+
+// The states. A scope leaves any of them by itself once what is in the way is gone.
+const (
+	Syncing     State = "syncing"     // the first list is being read, or the watch is being opened
+	Live        State = "live"        // changes arrive as they happen
+	Forbidden   State = "forbidden"   // the API server does not allow list or watch
+	Unreachable State = "unreachable" // the API server does not answer, or with errors
+	Waiting     State = "waiting"     // nothing serves the resource yet
+	Gone        State = "gone"        // the resource is served no more; its objects are being announced as deleted
+)
+
+// Status describes one scope, or a selected resource that nothing serves. It is a copy.
+type Status struct {
+	Scope    string         // ID of the scope; for what is not served, the selection as written
+	Resource event.Resource // zero for what is not served
+	State    State
+	Reason   string    // one sentence; empty when live
+	Since    time.Time // of the state
+	Synced   bool      // all that exists has been seen since the scope was first started, now or in an earlier process
+
+	Position  string    // resourceVersion from which a new process would watch on
+	Known     int       // objects known to exist
+	Queued    int       // deltas read and not journaled yet
+	LastEvent time.Time // when the API server last said something, bookmarks included; zero if never
+
+	Events       uint64 // watch events read, bookmarks included
+	Restarts     uint64 // watch connections opened after the first
+	Relists      uint64 // times history was lost
+	Lists        uint64 // LIST requests sent, each page one
+	DecodeErrors uint64 // answers that could not be read
+	StockFraming bool   // the slower framer is in use, see DecodeErrors
+
+	Changes map[event.Type]uint64 // told since the process started
+}
+
+// health is the state of one scope as its runner sees it. Safe for concurrent use.
+type health struct {
+	log *slog.Logger
+
+	mu sync.Mutex
+	s  Status
+}
+
+func newHealth(log *slog.Logger, s Scope) *health {
+	return &health{
+		log: log.With("scope", s.ID),
+		s:   Status{Scope: s.ID, Resource: s.Resource, State: Syncing, Reason: "starting", Since: time.Now()},
+	}
+}
+
+// become notes the state and writes one line if it is another than before.
+func (h *health) become(state State, reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.s.State == state {
+		h.s.Reason = reason
+		return
+	}
+	before, since := h.s.State, h.s.Since
+	h.s.State, h.s.Reason, h.s.Since = state, reason, time.Now()
+	attrs := []any{"state", state, "before", before, "beforeFor", h.s.Since.Sub(since).Round(time.Millisecond)}
+	if reason != "" {
+		attrs = append(attrs, "reason", reason)
+	}
+	switch {
+	case state == Live:
+		h.log.Info("watching", attrs...)
+	case state == Syncing:
+		h.log.Info("reading all objects", attrs...)
+	case state == Gone:
+		h.log.Warn("resource is served no more", attrs...)
+	default:
+		h.log.Warn("not watching, will try again", attrs...)
+	}
+}
+
+// lost notes that history ends at position. That is always worth a line.
+func (h *health) lost(position, why string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.log.Warn("history was lost, reading all objects", "from", position, "reason", why)
+	if h.s.State != Syncing {
+		h.s.State, h.s.Since = Syncing, time.Now()
+	}
+	h.s.Reason = why
+	h.s.Relists++
+}
+
+// failed notes that a request failed.
+func (h *health) failed(err error) { h.become(judge(err).state(), reason(err)) }
+
+func (h *health) note(change func(*Status)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&h.s)
+}
+
+func (h *health) status() Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.s
+}

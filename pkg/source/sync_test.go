@@ -1,0 +1,192 @@
+package source
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func TestAPositionFromTheFutureIsALoss(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	st.position["pods"] = "1000"
+	st.known["pods"] = map[string]event.Known{"ns/gone": {Key: "ns/gone", UID: "uid-gone", ResourceVersion: "900"}}
+	s, log, _ := running(t, f, st)
+	st.await(t, "the differences", func() bool { return len(st.told()) == 3 })
+	got := st.told()
+	slices.Sort(got[1:])
+	if !slices.Equal(got, []string{"gap 1000-11", "added a@11~", "deleted gone@900~"}) {
+		t.Errorf("told %q", got)
+	}
+	if s.Status()[0].Relists != 1 || log.count("ahead of the API server, which is at 11") != 1 {
+		t.Errorf("log\n%s", log)
+	}
+}
+
+func TestAnAPIServerThatLagsIsWaitedFor(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a", "b")
+	st.position["pods"] = "12"
+	tooLarge := func(w http.ResponseWriter, _ *http.Request) {
+		err := apierrors.NewTimeoutError("Too large resource version", 1)
+		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge})
+		writeStatus(w, err)
+	}
+	f.faults = []http.HandlerFunc{tooLarge}
+	s, _, _ := running(t, f, st)
+	awaitState(t, st, s, Live)
+	f.write("MODIFIED", "b")
+	st.awaitTold(t, "updated b@13")
+	if got := s.Status()[0]; got.Relists != 0 {
+		t.Errorf("a lag was taken for a loss: %q", f.requests())
+	}
+}
+
+func TestWithoutWatchListTheListIsConsistent(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	f.noList = true
+	s, _, _ := running(t, f, st)
+	st.awaitTold(t, "snapshot a@11")
+	f.write("MODIFIED", "a")
+	st.awaitTold(t, "snapshot a@11", "updated a@12")
+	for _, r := range f.requests() {
+		if strings.HasPrefix(r, "LIST") && r != "LIST rv=" {
+			t.Errorf("the list may go back in time: %s", r)
+		}
+	}
+	awaitState(t, st, s, Live)
+}
+
+func TestAWatchListThatNeverMarksItsEndEndsInAList(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	f.noMark = true
+	_, _, _ = running(t, f, st)
+	st.awaitTold(t, "snapshot a@11")
+	if n := f.count("WATCHLIST"); n != maxEndless {
+		t.Errorf("%d WatchLists, want %d: %q", n, maxEndless, f.requests())
+	}
+}
+
+func TestABrokenFirstListIsReadAgain(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	abort := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	broken := func(w http.ResponseWriter, _ *http.Request) {
+		writeStatus(w, apierrors.NewServiceUnavailable("starting"))
+	}
+	f.faults = []http.HandlerFunc{abort, broken, abort}
+	_, _, _ = running(t, f, st)
+	st.awaitTold(t, "snapshot a@11")
+}
+
+func TestAJournalThatWasLostIsToldAsAGap(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	_, _, _ = running(t, f, st, func(c *Config) { c.Lost = "the journal was damaged" })
+	st.await(t, "a gap", func() bool { return len(st.told()) == 2 })
+	if got := st.told(); got[0] != "gap -11" {
+		t.Errorf("told %q", got)
+	}
+}
+
+func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	f.deny = true
+	s, log, _ := running(t, f, st)
+	awaitState(t, st, s, Forbidden)
+	if ready, reasons := s.Ready(); !ready || len(reasons) != 1 || !strings.Contains(reasons[0], "pods: forbidden: ") {
+		t.Errorf("ready %v, %q", ready, reasons)
+	}
+	if n := log.count("state=forbidden"); n != 1 {
+		t.Errorf("%d lines\n%s", n, log)
+	}
+}
+
+func TestAnotherSpellingOfTheStreamIsReadAfterAFallback(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	st.position["pods"] = "10"
+	f.noList = true // the question is then answered by a LIST
+	f.indented = true
+	s, _, _ := running(t, f, st)
+	st.awaitTold(t, "added a@11")
+	if got := s.Status()[0]; !got.StockFraming || got.DecodeErrors == 0 || got.Relists != 0 {
+		t.Errorf("status %+v", got)
+	}
+}
+
+func TestAResourceIsWatchedAsSoonAsItIsServed(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	f.groups = nil
+	s, log, _ := running(t, f, st)
+	awaitState(t, st, s, Waiting)
+	f.change(func() { f.groups = append(f.groups, coreGroup("pods")) })
+	st.awaitTold(t, "snapshot a@11")
+	awaitState(t, st, s, Live)
+	if log.count("selected but not served") != 1 {
+		t.Errorf("log\n%s", log)
+	}
+}
+
+func TestTheObjectsOfAVanishedResourceAreDeleted(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a", "b")
+	s, _, _ := running(t, f, st)
+	awaitState(t, st, s, Live)
+	f.change(func() { f.groups, f.absent = []apidiscovery.APIGroupDiscovery{coreGroup("nodes")}, true })
+	f.breakAll()
+	st.await(t, "the scope to be dropped", func() bool { st.mu.Lock(); defer st.mu.Unlock(); return len(st.dropped) == 1 })
+	got := st.told()[2:]
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"deleted a@11~", "deleted b@12~"}) {
+		t.Errorf("told %q", st.told())
+	}
+	awaitState(t, st, s, Waiting)
+
+	f.change(func() {
+		f.groups, f.absent, f.history = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}, false, nil
+	})
+	f.write("ADDED", "c")
+	st.await(t, "the new life", func() bool {
+		return slices.Contains(st.told(), "snapshot c@13") || slices.Contains(st.told(), "added c@13")
+	})
+}
+
+func TestTheObjectsOfAResourceThatVanishedWhileAwayAreDeleted(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.groups = []apidiscovery.APIGroupDiscovery{coreGroup("nodes")}
+	st.position["pods"], st.position["secrets"] = "12", "12"
+	st.known["pods"] = map[string]event.Known{"ns/a": {Key: "ns/a", UID: "uid-a", ResourceVersion: "11"}}
+	st.known["secrets"] = map[string]event.Known{"ns/s": {Key: "ns/s", UID: "uid-s", ResourceVersion: "11"}}
+	_, _, _ = running(t, f, st)
+	st.await(t, "the scope to be dropped", func() bool { st.mu.Lock(); defer st.mu.Unlock(); return len(st.dropped) == 1 })
+	if got := st.told(); !slices.Equal(got, []string{"deleted a@11~"}) {
+		t.Errorf("told %q: only the selected resource vanished", got)
+	}
+}
+
+func TestAGroupThatCannotBeAskedKeepsItsResources(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	s, _, _ := running(t, f, st)
+	awaitState(t, st, s, Live)
+	stale := coreGroup()
+	stale.Versions[0].Freshness = "Stale"
+	f.change(func() { f.groups = []apidiscovery.APIGroupDiscovery{stale, groupOf("apps", "v1", "deployments")} })
+	polls := 0
+	st.await(t, "some polls", func() bool { polls++; return polls > 60 })
+	if got := s.Status(); len(got) != 1 || got[0].State != Live || len(st.dropped) != 0 {
+		t.Errorf("status %+v", got)
+	}
+}
