@@ -1,0 +1,15 @@
+// Package e2e holds the promises of docs/delivery.md as tests: the exporter as a real process between a real Kubernetes
+// API server and real Kafka and NATS, with the history of etcd as the truth to compare with.
+//
+// The servers start with the first test that needs them and are shared by all of them; each test has an exporter, a
+// journal, topics and a stream of its own. Tests change shared servers (they kill them, they compact etcd), so they run
+// one after the other, in any order.
+//
+//   - internal/oracle reads etcd's history and judges what a bus holds by it.
+//   - internal/bus reads a bus from its beginning.
+//   - internal/workload writes objects at full speed.
+//   - internal/exporter builds and runs the program under test.
+//
+// KUBECDC_E2E_RACE=1 builds the exporter with the race detector. KUBECDC_E2E_SEED replays the random moments of a run,
+// which prints its seed.
+package e2e

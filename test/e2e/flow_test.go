@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+)
+
+const (
+	manyObjects = 1000
+	kills       = 10
+)
+
+func TestEveryRevisionReachesBothBuses(t *testing.T) {
+	kinds := workload.AllKinds()
+	s := newScene(t, kinds)
+	s.must(s.exporter.Start(t.Context()))
+	load := s.load(manyObjects, kinds)
+	s.must(load.Wait())
+	s.awaitAll()
+	s.judge(oracle.Rules{})
+}
+
+// TestKilledAtRandomMomentsLosesNothing kills the exporter while objects are written, makes sure that some are deleted
+// while it is away, and starts it again. The next kill may find it starting, resuming, writing its journal or delivering.
+func TestKilledAtRandomMomentsLosesNothing(t *testing.T) {
+	kinds := workload.AllKinds()
+	s := newScene(t, kinds)
+	s.must(s.exporter.Start(t.Context()))
+	moments := s.moments(workload.Plan{Objects: manyObjects, Updates: 3}.Operations())
+	load := s.load(manyObjects, kinds)
+	var firstKill time.Time
+	for i, moment := range moments {
+		load.AwaitOperations(moment)
+		s.must(s.exporter.Kill())
+		if i == 0 {
+			firstKill = time.Now()
+		}
+		before := load.Deletes()
+		load.AwaitDeletes(before + 3)
+		s.must(s.exporter.Launch(t.Context()))
+	}
+	s.must(load.Wait())
+	s.awaitAll()
+	s.judge(oracle.Rules{Repetitions: true})
+	s.checkNothingWasListedSince(firstKill)
+}
+
+// moments draws after how many of all operations the exporter is killed. The last tenth is left, so that something
+// happens after the last kill.
+func (s *scene) moments(operations int) []int {
+	random := dice(s.t)
+	var moments []int
+	for range kills {
+		moments = append(moments, operations/20+random.IntN(operations*17/20))
+	}
+	slices.Sort(moments)
+	s.t.Logf("kills after %v of %d writes", moments, operations)
+	return moments
+}
+
+// checkNothingWasListedSince asks the API server's audit log whether the exporter has read all objects of a resource again,
+// by a LIST or by a watch that begins with what exists. A watch that begins with what exists but for a single name is how
+// the exporter asks whether a position was reached, and reads nothing.
+func (s *scene) checkNothingWasListedSince(since time.Time) {
+	s.t.Helper()
+	entries, err := s.controlPlane.AuditEntries()
+	s.must(err)
+	watches := 0
+	for _, e := range entries {
+		if !strings.HasPrefix(e.UserAgent, "kubecdc/") || e.Time.Before(since) || !s.selects(e) {
+			continue
+		}
+		initial := strings.Contains(e.RequestURI, "sendInitialEvents=true") && !strings.Contains(e.RequestURI, "fieldSelector=metadata.name")
+		if e.Verb == "list" || initial {
+			s.t.Errorf("the exporter read everything again at %v: %s %s", e.Time, e.Verb, e.RequestURI)
+		}
+		if e.Verb == "watch" {
+			watches++
+		}
+	}
+	if watches == 0 {
+		s.t.Error("the audit log shows no watch of the exporter, so it shows nothing at all")
+	}
+	s.t.Logf("%d watches and no list since the first kill", watches)
+}
+
+func (s *scene) selects(e controlplane.AuditEntry) bool {
+	return slices.ContainsFunc(s.resources, func(r oracle.Resource) bool {
+		return r.Group == e.Group && r.Resource == e.Resource
+	})
+}
+
+// TestWhatExistedIsToldOnce starts the exporter on objects that are there, stops it in order, and starts it again.
+func TestWhatExistedIsToldOnce(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
+	s := newScene(t, kinds)
+	s.must(s.load(60, kinds).Wait())
+	revision, err := s.etcd.Revision(t.Context())
+	s.must(err)
+	s.beginning = revision
+	s.must(s.exporter.Start(t.Context()))
+	s.awaitAll()
+	for i := range 10 {
+		s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("later-%d", i)))
+	}
+	s.awaitAll()
+	s.must(s.exporter.Stop())
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.cluster.Create(t.Context(), workload.Widgets, s.name, "last"))
+	s.awaitAll()
+	s.judge(oracle.Rules{})
+}

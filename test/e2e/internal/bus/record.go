@@ -1,0 +1,68 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// Object names one Kubernetes object. For a gap Namespace and Name are empty.
+type Object struct {
+	Group, Resource, Namespace, Name string
+}
+
+func (o Object) String() string {
+	resource := o.Resource
+	if o.Group != "" {
+		resource += "." + o.Group
+	}
+	return resource + " " + o.Namespace + "/" + o.Name
+}
+
+// Gap is the member of the same name, see docs/events.md.
+type Gap struct {
+	From, To, Reason string
+}
+
+// Record is one change as it lies on a bus; see docs/events.md for the members.
+type Record struct {
+	Object
+	ID, Type, Cluster  string
+	UID                string
+	ResourceVersion    string
+	Coalesced          bool
+	FinalStateUnknown  bool
+	Gap                *Gap
+	Before, After      json.RawMessage
+	Revision           int64  // ResourceVersion as a number
+	Place              string // topic and partition, or stream
+	Key                string // the Kafka record's key, the NATS message's Kubecdc-Key
+	DuplicateDetection string // what the bus drops duplicates by: Nats-Msg-Id; empty on Kafka
+	Payload            []byte // all of it, as it lies there
+}
+
+// Reader reads one bus. It is used by one goroutine at a time.
+type Reader interface {
+	// Name says which bus this is, for messages.
+	Name() string
+	// Read returns what came since the last Read, up to the end that the bus has now, each object's records in the order
+	// they lie there. After an error, which is usual while the bus is away, the next Read goes on where this one got;
+	// records that were read before the error are returned with it.
+	Read(ctx context.Context) ([]Record, error)
+	// Close ends the connection.
+	Close()
+}
+
+// parse reads a payload. That it cannot be read is a finding, not something to skip.
+func parse(place, key string, payload []byte) (Record, error) {
+	r := Record{Place: place, Key: key, Payload: payload}
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return r, fmt.Errorf("%s holds what is no event: %w: %.200s", place, err, payload)
+	}
+	var err error
+	if r.Revision, err = strconv.ParseInt(r.ResourceVersion, 10, 64); err != nil {
+		return r, fmt.Errorf("%s: event %s: resourceVersion: %w", place, r.ID, err)
+	}
+	return r, nil
+}

@@ -1,0 +1,31 @@
+package exporter
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/kubecdc/kubecdc/test/parts/build"
+)
+
+// Build builds the exporter from the working tree into a directory and returns the program's path.
+// KUBECDC_E2E_RACE=1 adds the race detector.
+func Build(ctx context.Context, dir string) (string, error) {
+	root, err := build.Root()
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(dir, "exporter")
+	args := []string{"build", "-o", program}
+	if os.Getenv("KUBECDC_E2E_RACE") == "1" {
+		args = append(args, "-race")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/exporter")...)
+	cmd.Dir = root
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the exporter: %w\n%s", err, output)
+	}
+	return program, nil
+}

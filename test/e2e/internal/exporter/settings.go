@@ -1,0 +1,65 @@
+package exporter
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+)
+
+// Settings are what tests vary in a configuration.
+type Settings struct {
+	Dir        string // of the configuration, the journal and the log; of this exporter alone
+	Kubeconfig string
+	Select     []string // resources as kubectl writes them
+
+	KafkaBrokers []string
+	TopicPrefix  string // topics are PREFIX.RESOURCE
+	NATSURL      string
+	Stream       string // and the first token of the subjects
+
+	DrainTimeout string // as in the file; empty leaves the default
+}
+
+// JournalDir is where the journal is.
+func (s Settings) JournalDir() string { return filepath.Join(s.Dir, "journal") }
+
+type mapping = map[string]any
+
+// content returns the configuration. JSON is YAML.
+func (s Settings) content(listen string) mapping {
+	c := mapping{
+		"cluster":   mapping{"name": "e2e", "kubeconfig": s.Kubeconfig},
+		"resources": []mapping{{"select": s.Select}},
+		"sinks": []mapping{
+			{"name": "kafka", "kafka": mapping{
+				"brokers":      s.KafkaBrokers,
+				"topic":        s.TopicPrefix + ".{resource}",
+				"createTopics": mapping{"enabled": true, "partitions": 4},
+			}},
+			{"name": "nats", "nats": mapping{
+				"url":     s.NATSURL,
+				"stream":  s.Stream,
+				"subject": s.Stream + ".{group}.{resource}.{namespace}.{name}",
+				"create":  mapping{"enabled": true},
+			}},
+		},
+		"journal": mapping{"dir": s.JournalDir()},
+		"admin":   mapping{"listen": listen},
+		// Servers come back within seconds in a test; half a minute of back-off would only make it slow.
+		"delivery": mapping{"retry": mapping{"min": "50ms", "max": "1s"}},
+	}
+	if s.DrainTimeout != "" {
+		c["delivery"].(mapping)["drainTimeout"] = s.DrainTimeout
+	}
+	return c
+}
+
+// write writes the configuration into a file of that name and returns its path.
+func (s Settings) write(name, listen string) (string, error) {
+	text, err := json.MarshalIndent(s.content(listen), "", "  ")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(s.Dir, name)
+	return path, os.WriteFile(path, text, 0o600)
+}

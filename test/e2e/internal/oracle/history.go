@@ -1,0 +1,55 @@
+package oracle
+
+import (
+	"strings"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+)
+
+// Resource is a selected resource and where etcd keeps it.
+type Resource struct {
+	Group, Resource string
+	Prefix          string // "/registry/configmaps/", then NAMESPACE/NAME
+}
+
+// Op is what a revision did to its object.
+type Op int
+
+// The operations.
+const (
+	Created Op = iota
+	Updated
+	Deleted
+)
+
+func (o Op) String() string { return [...]string{"created", "updated", "deleted"}[o] }
+
+// Revision is one change of one object in etcd's history.
+type Revision struct {
+	Object   bus.Object
+	Revision int64 // etcd's, which is the resourceVersion
+	Op       Op
+}
+
+// History is what happened to the selected resources.
+type History struct {
+	Start, End int64
+	Existing   []Revision // the newest revision of every object that existed at Start
+	Revisions  []Revision // after Start, up to and with End, in order
+}
+
+// object finds out which object of the resources a key belongs to.
+func object(resources []Resource, key string) (bus.Object, bool) {
+	for _, r := range resources {
+		rest, ours := strings.CutPrefix(key, r.Prefix)
+		if !ours {
+			continue
+		}
+		namespace, name, namespaced := strings.Cut(rest, "/")
+		if !namespaced {
+			namespace, name = "", rest
+		}
+		return bus.Object{Group: r.Group, Resource: r.Resource, Namespace: namespace, Name: name}, true
+	}
+	return bus.Object{}, false
+}

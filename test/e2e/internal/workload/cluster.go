@@ -1,0 +1,192 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// retryAfter is the pause before a failed write is tried again.
+const retryAfter = 50 * time.Millisecond
+
+var (
+	namespaces      = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	definitions     = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	clusterRoles    = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}
+	clusterBindings = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
+)
+
+// Cluster writes objects. Its methods may be called concurrently and try until they succeed or ctx ends, except where the
+// API server says that the object itself is wrong.
+type Cluster struct {
+	client dynamic.Interface
+}
+
+// Connect returns the cluster of a kubeconfig. It contacts nothing.
+func Connect(kubeconfig string) (*Cluster, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1 // no limit on this side
+	config.UserAgent = "e2e-workload"
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{client: client}, nil
+}
+
+// Create creates an object of a kind.
+func (c *Cluster) Create(ctx context.Context, kind Kind, namespace, name string) error {
+	o := kind.Object()
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	return c.create(ctx, kind.Resource, namespace, o)
+}
+
+// Change makes the change that belongs to step.
+func (c *Cluster) Change(ctx context.Context, kind Kind, namespace, name string, step int) error {
+	return persist(ctx, func() error {
+		_, err := c.client.Resource(kind.Resource).Namespace(namespace).
+			Patch(ctx, name, types.MergePatchType, []byte(kind.Change(step)), metav1.PatchOptions{})
+		return err
+	})
+}
+
+// Delete deletes an object at once.
+func (c *Cluster) Delete(ctx context.Context, kind Kind, namespace, name string) error {
+	now := int64(0)
+	return persist(ctx, func() error {
+		err := c.client.Resource(kind.Resource).Namespace(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// CreateNamespace creates a namespace.
+func (c *Cluster) CreateNamespace(ctx context.Context, name string) error {
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion("v1")
+	o.SetKind("Namespace")
+	o.SetName(name)
+	return c.create(ctx, namespaces, "", o)
+}
+
+// Define creates the definition of a custom resource with free content and waits until it is served.
+func (c *Cluster) Define(ctx context.Context, group, plural, kind string) error {
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"group": group,
+		"scope": "Namespaced",
+		"names": map[string]any{"plural": plural, "kind": kind},
+		"versions": []any{map[string]any{
+			"name": "v1", "served": true, "storage": true,
+			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+		}},
+	}}}
+	o.SetAPIVersion("apiextensions.k8s.io/v1")
+	o.SetKind("CustomResourceDefinition")
+	o.SetName(plural + "." + group)
+	if err := c.create(ctx, definitions, "", o); err != nil {
+		return err
+	}
+	served := c.client.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: plural})
+	return c.until(ctx, func() error {
+		_, err := served.List(ctx, metav1.ListOptions{Limit: 1})
+		return err
+	})
+}
+
+// Undefine deletes the definition of a custom resource, and with it all its objects.
+func (c *Cluster) Undefine(ctx context.Context, group, plural string) error {
+	return persist(ctx, func() error {
+		err := c.client.Resource(definitions).Delete(ctx, plural+"."+group, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// Allow lets a user read kinds in all namespaces. role names the two objects that say so; Allow with the same role and
+// more kinds adds nothing, so take another role.
+func (c *Cluster) Allow(ctx context.Context, role, user string, kinds ...Kind) error {
+	var rules []any
+	for _, k := range kinds {
+		rules = append(rules, map[string]any{
+			"apiGroups": []any{k.Resource.Group}, "resources": []any{k.Resource.Resource}, "verbs": []any{"get", "list", "watch"},
+		})
+	}
+	r := &unstructured.Unstructured{Object: map[string]any{"rules": rules}}
+	r.SetAPIVersion("rbac.authorization.k8s.io/v1")
+	r.SetKind("ClusterRole")
+	r.SetName(role)
+	b := &unstructured.Unstructured{Object: map[string]any{
+		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+		"subjects": []any{map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}},
+	}}
+	b.SetAPIVersion("rbac.authorization.k8s.io/v1")
+	b.SetKind("ClusterRoleBinding")
+	b.SetName(role)
+	return errors.Join(c.create(ctx, clusterRoles, "", r), c.create(ctx, clusterBindings, "", b))
+}
+
+// create creates an object. One that is there already is taken for one whose answer was lost.
+func (c *Cluster) create(ctx context.Context, resource schema.GroupVersionResource, namespace string, o *unstructured.Unstructured) error {
+	return persist(ctx, func() error {
+		_, err := c.client.Resource(resource).Namespace(namespace).Create(ctx, o, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// persist tries until the write is done, or wrong in itself.
+func persist(ctx context.Context, write func() error) error {
+	for {
+		err := write()
+		if err == nil || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			return err
+		}
+		if err := pause(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// until tries until the question is answered.
+func (c *Cluster) until(ctx context.Context, ask func() error) error {
+	for {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		if err := pause(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits a moment; when ctx ends it returns what had failed.
+func pause(ctx context.Context, failed error) error {
+	timer := time.NewTimer(retryAfter)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", context.Cause(ctx), failed)
+	case <-timer.C:
+		return nil
+	}
+}

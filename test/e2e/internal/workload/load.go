@@ -1,0 +1,135 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Plan says what to write.
+type Plan struct {
+	Namespace string // must exist
+	Prefix    string // of the names
+	Kinds     []Kind // objects are spread over them evenly
+	Objects   int
+	Updates   int // of each object
+	Clients   int // writes at once
+}
+
+// Operations returns how many writes the plan makes.
+func (p Plan) Operations() int { return p.Objects*(1+p.Updates) + p.Objects/2 }
+
+// Load is a plan that runs.
+type Load struct {
+	cluster *Cluster
+	plan    Plan
+
+	operations, deletes atomic.Int64
+	cancel              context.CancelFunc
+	done                chan struct{}
+	once                sync.Once
+	err                 error // of the first client that failed; read after done
+}
+
+// Start begins to write. It ends by itself; Wait or Stop must be called.
+func (c *Cluster) Start(ctx context.Context, plan Plan) *Load {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &Load{cluster: c, plan: plan, cancel: cancel, done: make(chan struct{})}
+	numbers := make(chan int)
+	var clients sync.WaitGroup
+	for range plan.Clients {
+		clients.Go(func() { l.client(ctx, numbers) })
+	}
+	go func() {
+		defer close(l.done)
+		defer cancel()
+		l.hand(ctx, numbers)
+		clients.Wait()
+	}()
+	return l
+}
+
+// hand gives each object to a client.
+func (l *Load) hand(ctx context.Context, numbers chan<- int) {
+	defer close(numbers)
+	for i := range l.plan.Objects {
+		select {
+		case numbers <- i:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (l *Load) client(ctx context.Context, numbers <-chan int) {
+	for i := range numbers {
+		if err := l.live(ctx, i); err != nil {
+			l.once.Do(func() { l.err = err })
+			l.cancel()
+			return
+		}
+	}
+}
+
+// live lets one object live.
+func (l *Load) live(ctx context.Context, i int) error {
+	kind := l.plan.Kinds[i%len(l.plan.Kinds)]
+	namespace, name := l.plan.Namespace, fmt.Sprintf("%s-%04d", l.plan.Prefix, i)
+	if err := l.cluster.Create(ctx, kind, namespace, name); err != nil {
+		return fmt.Errorf("create %s: %w", name, err)
+	}
+	l.operations.Add(1)
+	for step := range l.plan.Updates {
+		if err := l.cluster.Change(ctx, kind, namespace, name, step+1); err != nil {
+			return fmt.Errorf("update %s: %w", name, err)
+		}
+		l.operations.Add(1)
+	}
+	if i/len(l.plan.Kinds)%2 == 0 { // every second of each kind
+		return nil
+	}
+	if err := l.cluster.Delete(ctx, kind, namespace, name); err != nil {
+		return fmt.Errorf("delete %s: %w", name, err)
+	}
+	l.operations.Add(1)
+	l.deletes.Add(1)
+	return nil
+}
+
+// Wait returns when all is written, or with the error that ended it.
+func (l *Load) Wait() error {
+	<-l.done
+	return l.err
+}
+
+// Stop ends the writing where it is and waits for it.
+func (l *Load) Stop() {
+	l.cancel()
+	<-l.done
+}
+
+// Operations returns how many writes are done.
+func (l *Load) Operations() int { return int(l.operations.Load()) }
+
+// Deletes returns how many of them were deletes.
+func (l *Load) Deletes() int { return int(l.deletes.Load()) }
+
+// AwaitOperations returns when n writes are done, or the load has ended.
+func (l *Load) AwaitOperations(n int) { l.await(func() bool { return l.Operations() >= n }) }
+
+// AwaitDeletes returns when n deletes are done, or the load has ended.
+func (l *Load) AwaitDeletes(n int) { l.await(func() bool { return l.Deletes() >= n }) }
+
+func (l *Load) await(reached func() bool) {
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for !reached() {
+		select {
+		case <-l.done:
+			return
+		case <-poll.C:
+		}
+	}
+}

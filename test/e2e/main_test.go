@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// startWithin bounds the start of all servers. The first build of the API server is not in it, see "parts build all".
+const startWithin = 10 * time.Minute
+
+// reader is a user who may do only what a test allows.
+const reader = "reader"
+
+// environment is what the tests share.
+type environment struct {
+	dir          string
+	program      string // the exporter
+	controlPlane *controlplane.ControlPlane
+	kafka        *kafka.Broker
+	nats         *natsserver.Server
+	cluster      *workload.Cluster
+	etcd         *oracle.Etcd
+}
+
+var (
+	shared     environment
+	startOnce  sync.Once
+	startError error
+	buildOnce  sync.Once
+	buildError error
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := shared.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the servers:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// servers returns the shared environment with all servers running.
+func servers(t *testing.T) *environment {
+	t.Helper()
+	require.Integration(t)
+	require.Program(t, "java", "install Java 17 or later")
+	require.Program(t, "mvn", "install Maven 3.8 or later")
+	program(t)
+	startOnce.Do(func() { startError = shared.start() })
+	if startError != nil {
+		t.Fatal(startError)
+	}
+	return &shared
+}
+
+// program returns the path of the exporter, built from the working tree.
+func program(t *testing.T) string {
+	t.Helper()
+	require.Integration(t)
+	buildOnce.Do(func() { buildError = shared.build() })
+	if buildError != nil {
+		t.Fatal(buildError)
+	}
+	return shared.program
+}
+
+func (e *environment) build() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	var err error
+	if e.dir, err = os.MkdirTemp("", "kubecdc-e2e-"); err != nil {
+		return err
+	}
+	e.program, err = exporter.Build(ctx, e.dir)
+	return err
+}
+
+// start starts all servers at once.
+func (e *environment) start() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	starts := []func(context.Context) error{e.startControlPlane, e.startKafka, e.startNATS}
+	errs := make([]error, len(starts))
+	var all sync.WaitGroup
+	for i, start := range starts {
+		all.Go(func() { errs[i] = start(ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (e *environment) startControlPlane(ctx context.Context) error {
+	var err error
+	options := controlplane.Options{
+		Dir:   filepath.Join(e.dir, "controlplane"),
+		Users: []controlplane.User{{Name: reader, Token: "reader-token"}},
+	}
+	if err := os.Mkdir(options.Dir, 0o755); err != nil {
+		return err
+	}
+	if e.controlPlane, err = controlplane.Start(ctx, options); err != nil {
+		return err
+	}
+	if e.etcd, err = oracle.Open(e.controlPlane.EtcdEndpoint()); err != nil {
+		return err
+	}
+	if e.cluster, err = workload.Connect(e.controlPlane.Kubeconfig()); err != nil {
+		return err
+	}
+	return e.cluster.Define(ctx, workload.WidgetGroup, "widgets", "Widget")
+}
+
+func (e *environment) startKafka(ctx context.Context) (err error) {
+	e.kafka, err = kafka.Start(ctx, kafka.Options{Dir: filepath.Join(e.dir, "kafka")})
+	return err
+}
+
+func (e *environment) startNATS(ctx context.Context) (err error) {
+	e.nats, err = natsserver.Start(ctx, natsserver.Options{Dir: filepath.Join(e.dir, "nats")})
+	return err
+}
+
+// stop stops what runs and takes away what it left, but not after an error, so that logs can be read.
+func (e *environment) stop() error {
+	var errs []error
+	if e.etcd != nil {
+		errs = append(errs, e.etcd.Close())
+	}
+	if e.controlPlane != nil {
+		errs = append(errs, e.controlPlane.Stop())
+	}
+	if e.kafka != nil {
+		errs = append(errs, e.kafka.Stop())
+	}
+	if e.nats != nil {
+		errs = append(errs, e.nats.Stop())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.RemoveAll(e.dir)
+}

@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestAPIServerOutageLosesNothing stops and kills the API server under load. A restarted API server does not know what
+// happened before its own start: a watch that was behind at that moment is told 410, and the gap that follows is the truth.
+func TestAPIServerOutageLosesNothing(t *testing.T) {
+	const objects = 300
+	kinds := workload.AllKinds()
+	s := newScene(t, kinds)
+	s.must(s.exporter.Start(t.Context()))
+	operations := workload.Plan{Objects: objects, Updates: 3}.Operations()
+	load := s.load(objects, kinds)
+	for i, end := range []func() error{s.controlPlane.KillAPIServer, s.controlPlane.StopAPIServer, s.controlPlane.KillAPIServer} {
+		load.AwaitOperations(operations * (i + 1) / 4)
+		s.must(end())
+		s.must(s.controlPlane.StartAPIServer(t.Context()))
+	}
+	s.must(load.Wait())
+	s.awaitAll()
+	s.judge(oracle.Rules{Gaps: true})
+}
+
+// TestAPIServerThatComesBackIsWatchedOn kills the API server while nothing is written, and writes after each return.
+func TestAPIServerThatComesBackIsWatchedOn(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
+	s := newScene(t, kinds)
+	s.must(s.exporter.Start(t.Context()))
+	for range 2 {
+		s.must(s.controlPlane.KillAPIServer())
+		s.must(s.controlPlane.StartAPIServer(t.Context()))
+		s.must(s.load(20, kinds).Wait())
+	}
+	s.awaitAll()
+	s.judge(oracle.Rules{Gaps: true})
+}
+
+// TestBrokersAwayLoseNothing takes one broker away at a time, while objects are written. The other bus must hold all that
+// happened meanwhile before the first one returns.
+func TestBrokersAwayLoseNothing(t *testing.T) {
+	const objects = 400
+	kinds := workload.AllKinds()
+	s := newScene(t, kinds)
+	s.must(s.exporter.Start(t.Context()))
+	kafkaBus, natsBus := s.buses[0], s.buses[1]
+	outages := []struct {
+		kill    func() error
+		restart func(context.Context) error
+		other   *heard
+	}{
+		{s.nats.Kill, s.nats.Restart, kafkaBus},
+		{s.kafka.Kill, s.kafka.Restart, natsBus},
+	}
+	operations := workload.Plan{Objects: objects, Updates: 3}.Operations()
+	load := s.load(objects, kinds)
+	for i, o := range outages {
+		load.AwaitOperations(operations * (i + 1) / 4)
+		s.must(o.kill())
+		load.AwaitOperations(operations * (i + 2) / 4)
+		s.awaitHistory(o.other)
+		s.must(o.restart(t.Context()))
+		s.awaitProgress(s.buses[1-i])
+	}
+	s.must(load.Wait())
+	s.awaitAll()
+	s.judge(oracle.Rules{})
+}
+
+// awaitProgress waits until a bus that was away holds more than before.
+func (s *scene) awaitProgress(b *heard) {
+	s.t.Helper()
+	before := len(b.records)
+	s.await(b, func(records []bus.Record) string {
+		if len(records) > before {
+			return ""
+		}
+		return "the first record after the outage"
+	})
+}

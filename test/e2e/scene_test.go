@@ -1,0 +1,265 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+const (
+	// arriveWithin bounds every wait for changes to arrive. It is far above what it takes, and no measurement.
+	arriveWithin = 2 * time.Minute
+	lookEvery    = 100 * time.Millisecond
+	clients      = 32
+)
+
+// scene is one test's own: a namespace, an exporter with a journal, topics, a stream, and readers of both buses.
+type scene struct {
+	*environment
+	t         *testing.T
+	name      string // namespace, prefix of the topics, name of the stream
+	resources []oracle.Resource
+	exporter  *exporter.Exporter
+	buses     []*heard // Kafka and NATS
+	beginning int64    // etcd's revision before the exporter first started
+	loads     int
+}
+
+// heard is a bus and everything read from it so far.
+type heard struct {
+	bus.Reader
+	records []bus.Record
+}
+
+var sceneNumber int
+
+// newScene makes a scene whose exporter selects the resources of some kinds. Nothing runs yet.
+func newScene(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
+	t.Helper()
+	env := servers(t)
+	sceneNumber++
+	s := &scene{environment: env, t: t, name: fmt.Sprintf("e2e-%d", sceneNumber), resources: resources(kinds)}
+	settings := exporter.Settings{
+		Dir: t.TempDir(), Kubeconfig: env.controlPlane.Kubeconfig(),
+		KafkaBrokers: env.kafka.Brokers(), TopicPrefix: s.name, NATSURL: env.nats.URL(), Stream: s.name,
+	}
+	for _, r := range s.resources {
+		settings.Select = append(settings.Select, selection(r))
+	}
+	for _, change := range changes {
+		change(&settings)
+	}
+	var err error
+	if s.exporter, err = exporter.New(env.program, settings); err != nil {
+		t.Fatal(err)
+	}
+	s.listen(settings)
+	s.must(env.cluster.CreateNamespace(t.Context(), s.name))
+	if s.beginning, err = env.etcd.Revision(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.end)
+	return s
+}
+
+// listen opens the readers.
+func (s *scene) listen(settings exporter.Settings) {
+	s.t.Helper()
+	k, err := bus.NewKafka(settings.KafkaBrokers, settings.TopicPrefix+".")
+	s.must(err)
+	s.t.Cleanup(k.Close)
+	n, err := bus.NewNATS(settings.NATSURL, settings.Stream)
+	s.must(err)
+	s.t.Cleanup(n.Close)
+	s.buses = []*heard{{Reader: k}, {Reader: n}}
+}
+
+// end stops what the test has left running, and shows the log if the test failed.
+func (s *scene) end() {
+	if err := s.exporter.Kill(); err != nil {
+		s.t.Error(err)
+	}
+	if s.t.Failed() {
+		s.t.Logf("the end of the exporter's log:\n%s", s.exporter.LogTail())
+	}
+}
+
+func resources(kinds []workload.Kind) []oracle.Resource {
+	var all []oracle.Resource
+	for _, k := range kinds {
+		r := oracle.Resource{Group: k.Resource.Group, Resource: k.Resource.Resource, Prefix: "/registry/" + k.Resource.Resource + "/"}
+		switch {
+		case r.Group == workload.WidgetGroup: // custom resources are below their group
+			r.Prefix = "/registry/" + r.Group + "/" + r.Resource + "/"
+		case r.Group == "" && r.Resource == "services":
+			r.Prefix = "/registry/services/specs/"
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// selection writes a resource as the configuration does.
+func selection(r oracle.Resource) string {
+	if r.Group == "" {
+		return r.Resource
+	}
+	return r.Resource + "." + r.Group
+}
+
+// must ends the test on an error.
+func (s *scene) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// load begins to write objects at full speed, under names of their own.
+func (s *scene) load(objects int, kinds []workload.Kind) *workload.Load {
+	s.t.Helper()
+	s.loads++
+	load := s.cluster.Start(s.t.Context(), workload.Plan{
+		Namespace: s.name, Prefix: fmt.Sprintf("load-%d", s.loads), Kinds: kinds, Objects: objects, Updates: 3, Clients: clients,
+	})
+	s.t.Cleanup(load.Stop)
+	return load
+}
+
+// history reads what happened since the scene began.
+func (s *scene) history() *oracle.History {
+	s.t.Helper()
+	end, err := s.etcd.Revision(s.t.Context())
+	s.must(err)
+	ctx, cancel := context.WithTimeout(s.t.Context(), arriveWithin)
+	defer cancel()
+	h, err := s.etcd.History(ctx, s.resources, s.beginning, end)
+	s.must(err)
+	return h
+}
+
+// listenAll reads both buses to their ends.
+func (s *scene) listenAll() {
+	s.t.Helper()
+	for _, b := range s.buses {
+		s.must(b.listen(s.t.Context()))
+	}
+}
+
+func (b *heard) listen(ctx context.Context) error {
+	records, err := b.Read(ctx)
+	b.records = append(b.records, records...)
+	return err
+}
+
+// await reads a bus until its records satisfy a condition. The condition explains what it still waits for; "" is nothing.
+func (s *scene) await(b *heard, waitingFor func([]bus.Record) string) {
+	s.t.Helper()
+	deadline := time.Now().Add(arriveWithin)
+	for {
+		err := b.listen(s.t.Context())
+		waits := waitingFor(b.records)
+		if waits == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: after %v still waiting for %s (last read: %v)", b.Name(), arriveWithin, waits, err)
+		}
+		pause(s.t, lookEvery)
+	}
+}
+
+// pause waits between two looks at a condition.
+func pause(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	case <-time.After(d):
+	}
+}
+
+// awaitHistory waits until a bus holds everything that has happened up to now.
+func (s *scene) awaitHistory(b *heard) {
+	s.t.Helper()
+	h := s.history()
+	s.await(b, func(records []bus.Record) string {
+		missing := h.Missing(records)
+		if len(missing) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%d of %d revisions, the first ones:\n%s", len(missing), len(h.Revisions), first(missing))
+	})
+}
+
+// awaitAll waits until both buses hold everything that has happened up to now.
+func (s *scene) awaitAll() {
+	s.t.Helper()
+	for _, b := range s.buses {
+		s.awaitHistory(b)
+	}
+}
+
+// judge stops the exporter, reads what is left and compares both buses with the truth and with each other.
+func (s *scene) judge(rules oracle.Rules) {
+	s.t.Helper()
+	s.must(s.exporter.Stop())
+	s.listenAll()
+	h := s.history()
+	for _, b := range s.buses {
+		if wrong := h.Judge(b.records, rules); len(wrong) > 0 {
+			s.t.Errorf("%s: %d points, the first ones:\n%s", b.Name(), len(wrong), first(wrong))
+		}
+	}
+	if wrong := oracle.Differ(s.buses[0].Name(), s.buses[0].records, s.buses[1].Name(), s.buses[1].records); len(wrong) > 0 {
+		s.t.Errorf("the buses differ in %d points, the first ones:\n%s", len(wrong), first(wrong))
+	}
+	s.t.Logf("%d revisions after %d existing objects; %s; %s", len(h.Revisions), len(h.Existing), s.buses[0].count(), s.buses[1].count())
+}
+
+// count says in one line what was heard.
+func (b *heard) count() string {
+	ids := make(map[string]bool)
+	types := make(map[string]int)
+	for _, r := range b.records {
+		if !ids[r.ID] {
+			types[r.Type]++
+		}
+		ids[r.ID] = true
+	}
+	return fmt.Sprintf("%s: %d records, %d repeated, %v", b.Name(), len(b.records), len(b.records)-len(ids), types)
+}
+
+// first shows the first few of many, one a line.
+func first[T any](all []T) string {
+	const most = 10
+	var b strings.Builder
+	for _, one := range all[:min(most, len(all))] {
+		fmt.Fprintf(&b, "  %v\n", one)
+	}
+	return b.String()
+}
+
+// dice returns a source of random numbers, and prints what repeats it.
+func dice(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	if given := os.Getenv("KUBECDC_E2E_SEED"); given != "" {
+		var err error
+		if seed, err = strconv.ParseUint(given, 10, 64); err != nil {
+			t.Fatalf("KUBECDC_E2E_SEED: %v", err)
+		}
+	}
+	t.Logf("KUBECDC_E2E_SEED=%d repeats the random moments", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}

@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+func TestDrainOnSIGTERM(t *testing.T) {
+	const objects = 300
+	kinds := workload.AllKinds()
+	s := newScene(t, kinds)
+	s.must(s.exporter.Start(t.Context()))
+	load := s.load(objects, kinds)
+	operations := workload.Plan{Objects: objects, Updates: 3}.Operations()
+	for i := range 3 {
+		load.AwaitOperations(operations * (i + 1) / 4)
+		s.must(s.exporter.Stop()) // exit code 0, while objects are written
+		s.listenAll()
+		if wrong := oracle.Differ("kafka", s.buses[0].records, "nats", s.buses[1].records); len(wrong) > 0 {
+			t.Errorf("after a drain the buses differ in %d points, the first ones:\n%s", len(wrong), first(wrong))
+		}
+		s.must(s.exporter.Start(t.Context()))
+	}
+	s.must(load.Wait())
+	s.awaitAll()
+	s.judge(oracle.Rules{}) // what was acknowledged is not sent again
+}
+
+// TestDrainEndsThoughABrokerIsAway stops the exporter while it cannot deliver: it must give up in time, with exit code 0,
+// and deliver after the next start.
+func TestDrainEndsThoughABrokerIsAway(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	s := newScene(t, kinds, func(settings *exporter.Settings) { settings.DrainTimeout = "1s" })
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.nats.Kill())
+	s.must(s.load(20, kinds).Wait())
+	s.awaitHistory(s.buses[0])
+	s.must(s.exporter.Stop())
+	s.must(s.nats.Restart(t.Context()))
+	s.must(s.exporter.Start(t.Context()))
+	s.awaitAll()
+	s.judge(oracle.Rules{})
+}
+
+func TestSecondExporterOnOneJournalDoesNotStart(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	s := newScene(t, kinds)
+	s.must(s.exporter.Start(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	code, text, err := s.exporter.RunSecond(ctx)
+	s.must(err)
+	if code != 3 || !strings.Contains(text, "journal") || !strings.Contains(text, "in use") && !strings.Contains(text, "lock") {
+		t.Errorf("exit code %d, want 3, and standard error should say that the journal is in use:\n%s", code, text)
+	}
+	s.must(s.load(20, kinds).Wait()) // the first one is not disturbed
+	s.awaitAll()
+	s.judge(oracle.Rules{})
+}
