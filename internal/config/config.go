@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -28,6 +29,14 @@ type Config struct {
 	// What the exporter writes to standard error.
 	Log Log `mapstructure:"log"`
 }
+
+// String tells the size of the configuration and none of its values: passwords are among them.
+func (c Config) String() string {
+	return fmt.Sprintf("configuration with %d rules and %d sinks", len(c.Resources), len(c.Sinks))
+}
+
+// LogValue keeps the values out of logs, as String does.
+func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
 // Cluster says which API server is watched and how.
 type Cluster struct {
@@ -64,6 +73,12 @@ type Sink struct {
 	// JSON lines on standard output or in a file.
 	Stdout *stdout.Config `mapstructure:"stdout"`
 }
+
+// String names the sink and shows nothing else: passwords are among it.
+func (s Sink) String() string { return "sink " + s.Name }
+
+// LogValue keeps the values out of logs, as String does.
+func (s Sink) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // Journal configures the local store.
 type Journal struct {

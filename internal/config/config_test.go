@@ -3,6 +3,8 @@ package config
 import (
 	"errors"
 	"flag"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -174,6 +176,21 @@ sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: {env: TEST_TOPI
 `)
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v, want an error that hides the value", err)
+	}
+}
+
+func TestAPrintedConfigurationHoldsNoPassword(t *testing.T) {
+	cfg := mustLoad(t, `
+resources: [{select: [pods]}]
+sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: k8s, sasl: {mechanism: plain, username: me, password: hunter2}}}]
+`)
+	var b strings.Builder
+	for _, handler := range []slog.Handler{slog.NewTextHandler(&b, nil), slog.NewJSONHandler(&b, nil)} {
+		slog.New(handler).Info("x", "configuration", cfg, "value", *cfg, "sink", cfg.Sinks[0])
+	}
+	fmt.Fprintf(&b, "%v %+v %v %+v", cfg, *cfg, cfg.Sinks, cfg.Sinks[0])
+	if strings.Contains(b.String(), "hunter2") || !strings.Contains(b.String(), "main") {
+		t.Error(b.String())
 	}
 }
 
