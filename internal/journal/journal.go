@@ -35,7 +35,7 @@ type Options struct {
 
 	MaxBytes     int64         // bound of retained changes and dead letters, as stored; 0: 10 GiB
 	PendingBytes int64         // bound of appended changes not yet committed, in memory; 0: 8 MiB
-	TailBytes    int64         // bound of recent changes kept in memory for readers; 0: 16 MiB
+	TailBytes    int64         // bound of recent changes kept in memory for readers; 0: 8 MiB
 	Sync         SyncMode      // Always
 	SyncInterval time.Duration // with Interval; 0: 200 ms
 
@@ -51,7 +51,7 @@ func (o Options) withDefaults() Options {
 		o.PendingBytes = 8 << 20
 	}
 	if o.TailBytes <= 0 {
-		o.TailBytes = 16 << 20
+		o.TailBytes = 8 << 20
 	}
 	if o.SyncInterval <= 0 {
 		o.SyncInterval = 200 * time.Millisecond

@@ -37,8 +37,8 @@ const (
 	brokenMark   = "BROKEN"       // file in the store: quarantine me; its content is the reason
 	fullRetry    = 500 * time.Millisecond
 
-	memTableBytes   = 8 << 20
-	blockCacheBytes = 8 << 20
+	memTableBytes   = 4 << 20
+	blockCacheBytes = 4 << 20
 )
 
 // lockDirectory takes the lock that keeps a second process out.
