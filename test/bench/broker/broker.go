@@ -1,0 +1,36 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+)
+
+// Partitions is how many a topic has.
+const Partitions = 6
+
+// Run starts a broker with empty topics on a free loopback port, writes its address to a file, and serves until ctx ends.
+func Run(ctx context.Context, addressFile string, topics []string) error {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(Partitions, topics...))
+	if err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	defer cluster.Close()
+	address := strings.Join(cluster.ListenAddrs(), ",")
+	if err := writeWhole(addressFile, address); err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// writeWhole makes a file appear with all of its content.
+func writeWhole(path, content string) error {
+	if err := os.WriteFile(path+".new", []byte(content), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

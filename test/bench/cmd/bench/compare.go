@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/test/bench/corpus"
+)
+
+// options are the flags of a comparison.
+type options struct {
+	corpus   corpus.Options
+	only     string
+	exporter string
+	dir      string
+	keep     bool
+	noBars   bool
+	jsonFile string
+	drop     bool
+	self     string
+}
+
+func parseOptions(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	corpusFlags(f, &o.corpus)
+	f.StringVar(&o.only, "only", "", "measure one system only: exporter or baseline")
+	f.StringVar(&o.exporter, "exporter", "", "program to measure; built from this checkout where not given")
+	f.StringVar(&o.dir, "dir", "", "work in this directory's place on a real disk; default the system's temporary directory")
+	f.BoolVar(&o.keep, "keep", false, "keep the work directory: logs, configuration, journal")
+	f.BoolVar(&o.noBars, "no-bars", false, "report only: missing a bar is no failure")
+	f.StringVar(&o.jsonFile, "json", "", "also write the report to this file")
+	f.BoolVar(&o.drop, "baseline-drop-managed-fields", false, "let the baseline drop managedFields by a transform")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if o.only != "" && o.only != "exporter" && o.only != "baseline" {
+		return o, fmt.Errorf("-only %s: expected exporter or baseline", o.only)
+	}
+	return o, nil
+}
+
+// runComparison measures the systems and reports.
+func runComparison(ctx context.Context, args []string) (err error) {
+	o, err := parseOptions(args)
+	if err != nil {
+		return err
+	}
+	if o.self, err = os.Executable(); err != nil {
+		return err
+	}
+	if o.dir, err = os.MkdirTemp(o.dir, "kubecdc-bench-"); err != nil {
+		return err
+	}
+	defer func() {
+		if o.keep {
+			fmt.Fprintln(os.Stderr, "kept:", o.dir)
+		} else {
+			err = errors.Join(err, os.RemoveAll(o.dir))
+		}
+	}()
+	report, err := compareSystems(ctx, o)
+	if err != nil {
+		return err
+	}
+	report.print(os.Stdout)
+	if o.jsonFile != "" {
+		text, err := json.MarshalIndent(report, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.jsonFile, append(text, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	return o.judge(report)
+}
+
+// judge turns missed bars into an error, unless they are only to be reported.
+func (o options) judge(r *report) error {
+	if o.noBars || len(r.Missed) == 0 {
+		return nil
+	}
+	return errors.New("missed: " + strings.Join(r.Missed, "; "))
+}
+
+// compareSystems runs one system after the other.
+func compareSystems(ctx context.Context, o options) (*report, error) {
+	c, err := corpus.New(o.corpus)
+	if err != nil {
+		return nil, err
+	}
+	fsync, err := measureFsync(o.dir)
+	if err != nil {
+		return nil, err
+	}
+	r := &report{
+		Objects: o.corpus.Objects, Changes: o.corpus.Changes, Seed: o.corpus.Seed, ObjectBytes: averageSize(c),
+		CPUs: runtime.NumCPU(), Go: runtime.Version(), FsyncMicros: fsync,
+	}
+	var systems []system
+	if o.only != "exporter" {
+		systems = append(systems, baselineSystem(o.self, o.drop))
+	}
+	if o.only != "baseline" {
+		if o.exporter == "" {
+			fmt.Fprintln(os.Stderr, "building the exporter")
+			if o.exporter, err = buildExporter(ctx, o.dir); err != nil {
+				return nil, err
+			}
+		}
+		systems = append(systems, exporterSystem(o.exporter))
+	}
+	for _, s := range systems {
+		fmt.Fprintf(os.Stderr, "measuring %s: %s\n", s.name, s.title)
+		m, err := measure(ctx, o, c, s)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		r.Measurements = append(r.Measurements, m)
+	}
+	r.judge()
+	return r, nil
+}
+
+// averageSize returns the mean size of an object in bytes.
+func averageSize(c *corpus.Corpus) int {
+	sum := 0
+	var text []byte
+	for _, e := range c.Initial() {
+		text = c.AppendObject(text[:0], e)
+		sum += len(text)
+	}
+	return sum / len(c.Initial())
+}

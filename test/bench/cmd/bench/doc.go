@@ -1,0 +1,11 @@
+// Command bench measures the exporter and the exporter most teams write (package baseline) on the same load, and fails
+// when the exporter loses something or costs more than a fifth of the other.
+//
+//	bench [flags]        the whole comparison, in one run
+//	bench replay|broker|baseline [flags]   a part of it, in a process of its own; started by the run
+//
+// Each system runs alone, one after the other, against a replay server and a broker that are started anew: every part is
+// a process. Once the initial sync is through, the changes begin; CPU time and peak memory are those that the kernel
+// counts for the system's process. What arrived is read from the broker and compared only after the system has ended, so
+// that the comparison costs it nothing.
+package main

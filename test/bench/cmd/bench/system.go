@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/test/bench/verify"
+	"github.com/kubecdc/kubecdc/test/parts/process"
+)
+
+// stage is where a system runs: the files and addresses of its surroundings.
+type stage struct {
+	dir        string // of this system alone
+	kubeconfig string
+	broker     string
+}
+
+// system is what is measured.
+type system struct {
+	name   string
+	title  string
+	decode func(value []byte) (verify.Record, error)
+	// command prepares the stage and says what to start.
+	command func(stage) (path string, args []string, err error)
+}
+
+// baselineSystem is this program's own baseline part.
+func baselineSystem(self string, dropManagedFields bool) system {
+	title := "informer + json.Marshal + kafka.Writer, no journal"
+	if dropManagedFields {
+		title += ", managedFields dropped"
+	}
+	return system{
+		name: "baseline", title: title, decode: verify.Baseline,
+		command: func(s stage) (string, []string, error) {
+			args := []string{"baseline", "-kubeconfig", s.kubeconfig, "-broker", s.broker}
+			if dropManagedFields {
+				args = append(args, "-drop-managed-fields")
+			}
+			return self, args, nil
+		},
+	}
+}
+
+// exporterSystem is the product with its default settings.
+func exporterSystem(binary string) system {
+	return system{
+		name: "exporter", title: "exporter, journal on, fsync before anything is sent", decode: verify.Native,
+		command: func(s stage) (string, []string, error) {
+			path := filepath.Join(s.dir, "exporter.yaml")
+			text := fmt.Sprintf(`cluster: {kubeconfig: %q}
+resources:
+  - select: [pods, events]
+sinks:
+  - name: kafka
+    kafka: {brokers: [%q], topic: "k8s.{group}.{resource}"}
+journal: {dir: %q, sync: always}
+admin: {listen: "127.0.0.1:0"}
+`, s.kubeconfig, s.broker, filepath.Join(s.dir, "journal"))
+			return binary, []string{"run", "--config", path}, os.WriteFile(path, []byte(text), 0o644)
+		},
+	}
+}
+
+// buildExporter builds the product from the checkout this module stands in.
+func buildExporter(ctx context.Context, dir string) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubecdc/kubecdc").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("run it in test/bench, or give -exporter: go list: %w: %s", err, out)
+	}
+	binary := filepath.Join(dir, "exporter")
+	out, err = exec.CommandContext(ctx, "go", "-C", strings.TrimSpace(string(out)), "build", "-o", binary, "./cmd/exporter").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the exporter: %w: %s", err, out)
+	}
+	return binary, nil
+}
+
+// start starts the system on its stage.
+func (s system) start(ctx context.Context, at stage) (*process.Process, error) {
+	path, args, err := s.command(at)
+	if err != nil {
+		return nil, err
+	}
+	return process.Start(ctx, process.Options{Name: s.name, Path: path, Args: args, Log: filepath.Join(at.dir, s.name+".log")})
+}
