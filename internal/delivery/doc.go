@@ -25,9 +25,10 @@
 //
 // The stored cursor never passes a change that was not acknowledged, or dead-lettered in the same write (I2). While one
 // process lives, the acknowledged changes of a lane, and so of an object, are strictly ascending: none is skipped and
-// none is sent again once acknowledged. After a restart a lane continues behind its stored cursor, so changes that were
-// acknowledged after the last settle are sent once more: the same changes, with the same IDs, in the same order,
-// starting at most one SettleInterval back. Whoever drops the IDs it has seen gets every change once, in order (I3).
+// none is sent again once acknowledged. After a restart a lane continues behind its stored position, so changes that
+// were acknowledged after the last write of the cursor, usually one SettleInterval, are sent once more: the same changes,
+// with the same IDs, in the same order. When the layout of lanes changed, lane positions mean nothing and that repetition
+// starts at Cursor.Low. Either way, whoever drops the IDs it has seen gets every change once, in order (I3).
 //
 // # What it never does
 //

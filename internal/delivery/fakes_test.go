@@ -1,8 +1,14 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -31,11 +37,14 @@ func (j journalFuncs) Settle(ctx context.Context, c Cursor, dead []DeadLetter) e
 }
 
 type sinkFuncs struct {
-	lane    func(ctx context.Context, c *event.Change) (sinks.Lane, error)
+	lane    func(ctx context.Context, c *event.Change) (sinks.Lane, error) // nil: the namespace of the change
 	publish func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error)
 }
 
 func (s sinkFuncs) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
+	if s.lane == nil {
+		return sinks.Lane(c.Namespace), nil
+	}
 	return s.lane(ctx, c)
 }
 
@@ -44,3 +53,141 @@ func (s sinkFuncs) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.M
 }
 
 func (s sinkFuncs) Close(context.Context) error { return nil }
+
+// changesIn returns records of one change each, offsets from 1; the namespace is the lane.
+func changesIn(lanes ...string) []event.Record {
+	records := make([]event.Record, len(lanes))
+	for i, l := range lanes {
+		records[i] = event.Record{Offset: uint64(i + 1), Change: &event.Change{
+			Type: event.Updated, Namespace: l, Name: "o", UID: l, ResourceVersion: fmt.Sprint(i + 1),
+			ObservedAt: time.Unix(int64(i+1), 0).UTC(),
+		}}
+	}
+	return records
+}
+
+// stored is what a journal of fixed records was told to store.
+type stored struct {
+	mu     sync.Mutex
+	cursor Cursor
+	dead   []DeadLetter
+	writes int
+}
+
+func (s *stored) get() (Cursor, []DeadLetter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cursor, s.dead
+}
+
+// journalOf returns a journal of these records, each a frame of its own, that stores into s.
+func journalOf(records []event.Record, s *stored) journalFuncs {
+	return journalFuncs{
+		read: func(ctx context.Context, after uint64) ([]event.Record, error) {
+			for i, r := range records {
+				if r.Offset > after {
+					return records[i : i+1], nil
+				}
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+		settle: func(_ context.Context, c Cursor, dead []DeadLetter) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.cursor, s.writes = c, s.writes+1
+			s.dead = append(s.dead, dead...)
+			return nil
+		},
+	}
+}
+
+// running is a pipeline under test.
+type running struct {
+	*Pipeline
+	stop context.CancelFunc
+	done chan error
+	log  *logBuffer
+}
+
+// run starts a pipeline whose retries wait exactly one second, unless cfg says otherwise.
+func run(t *testing.T, sink sinks.Sink, journal Journal, start Cursor, cfg Config) *running {
+	t.Helper()
+	if cfg.Retry == (RetryConfig{}) {
+		cfg.Retry = RetryConfig{Min: time.Second, Max: time.Second}
+	}
+	log := &logBuffer{}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{
+		Pipeline: New("test", sink, "", journal, start, cfg, slog.New(slog.NewTextHandler(log, nil))),
+		stop:     cancel, done: make(chan error, 1), log: log,
+	}
+	go func() { r.done <- r.Run(ctx) }()
+	t.Cleanup(cancel)
+	return r
+}
+
+// drained finishes the pipeline and fails the test unless everything up to upTo is settled.
+func (r *running) drained(t *testing.T, upTo uint64) {
+	t.Helper()
+	r.Drain(upTo)
+	if err := <-r.done; err != nil {
+		t.Errorf("drain ended with %v", err)
+	}
+	r.stop()
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// wantOnce fails the test unless exactly one line of the log contains text.
+func (l *logBuffer) wantOnce(t *testing.T, text string) {
+	t.Helper()
+	if n := strings.Count(l.String(), text); n != 1 {
+		t.Errorf("%q is logged %d times, want once, in:\n%s", text, n, l)
+	}
+}
+
+// recorder is a destination that accepts everything and remembers it by lane.
+type recorder struct {
+	mu    sync.Mutex
+	lanes map[sinks.Lane][]uint64
+}
+
+func (r *recorder) accept(lane sinks.Lane, batch []sinks.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lanes == nil {
+		r.lanes = map[sinks.Lane][]uint64{}
+	}
+	for _, m := range batch {
+		r.lanes[lane] = append(r.lanes[lane], m.Offset)
+	}
+}
+
+func (r *recorder) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return fmt.Sprint(r.lanes)
+}
+
+func (r *recorder) want(t *testing.T, want string) {
+	t.Helper()
+	if got := r.String(); got != want {
+		t.Errorf("destination has %s, want %s", got, want)
+	}
+}

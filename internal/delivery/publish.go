@@ -12,22 +12,22 @@ import (
 
 // work serves lanes until the workqueue is shut down. Run owns Config.Workers of it.
 func (p *Pipeline) work(ctx context.Context) {
-	batch := make([]sinks.Message, 0, p.cfg.BatchMessages)
+	var batch []sinks.Message // its space is used again, and grows to what the lanes need
 	for {
 		l, shutdown := p.queue.Get()
 		if shutdown {
 			return
 		}
+		batch = p.backlog.take(l, batch[:0], p.cfg.BatchMessages, p.cfg.BatchBytes)
 		p.serve(ctx, l, batch)
+		clear(batch) // an idle worker keeps no change alive
 		// Only now may another worker get this lane: one Publish per lane at a time (I3).
 		p.queue.Done(l)
 	}
 }
 
-// serve publishes one batch of l in the space of batch and decides when l is served again.
+// serve publishes the oldest changes of l and decides when l is served again.
 func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
-	batch = p.backlog.take(l, batch[:0], p.cfg.BatchMessages, p.cfg.BatchBytes)
-	defer clear(batch) // an idle worker keeps no change alive
 	if p.bucket.Wait(ctx, len(batch)) != nil {
 		return // stopping: the lane stays scheduled, and nobody serves it any more
 	}

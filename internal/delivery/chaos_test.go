@@ -1,0 +1,317 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// world is a journal and a destination that fail at random and outlive the pipelines that work on them. It checks on
+// every call what must hold at that moment.
+type world struct {
+	t       *testing.T
+	records []event.Record
+
+	mu       sync.Mutex
+	random   *rand.Rand
+	received map[string][]uint64   // by object: what the destination accepted, told or not, in order
+	acked    map[uint64]bool       // what the pipeline was told is accepted
+	dead     map[uint64]bool       // what is stored as a dead letter
+	cursor   Cursor                // as stored
+	inLane   map[sinks.Lane]bool   // lanes with a Publish under way
+	ackedTo  map[sinks.Lane]uint64 // of this process
+	gone     bool                  // the process was killed: nothing it does reaches the disk any more
+	lanes    int                   // of the destination's layout
+}
+
+func newWorld(t *testing.T, seed uint64, changes, objects int) *world {
+	w := &world{
+		t:        t,
+		random:   rand.New(rand.NewPCG(seed, 1)),
+		received: map[string][]uint64{},
+		acked:    map[uint64]bool{},
+		dead:     map[uint64]bool{},
+		lanes:    7,
+	}
+	for i := range changes {
+		name := fmt.Sprint("object", w.random.IntN(objects))
+		w.records = append(w.records, event.Record{Offset: uint64(i + 1), Change: &event.Change{
+			Name: name, UID: name, ResourceVersion: fmt.Sprint(i + 1), Generation: int64(i + 1),
+			After: make([]byte, w.random.IntN(2000)),
+		}})
+	}
+	return w
+}
+
+// never reports whether the destination rejects this offset for ever, as a message or already when it is routed.
+func never(offset uint64) bool         { return offset%97 == 0 }
+func neverRoutable(offset uint64) bool { return offset%211 == 0 }
+
+func (w *world) chance(percent int) bool { return w.random.IntN(100) < percent }
+
+func (w *world) layout() string { return fmt.Sprint(w.lanes, " lanes") }
+
+func (w *world) laneOf(c *event.Change) sinks.Lane {
+	h := 0
+	for _, b := range []byte(c.Name) {
+		h = h*31 + int(b)
+	}
+	return sinks.Lane(fmt.Sprintf("%d of %d", h%w.lanes, w.lanes))
+}
+
+func (w *world) Read(ctx context.Context, after uint64) ([]event.Record, error) {
+	w.mu.Lock()
+	n := min(after+1+uint64(w.random.IntN(50)), uint64(len(w.records)))
+	w.mu.Unlock()
+	if after == n {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return w.records[after:n], nil
+}
+
+func (w *world) Settle(_ context.Context, c Cursor, dead []DeadLetter) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gone || w.chance(10) {
+		return errors.New("disk: not written")
+	}
+	if c.Low < w.cursor.Low {
+		w.t.Errorf("cursor goes back from %d to %d", w.cursor.Low, c.Low)
+	}
+	for _, d := range dead {
+		if !never(d.Offset) && !neverRoutable(d.Offset) || d.Reason == "" || d.Change.Generation != int64(d.Offset) {
+			w.t.Errorf("false dead letter %d: %q", d.Offset, d.Reason)
+		}
+		w.dead[d.Offset] = true
+	}
+	for _, r := range w.records { // I2
+		passed := r.Offset <= c.Low
+		if !neverRoutable(r.Offset) {
+			passed = passed || r.Offset <= c.Lanes[string(w.laneOf(r.Change))]
+		}
+		if passed && !w.acked[r.Offset] && !w.dead[r.Offset] {
+			w.t.Errorf("cursor %+v passes %d, which is neither acknowledged nor a dead letter", c, r.Offset)
+		}
+	}
+	w.cursor = c
+	if w.chance(10) {
+		return errors.New("disk: written, but nobody knows")
+	}
+	return nil
+}
+
+func (w *world) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case neverRoutable(uint64(c.Generation)):
+		return "", &sinks.RejectedError{Reason: "no such topic, ever"}
+	case w.chance(1):
+		return "", errors.New("lane: try again")
+	case w.chance(1):
+		return "", &sinks.UnavailableError{Reason: "lane: away"}
+	}
+	return w.laneOf(c), nil
+}
+
+func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	w.begin(lane, batch)
+	w.mu.Lock()
+	takes := time.Duration(w.random.IntN(20)) * time.Millisecond
+	w.mu.Unlock()
+	time.Sleep(takes)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inLane[lane] = false
+	told, err := w.outcome(ctx, batch)
+	accepted := told
+	if told < len(batch) && !never(batch[told].Offset) && w.chance(30) {
+		accepted++ // the answer was lost
+	}
+	for _, m := range batch[:accepted] {
+		w.received[m.Change.Name] = append(w.received[m.Change.Name], m.Offset)
+	}
+	for _, m := range batch[:told] {
+		w.acked[m.Offset] = true
+		w.ackedTo[lane] = m.Offset
+	}
+	return told, err
+}
+
+// begin checks that a call is one the contract allows.
+func (w *world) begin(lane sinks.Lane, batch []sinks.Message) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.inLane[lane] {
+		w.t.Errorf("two calls at once for lane %s", lane)
+	}
+	w.inLane[lane] = true
+	previous := w.ackedTo[lane]
+	for _, m := range batch {
+		if m.Offset <= previous {
+			w.t.Errorf("lane %s: %d sent after %d was acknowledged or sent", lane, m.Offset, previous)
+		}
+		if w.laneOf(m.Change) != lane || m.Change.Generation != int64(m.Offset) {
+			w.t.Errorf("lane %s was given %d, which is not its own", lane, m.Offset)
+		}
+		previous = m.Offset
+	}
+}
+
+// outcome decides how many messages the destination says it accepted.
+func (w *world) outcome(ctx context.Context, batch []sinks.Message) (int, error) {
+	n := len(batch)
+	if w.chance(40) {
+		n = w.random.IntN(len(batch))
+	}
+	for i, m := range batch[:n] {
+		if never(m.Offset) {
+			return i, &sinks.RejectedError{Reason: "can never be accepted"}
+		}
+	}
+	switch {
+	case n == len(batch):
+		return n, nil
+	case ctx.Err() != nil:
+		return n, ctx.Err()
+	case w.chance(20):
+		return n, &sinks.UnavailableError{Reason: "away", After: time.Duration(w.random.IntN(2)) * 50 * time.Millisecond}
+	default:
+		return n, errors.New("try again")
+	}
+}
+
+func (w *world) Close(context.Context) error { return nil }
+
+// process runs a pipeline until f, called beside it, returns; then kills or stops it. It returns what Run returned.
+func (w *world) process(f func(p *Pipeline, stop context.CancelFunc)) error {
+	w.mu.Lock()
+	w.gone, w.inLane, w.ackedTo = false, map[sinks.Lane]bool{}, map[sinks.Lane]uint64{}
+	if w.cursor.Layout == w.layout() {
+		for lane, offset := range w.cursor.Lanes {
+			w.ackedTo[sinks.Lane(lane)] = offset // I3 across a restart: nothing that the stored cursor passed comes again
+		}
+	}
+	cfg := Config{
+		Retry:         RetryConfig{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond},
+		WindowBytes:   int64(1000 + w.random.IntN(200_000)),
+		Workers:       1 + w.random.IntN(5),
+		BatchMessages: 1 + w.random.IntN(30),
+	}
+	p := New("chaos", w, w.layout(), w, w.cursor, cfg, slog.New(slog.DiscardHandler))
+	w.mu.Unlock()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go f(p, stop)
+	err := p.Run(ctx)
+	if s := p.Stats(); s.Breaches != 0 {
+		w.t.Errorf("%d breaches of contract seen where there were none", s.Breaches)
+	}
+	return err
+}
+
+// restarts runs pipelines that are killed, or stopped, at random moments. Now and then the destination's layout is
+// another one afterwards.
+func (w *world) restarts(n int) {
+	for range n {
+		err := w.process(func(_ *Pipeline, stop context.CancelFunc) {
+			w.mu.Lock()
+			lives := time.Duration(w.random.IntN(1000)) * time.Millisecond
+			w.mu.Unlock()
+			time.Sleep(lives)
+			w.mu.Lock()
+			w.gone = w.chance(70)
+			w.mu.Unlock()
+			stop()
+		})
+		if !errors.Is(err, context.Canceled) {
+			w.t.Errorf("a stopped pipeline returned %v", err)
+		}
+		w.mu.Lock()
+		if w.chance(10) {
+			w.lanes++
+		}
+		w.mu.Unlock()
+	}
+}
+
+// finish drains, healing what does not heal by itself.
+func (w *world) finish() {
+	end := uint64(len(w.records))
+	for {
+		err := w.process(func(p *Pipeline, _ context.CancelFunc) { p.Drain(end) })
+		if err == nil {
+			break // only the last write of the cursor may have failed otherwise
+		}
+	}
+	if w.cursor.Low != end {
+		w.t.Errorf("drained, but the cursor is at %d of %d", w.cursor.Low, end)
+	}
+}
+
+// checkHistory compares what the destination has with the journal.
+func (w *world) checkHistory() {
+	expected := map[string][]uint64{}
+	for _, r := range w.records {
+		switch {
+		case never(r.Offset) || neverRoutable(r.Offset):
+			if !w.dead[r.Offset] {
+				w.t.Errorf("%d was rejected and is no dead letter", r.Offset)
+			}
+		default:
+			expected[r.Change.Name] = append(expected[r.Change.Name], r.Offset)
+		}
+	}
+	for name, want := range expected {
+		// I3: who drops what it has seen gets every change once, in journal order.
+		if got := firstSeen(w.received[name]); fmt.Sprint(got) != fmt.Sprint(want) {
+			w.t.Errorf("%s: first seen %v, want %v", name, got, want)
+		}
+	}
+}
+
+func firstSeen(offsets []uint64) (first []uint64) {
+	seen := map[uint64]bool{}
+	for _, o := range offsets {
+		if !seen[o] {
+			first = append(first, o)
+		}
+		seen[o] = true
+	}
+	return first
+}
+
+func TestNothingIsLostOrReorderedWhateverFails(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, seed, 1500, 60)
+				w.finish()
+				w.checkHistory()
+			})
+		})
+	}
+}
+
+func TestNothingIsLostOrReorderedWheneverKilled(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1000+seed, 3000, 60)
+				w.restarts(15)
+				w.finish()
+				w.checkHistory()
+			})
+		})
+	}
+}

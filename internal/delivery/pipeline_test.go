@@ -1,0 +1,643 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// settled lets the pipeline store what it has done so far.
+func settled() {
+	time.Sleep(250 * time.Millisecond)
+	synctest.Wait()
+}
+
+func wantCursor(t *testing.T, s *stored, want string) {
+	t.Helper()
+	if c, _ := s.get(); fmt.Sprint(c.Low, c.Lanes) != want {
+		t.Errorf("stored cursor %d %v, want %s", c.Low, c.Lanes, want)
+	}
+}
+
+func TestOneFailingLaneDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		var tries []time.Duration
+		start := time.Now()
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			if lane == "bad" && time.Since(start) < 3*time.Second {
+				tries = append(tries, time.Since(start))
+				return 0, errors.New("leader of bad is unknown")
+			}
+			to.accept(lane, batch)
+			return len(batch), nil
+		}}
+		records := changesIn("bad", "good", "bad", "good", "good")
+		p := run(t, sink, journalOf(records, &s), Cursor{}, Config{})
+		settled()
+		to.want(t, "map[good:[2 4 5]]")
+		wantCursor(t, &s, "0 map[good:5]")
+		got := p.Stats()
+		if got.LanesBackingOff != 1 || got.LaneReason != "bad: leader of bad is unknown" || got.Delivered != 3 ||
+			got.Pending != 2 || got.Low != 0 || got.Read != 5 || !got.OldestObserved.Equal(records[0].Change.ObservedAt) {
+			t.Errorf("while a lane fails: %+v", got)
+		}
+		time.Sleep(15 * time.Second)
+		to.want(t, "map[bad:[1 3] good:[2 4 5]]")
+		wantCursor(t, &s, "5 map[]")
+		// Changes that arrive for a lane in back-off do not cut its wait short.
+		if want := []time.Duration{0, 1e9, 2e9}; !slices.Equal(tries, want) {
+			t.Errorf("tries at %v, want %v", tries, want)
+		}
+		if got := p.Stats(); got.LanesBackingOff != 0 || got.LaneReason != "" || got.Retries != 3 || !got.OldestObserved.IsZero() {
+			t.Errorf("after recovery: %+v", got)
+		}
+		p.log.wantOnce(t, "a lane fails")
+		p.log.wantOnce(t, "all lanes deliver again")
+		p.drained(t, 5)
+	})
+}
+
+func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		var inside, most atomic.Int32
+		var probes []time.Duration
+		start := time.Now()
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			since := time.Since(start)
+			if since > 0 && since < 10*time.Second {
+				probes = append(probes, since)
+				most.Store(max(most.Load(), inside.Add(1)))
+				defer inside.Add(-1)
+			}
+			time.Sleep(50 * time.Millisecond)
+			if since < 10*time.Second {
+				return 0, &sinks.UnavailableError{Reason: "no broker answers"}
+			}
+			to.accept(lane, batch)
+			return len(batch), nil
+		}}
+		p := run(t, sink, journalOf(changesIn("a", "b", "c", "d", "e"), &s), Cursor{}, Config{Workers: 3})
+		time.Sleep(9 * time.Second)
+		if got := p.Stats(); got.Gate.State == ratelimit.Open || got.Gate.Reason != "no broker answers" || got.LanesBackingOff != 0 {
+			t.Errorf("in the outage: %+v", got)
+		}
+		time.Sleep(10 * time.Second)
+		to.want(t, "map[a:[1] b:[2] c:[3] d:[4] e:[5]]")
+		if most.Load() != 1 {
+			t.Errorf("%d probes at once, want 1", most.Load())
+		}
+		if len(probes) != 9 || probes[0] != 1050*time.Millisecond || probes[1] != 2100*time.Millisecond {
+			t.Errorf("probes at %v, want one each 1.05 s", probes)
+		}
+		p.log.wantOnce(t, "sink is unavailable")
+		p.log.wantOnce(t, "sink is available again")
+		p.drained(t, 5)
+	})
+}
+
+func TestAProbeThatSaysNothingAboutTheSinkLeavesProbingToAnotherLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		var calls []string
+		start := time.Now()
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			since := time.Since(start)
+			calls = append(calls, fmt.Sprint(lane, " ", since))
+			time.Sleep(100 * time.Millisecond)
+			switch {
+			case since == 0:
+				return 0, &sinks.UnavailableError{Reason: "no broker answers"}
+			case since < 1300*time.Millisecond:
+				return 0, errors.New("timeout")
+			}
+			return len(batch), nil
+		}}
+		records := changesIn("a", "b")
+		p := run(t, sink, journalOf(records[:1], &s), Cursor{}, Config{})
+		p.drained(t, 1)
+		if want := []string{"a 0s", "a 1.1s", "a 2.2s"}; !slices.Equal(calls, want) {
+			t.Errorf("with one lane: calls %q, want %q", calls, want)
+		}
+		calls, start = nil, time.Now()
+		p = run(t, sink, journalOf(records, &s), Cursor{}, Config{})
+		p.drained(t, 2)
+		// Both find the sink away at 0 s. At 1.1 s one probes in vain and backs off, and the other one follows at once.
+		at := make([]string, len(calls))
+		for i, c := range calls {
+			at[i] = strings.Fields(c)[1]
+		}
+		if want := []string{"0s", "0s", "1.1s", "1.2s", "2.2s", "2.3s"}; !slices.Equal(at, want) {
+			t.Errorf("with two lanes: calls %q, want them at %q", calls, want)
+		}
+		if calls[2][0] == calls[3][0] {
+			t.Errorf("the lane that probed in vain probed again without waiting: %q", calls)
+		}
+	})
+}
+
+func TestProgressEndsTheBackOffOfALane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		var tries []time.Time
+		sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+			tries = append(tries, time.Now())
+			switch len(tries) {
+			case 6:
+				return 1, errors.New("only one")
+			case 7:
+				return len(batch), nil
+			}
+			return 0, errors.New("none")
+		}}
+		records := changesIn("a", "a")
+		journal := journalOf(records, &s)
+		journal.read = func(ctx context.Context, after uint64) ([]event.Record, error) { return records[after:], nil }
+		p := run(t, sink, journal, Cursor{}, Config{Retry: RetryConfig{Min: time.Second, Max: time.Hour}})
+		p.drained(t, 2)
+		if wait := tries[5].Sub(tries[4]); wait < 16*time.Second {
+			t.Errorf("the fifth failure in a row waits %v, want at least 16s", wait)
+		}
+		if wait := tries[6].Sub(tries[5]); wait >= 2*time.Second {
+			t.Errorf("the first failure after progress waits %v, want less than 2s", wait)
+		}
+	})
+}
+
+func TestARejectedMessageBecomesADeadLetterAndItsLaneGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			for i, m := range batch {
+				if m.Offset == 3 {
+					to.accept(lane, batch[:i])
+					return i, &sinks.RejectedError{Reason: "exceeds 1 MB"}
+				}
+			}
+			to.accept(lane, batch)
+			return len(batch), nil
+		}}
+		journal := journalOf(changesIn("a", "a", "a", "a", "a"), &s)
+		begin := time.Now()
+		p := run(t, sink, journal, Cursor{}, Config{})
+		p.drained(t, 5)
+		to.want(t, "map[a:[1 2 4 5]]")
+		wantCursor(t, &s, "5 map[]")
+		_, dead := s.get()
+		if len(dead) != 1 || dead[0].Offset != 3 || dead[0].Reason != "rejected: exceeds 1 MB" ||
+			dead[0].Change.ResourceVersion != "3" || !dead[0].Time.Equal(begin) || s.writes != 1 {
+			t.Errorf("dead letters %+v in %d writes", dead, s.writes)
+		}
+		if got := p.Stats(); got.DeadLetters != 1 || got.Delivered != 4 || got.WindowBytes != 0 {
+			t.Errorf("stats %+v", got)
+		}
+	})
+}
+
+func TestADeadLetterIsNotRepeatedWhenAnotherLaneHoldsTheCursorBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		journal := journalOf(changesIn("stuck", "a"), &s)
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			if lane == "stuck" {
+				return 0, errors.New("not now")
+			}
+			return 0, &sinks.RejectedError{Reason: "never"}
+		}}
+		for range 2 {
+			start, _ := s.get()
+			p := run(t, sink, journal, start, Config{})
+			settled()
+			p.stop()
+			<-p.done
+		}
+		if _, dead := s.get(); len(dead) != 1 {
+			t.Errorf("dead letters %+v, want one", dead)
+		}
+		wantCursor(t, &s, "0 map[a:2]")
+	})
+}
+
+func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := changesIn(slices.Repeat([]string{"a"}, 100)...)
+		size := int64(records[0].Change.Size())
+		var s stored
+		journal, full := journalOf(records, &s), true
+		store := journal.settle
+		journal.settle = func(ctx context.Context, c Cursor, dead []DeadLetter) error {
+			if full {
+				return errors.New("no space left on device")
+			}
+			return store(ctx, c, dead)
+		}
+		sink := sinkFuncs{publish: func(context.Context, sinks.Lane, []sinks.Message) (int, error) {
+			return 0, &sinks.RejectedError{Reason: "never"}
+		}}
+		p := run(t, sink, journal, Cursor{}, Config{WindowBytes: 10 * size})
+		time.Sleep(time.Minute)
+		if got := p.Stats(); got.Read != 10 || got.WindowBytes != 10*size || !strings.Contains(got.SettleReason, "no space left") {
+			t.Errorf("dead letters that cannot be stored: %+v", got)
+		}
+		p.log.wantOnce(t, "progress cannot be stored")
+		full = false
+		p.drained(t, 100)
+		if _, dead := s.get(); len(dead) != 100 {
+			t.Errorf("%d dead letters stored, want 100", len(dead))
+		}
+		p.log.wantOnce(t, "progress is stored again")
+		if got := p.Stats(); got.SettleReason != "" || got.WindowBytes != 0 {
+			t.Errorf("at the end: %+v", got)
+		}
+	})
+}
+
+func TestProgressThatCouldNotBeStoredIsStoredLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		journal, failures := journalOf(changesIn("a"), &s), 3
+		store := journal.settle
+		journal.settle = func(ctx context.Context, c Cursor, dead []DeadLetter) error {
+			if failures--; failures >= 0 {
+				return errors.New("busy")
+			}
+			return store(ctx, c, dead)
+		}
+		p := run(t, acceptAll(&recorder{}), journal, Cursor{}, Config{})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		wantCursor(t, &s, "1 map[]")
+		p.drained(t, 1)
+	})
+}
+
+func acceptAll(to *recorder) sinkFuncs {
+	return sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+		to.accept(lane, batch)
+		return len(batch), nil
+	}}
+}
+
+func TestAnAnswerThatContradictsItselfIsNeverTakenForDelivery(t *testing.T) {
+	for name, c := range map[string]struct {
+		n    int
+		err  error
+		want string // what is sent next
+	}{
+		"less than nothing":      {-1, nil, "[1 2 3]"},
+		"more than there is":     {4, nil, "[1 2 3]"},
+		"too few and no error":   {1, nil, "[2 3]"},
+		"all and an error":       {3, errors.New("broken pipe"), "[1 2 3]"},
+		"all and a rejection":    {3, &sinks.RejectedError{Reason: "never"}, "[1 2 3]"},
+		"too many and rejection": {9, &sinks.RejectedError{Reason: "never"}, "[1 2 3]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var s stored
+				var next []uint64
+				calls := 0
+				sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+					if calls++; calls == 1 {
+						return c.n, c.err
+					}
+					for _, m := range batch {
+						next = append(next, m.Offset)
+					}
+					return len(batch), nil
+				}}
+				records := changesIn("a", "a", "a")
+				journal := journalOf(records, &s)
+				journal.read = func(ctx context.Context, after uint64) ([]event.Record, error) {
+					if after < 3 {
+						return records[after:], nil
+					}
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				p := run(t, sink, journal, Cursor{}, Config{})
+				p.drained(t, 3)
+				if got := fmt.Sprint(next); got != c.want {
+					t.Errorf("sent next %s, want %s", got, c.want)
+				}
+				if got := p.Stats(); got.Breaches != 1 || got.DeadLetters != 0 {
+					t.Errorf("stats %+v", got)
+				}
+				p.log.wantOnce(t, "defect in the sink")
+			})
+		})
+	}
+}
+
+func TestAFullWindowStopsReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := changesIn(slices.Repeat([]string{"a", "b"}, 50)...)
+		size := int64(records[0].Change.Size())
+		records[60].Change.After = make([]byte, 100*size) // larger than the window: passes alone
+		var s stored
+		var to recorder
+		var most atomic.Int64
+		release := make(chan struct{})
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			<-release
+			to.accept(lane, batch[:1])
+			if len(batch) > 1 {
+				return 1, &sinks.UnavailableError{Reason: "throttled", After: time.Second}
+			}
+			return 1, nil
+		}}
+		p := run(t, sink, journalOf(records, &s), Cursor{}, Config{WindowBytes: 7*size + 1})
+		synctest.Wait()
+		if got := p.Stats(); got.Read != 7 || got.WindowBytes != 7*size {
+			t.Errorf("with a sink that accepts nothing: %+v", got)
+		}
+		close(release)
+		stop := make(chan struct{})
+		var watcher sync.WaitGroup
+		watcher.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Second / 10):
+					if got := p.Stats(); got.Pending > 1 {
+						most.Store(max(most.Load(), got.WindowBytes))
+					}
+				}
+			}
+		})
+		p.drained(t, 100)
+		close(stop)
+		watcher.Wait()
+		if got := most.Load(); got > 7*size || got == 0 {
+			t.Errorf("window held up to %d bytes, want at most %d", got, 7*size)
+		}
+		if got := p.Stats(); got.Delivered != 100 || got.WindowBytes != 0 {
+			t.Errorf("at the end: %+v", got)
+		}
+	})
+}
+
+func TestAfterARestartALaneGoesOnBehindItsOwnPosition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := changesIn("a", "b", "a", "b", "a", "b")
+		start := Cursor{Low: 1, Lanes: map[string]uint64{"a": 3, "b": 4, "unused": 5}}
+		var to recorder
+		var s stored
+		p := run(t, acceptAll(&to), journalOf(records, &s), start, Config{})
+		p.drained(t, 6)
+		to.want(t, "map[a:[5] b:[6]]")
+		wantCursor(t, &s, "6 map[]")
+		if got := p.Stats(); got.Skipped != 3 {
+			t.Errorf("%d changes passed over, want 3", got.Skipped)
+		}
+	})
+}
+
+func TestStoredLanePositionsOutliveASettleBeforeTheyAreReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		sink := sinkFuncs{publish: func(ctx context.Context, _ sinks.Lane, _ []sinks.Message) (int, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}}
+		records := changesIn("a", "b", "a", "b", "c")
+		size := int64(records[0].Change.Size())
+		start := Cursor{Low: 0, Lanes: map[string]uint64{"a": 1, "b": 4}}
+		p := run(t, sink, journalOf(records, &s), start, Config{WindowBytes: size})
+		settled()
+		p.stop()
+		<-p.done
+		wantCursor(t, &s, "2 map[b:4]")
+	})
+}
+
+func TestLanePositionsOfAnotherLayoutAreIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		start := Cursor{Low: 1, Lanes: map[string]uint64{"a": 3}, Layout: "another"}
+		p := run(t, acceptAll(&to), journalOf(changesIn("a", "b", "a", "b"), &s), start, Config{})
+		p.drained(t, 4)
+		to.want(t, "map[a:[3] b:[2 4]]")
+		if c, _ := s.get(); c.Layout != "" {
+			t.Errorf("stored layout %q, want the present one", c.Layout)
+		}
+	})
+}
+
+func TestAChangeWithoutALaneHoldsEverythingBehindItVisibly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		var tries []time.Duration
+		start := time.Now()
+		sink := acceptAll(&to)
+		sink.lane = func(_ context.Context, c *event.Change) (sinks.Lane, error) {
+			if c.Namespace == "slow" && time.Since(start) < 3*time.Second {
+				tries = append(tries, time.Since(start))
+				return "", errors.New("metadata of topic slow: timeout")
+			}
+			return sinks.Lane(c.Namespace), nil
+		}
+		records := changesIn("a", "slow", "a")
+		p := run(t, sink, journalOf(records, &s), Cursor{}, Config{})
+		settled()
+		to.want(t, "map[a:[1]]")
+		wantCursor(t, &s, "1 map[]")
+		if got := p.Stats(); got.BlockedReason != "metadata of topic slow: timeout" || !got.OldestObserved.Equal(records[1].Change.ObservedAt) {
+			t.Errorf("while blocked: %+v", got)
+		}
+		p.drained(t, 3)
+		to.want(t, "map[a:[1 3] slow:[2]]")
+		if want := []time.Duration{0, 1e9, 2e9}; !slices.Equal(tries, want) {
+			t.Errorf("tries at %v, want %v", tries, want)
+		}
+		if got := p.Stats(); got.BlockedReason != "" || got.Retries != 3 || p.routing.NumRequeues(2) != 0 {
+			t.Errorf("afterwards: %+v", got)
+		}
+		p.log.wantOnce(t, "a change has no lane yet")
+		p.log.wantOnce(t, "the change that had no lane goes on")
+	})
+}
+
+func TestASinkThatIsAwayWhenRoutingClosesTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		var tries []time.Duration
+		start := time.Now()
+		sink := acceptAll(&to)
+		sink.lane = func(context.Context, *event.Change) (sinks.Lane, error) {
+			tries = append(tries, time.Since(start))
+			if time.Since(start) < 3*time.Second {
+				return "", &sinks.UnavailableError{Reason: "refuses credentials"}
+			}
+			return "a", nil
+		}
+		p := run(t, sink, journalOf(changesIn("a"), &s), Cursor{}, Config{})
+		settled()
+		if got := p.Stats(); got.Gate.Reason != "refuses credentials" || !strings.Contains(got.BlockedReason, "refuses credentials") {
+			t.Errorf("while away: %+v", got)
+		}
+		p.drained(t, 1)
+		if want := []time.Duration{0, 0, 1e9, 2e9, 3e9}; !slices.Equal(tries, want) {
+			t.Errorf("tries at %v, want %v", tries, want)
+		}
+		p.log.wantOnce(t, "sink is unavailable")
+		p.log.wantOnce(t, "sink is available again")
+	})
+}
+
+func TestARateIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		start := time.Now()
+		p := run(t, acceptAll(&to), journalOf(changesIn(slices.Repeat([]string{"a", "b"}, 25)...), &s), Cursor{}, Config{Rate: 10, Burst: 5})
+		p.drained(t, 50)
+		if got, want := time.Since(start), 4500*time.Millisecond; got != want {
+			t.Errorf("50 messages at 10/s with bursts of 5 took %v, want %v", got, want)
+		}
+	})
+}
+
+func TestADrainFinishesWhatIsThereAndThenReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, when := range []string{"at once", "while delivering", "when idle"} {
+			var to recorder
+			var s stored
+			sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+				time.Sleep(time.Second)
+				to.accept(lane, batch[:1])
+				if len(batch) > 1 {
+					return 1, errors.New("one at a time")
+				}
+				return 1, nil
+			}}
+			p := run(t, sink, journalOf(changesIn("a", "a", "a", "b"), &s), Cursor{}, Config{})
+			switch when {
+			case "while delivering":
+				time.Sleep(1500 * time.Millisecond)
+			case "when idle":
+				time.Sleep(time.Minute)
+			}
+			p.drained(t, 4)
+			to.want(t, "map[a:[1 2 3] b:[4]]")
+			wantCursor(t, &s, "4 map[]")
+			p.log.wantOnce(t, "drained: everything is delivered")
+		}
+	})
+}
+
+func TestAnEmptyJournalIsDrainedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		start := time.Now()
+		p := run(t, acceptAll(&recorder{}), journalOf(nil, &s), Cursor{}, Config{})
+		p.drained(t, 0)
+		if time.Since(start) != 0 || s.writes != 0 {
+			t.Errorf("took %v and %d writes", time.Since(start), s.writes)
+		}
+	})
+}
+
+func TestAStopSaysWhatIsLeftAndKeepsWhatIsDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		returned := false
+		sink := sinkFuncs{publish: func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			if lane == "a" {
+				to.accept(lane, batch)
+				return len(batch), nil
+			}
+			<-ctx.Done()
+			time.Sleep(time.Second) // what is in flight takes its time
+			returned = true
+			to.accept(lane, batch[:1])
+			return 1, ctx.Err()
+		}}
+		records := changesIn("a", "b", "a", "b", "b")
+		journal := journalOf(records, &s)
+		read := journal.read
+		journal.read = func(ctx context.Context, after uint64) ([]event.Record, error) {
+			if after == 4 {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return read(ctx, after)
+		}
+		p := run(t, sink, journal, Cursor{}, Config{})
+		synctest.Wait()
+		p.Drain(5)
+		synctest.Wait()
+		p.stop()
+		if err := <-p.done; !errors.Is(err, context.Canceled) || !returned {
+			t.Errorf("returned %v; after Publish: %v", err, returned)
+		}
+		to.want(t, "map[a:[1 3] b:[2]]")
+		wantCursor(t, &s, "3 map[]")
+		p.log.wantOnce(t, "stopped before everything was delivered")
+		p.log.wantOnce(t, "sink=test settledUpTo=3 readUpTo=4 readButUndelivered=1 deadLetters=0 unread=1")
+	})
+}
+
+func TestAJournalThatCannotBeReadEndsThePipelineWithAReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		for want, read := range map[string]func(context.Context, uint64) ([]event.Record, error){
+			`sink "test": read the journal after offset 1: checksum`: func(_ context.Context, after uint64) ([]event.Record, error) {
+				if after == 1 {
+					return nil, errors.New("checksum")
+				}
+				return changesIn("a"), nil
+			},
+			`sink "test": read the journal: offset 1 follows 1: offsets must ascend`: func(context.Context, uint64) ([]event.Record, error) {
+				return changesIn("a"), nil
+			},
+		} {
+			journal := journalOf(nil, &s)
+			journal.read = read
+			p := run(t, acceptAll(&recorder{}), journal, Cursor{}, Config{})
+			if err := <-p.done; err == nil || err.Error() != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		}
+	})
+}
+
+func TestLanesThatAreDoneTakeNoMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lanes := make([]string, 1000)
+		for i := range lanes {
+			lanes[i] = fmt.Sprint("lane", i)
+		}
+		var s stored
+		journal := journalOf(changesIn(lanes...), &s)
+		p := run(t, acceptAll(&recorder{}), journal, Cursor{}, Config{})
+		settled()
+		if got := p.Stats().Lanes; got != 1000 {
+			t.Errorf("%d lanes after the first settle, want 1000: they may come back at once", got)
+		}
+		p.backlog.stored(Cursor{Low: 1000}, 0)
+		if got := p.Stats().Lanes; got != 0 {
+			t.Errorf("%d lanes are kept for nothing", got)
+		}
+		p.drained(t, 1000)
+	})
+}
