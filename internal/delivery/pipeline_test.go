@@ -111,43 +111,38 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 }
 
 func TestAProbeThatSaysNothingAboutTheSinkLeavesProbingToAnotherLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s stored
-		var calls []string
-		start := time.Now()
-		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-			since := time.Since(start)
-			calls = append(calls, fmt.Sprint(lane, " ", since))
-			time.Sleep(100 * time.Millisecond)
-			switch {
-			case since == 0:
-				return 0, &sinks.UnavailableError{Reason: "no broker answers"}
-			case since < 1300*time.Millisecond:
-				return 0, errors.New("timeout")
+	for lanes, want := range map[string]string{
+		"a": "[0s 1.1s 2.2s]",
+		// All three find the sink away at 0 s. From 1.1 s on one after the other probes; those that learn nothing back off.
+		"a b c": "[0s 0s 0s 1.1s 1.2s 1.3s 2.2s 2.3s]",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var s stored
+			var mu sync.Mutex
+			var calls []time.Duration
+			start := time.Now()
+			sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+				since := time.Since(start)
+				mu.Lock()
+				calls = append(calls, since)
+				mu.Unlock()
+				time.Sleep(100 * time.Millisecond)
+				switch {
+				case since == 0:
+					return 0, &sinks.UnavailableError{Reason: "no broker answers"}
+				case since < 1300*time.Millisecond:
+					return 0, errors.New("timeout")
+				}
+				return len(batch), nil
+			}}
+			records := changesIn(strings.Fields(lanes)...)
+			p := run(t, sink, journalOf(records, &s), Cursor{}, Config{})
+			p.drained(t, uint64(len(records)))
+			if got := fmt.Sprint(calls); got != want {
+				t.Errorf("lanes %s: calls at %s, want %s", lanes, got, want)
 			}
-			return len(batch), nil
-		}}
-		records := changesIn("a", "b")
-		p := run(t, sink, journalOf(records[:1], &s), Cursor{}, Config{})
-		p.drained(t, 1)
-		if want := []string{"a 0s", "a 1.1s", "a 2.2s"}; !slices.Equal(calls, want) {
-			t.Errorf("with one lane: calls %q, want %q", calls, want)
-		}
-		calls, start = nil, time.Now()
-		p = run(t, sink, journalOf(records, &s), Cursor{}, Config{})
-		p.drained(t, 2)
-		// Both find the sink away at 0 s. At 1.1 s one probes in vain and backs off, and the other one follows at once.
-		at := make([]string, len(calls))
-		for i, c := range calls {
-			at[i] = strings.Fields(c)[1]
-		}
-		if want := []string{"0s", "0s", "1.1s", "1.2s", "2.2s", "2.3s"}; !slices.Equal(at, want) {
-			t.Errorf("with two lanes: calls %q, want them at %q", calls, want)
-		}
-		if calls[2][0] == calls[3][0] {
-			t.Errorf("the lane that probed in vain probed again without waiting: %q", calls)
-		}
-	})
+		})
+	}
 }
 
 func TestProgressEndsTheBackOffOfALane(t *testing.T) {
