@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// restConfig finds the API server as kubectl does: the configured kubeconfig, else $KUBECONFIG, else ~/.kube/config,
+// else the service account of the Pod this runs in.
+func restConfig(c config.Cluster) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: c.Context}
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, fmt.Errorf("no cluster to watch: set cluster.kubeconfig or $KUBECONFIG, or run inside a Pod with a service account")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return cfg, nil
+}
+
+// newSource makes the source half: from the API server into the journal.
+func (e *exporter) newSource() (*source.Source, error) {
+	cfg, err := restConfig(e.cfg.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	client, err := source.NewClient(cfg, version)
+	if err != nil {
+		return nil, err
+	}
+	var rules []source.Rule
+	for _, r := range e.cfg.Resources {
+		rules = append(rules, r.Rule)
+	}
+	lost := ""
+	if recovery, yes := e.journal.Recovered(); yes {
+		e.recovered = true
+		lost = "the journal was broken and begun anew (" + recovery.Reason + ")"
+	}
+	return source.New(source.Config{
+		Client:  client,
+		Cluster: e.cfg.Cluster.Name,
+		Rules:   rules,
+		Load:    e.journal.LoadScope,
+		Stored:  e.journal.Scopes,
+		Append: func(ctx context.Context, o deltas.Observation) error {
+			return e.journal.Append(ctx, journal.Observation(o))
+		},
+		Drop: e.journal.DropScope,
+		Lost: lost,
+		Log:  e.log,
+	})
+}

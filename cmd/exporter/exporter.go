@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// closeTimeout bounds how long a stop waits for connections to close.
+const closeTimeout = 5 * time.Second
+
+// exporter is the wired process.
+type exporter struct {
+	cfg *config.Config
+	log *slog.Logger
+
+	journal   *journal.Journal
+	outlets   []*outlet
+	source    *source.Source
+	admin     *admin.Server // nil without admin.listen
+	recovered bool          // the journal was broken and begun anew
+
+	// The running parts. See stop for their order.
+	journalPart, sourcePart, recoveryPart, adminPart *part
+	failure                                          *failure
+}
+
+// runExporter makes, runs and stops an exporter. It returns nil after an orderly stop.
+func runExporter(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	e := &exporter{cfg: cfg, log: log, failure: newFailure()}
+	if err := e.open(); err != nil {
+		return errors.Join(err, e.close())
+	}
+	if err := e.start(); err != nil {
+		e.stop(true)
+		return errors.Join(err, e.close())
+	}
+	log.Info("started", "version", version, "rules", len(cfg.Resources), "sinks", len(cfg.Sinks), "journal", cfg.Journal.Dir, "admin", e.adminAddress())
+	select {
+	case <-ctx.Done():
+	case <-e.failure.c:
+		log.Error("stopping because a part failed", "error", e.failure.err)
+	}
+	failed := e.failure.get()
+	e.stop(failed != nil)
+	if err := errors.Join(failed, e.close()); err != nil {
+		return &runtimeError{err}
+	}
+	log.Info("stopped")
+	return nil
+}
+
+// open makes everything and starts nothing. What it cannot make is an environmentError.
+func (e *exporter) open() error {
+	var names []string
+	for _, s := range e.cfg.Sinks {
+		names = append(names, s.Name)
+	}
+	options := journal.Options{Dir: e.cfg.Journal.Dir, Sinks: names, MaxBytes: int64(e.cfg.Journal.MaxBytes), Logger: e.log}
+	if e.cfg.Journal.Sync == "interval" {
+		options.Sync = journal.Interval
+	}
+	var err error
+	if e.journal, err = journal.Open(options); err != nil {
+		return &environmentError{err}
+	}
+	e.admin = admin.New(admin.Options{Listen: e.cfg.Admin.Listen, Version: version, Snapshot: e.snapshot, Logger: e.log})
+	for _, s := range e.cfg.Sinks {
+		observe := func(took time.Duration) { e.admin.ObservePublish(s.Name, took) }
+		o, err := openOutlet(s, e.cfg.Delivery, e.journal, observe, e.log)
+		if err != nil {
+			return &environmentError{err}
+		}
+		e.outlets = append(e.outlets, o)
+	}
+	if e.source, err = e.newSource(); err != nil {
+		return &environmentError{err}
+	}
+	return nil
+}
+
+// start runs the parts, each after what it writes to or reads from.
+func (e *exporter) start() error {
+	if err := e.startAdmin(); err != nil {
+		return err
+	}
+	e.journalPart = start("journal", e.journal.Run, e.failure.report)
+	for _, o := range e.outlets {
+		o.part = start("sink "+o.name, o.pipeline.Run, e.failure.report)
+	}
+	e.sourcePart = start("source", e.source.Run, e.failure.report)
+	if e.recovered {
+		e.recoveryPart = start("recovery", e.announceRecovery, e.failure.report)
+	}
+	return nil
+}
+
+func (e *exporter) startAdmin() error {
+	if e.cfg.Admin.Listen == "" {
+		return nil
+	}
+	if err := e.admin.Listen(); err != nil {
+		return &environmentError{fmt.Errorf("admin.listen: %w", err)}
+	}
+	e.adminPart = start("admin", e.admin.Run, e.failure.report)
+	return nil
+}
+
+func (e *exporter) adminAddress() string {
+	if e.adminPart == nil {
+		return "off"
+	}
+	return e.admin.Addr().String()
+}
+
+// stop stops the parts in the opposite order of start: the source, so that nothing new comes; delivery, after it has
+// drained what the journal holds; the journal, because both write to it; the admin server last, so that the stop can be
+// watched. hard stops without draining. It loses nothing: what is not delivered is in the journal.
+func (e *exporter) stop(hard bool) {
+	e.recoveryPart.stop()
+	e.sourcePart.stop()
+	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.Delivery.DrainTimeout)
+	defer cancel()
+	if hard {
+		cancel()
+	} else if err := e.journal.Flush(ctx); err != nil {
+		e.log.Warn("the newest observations were not journaled and will be watched again", "error", err)
+	}
+	for _, o := range e.outlets {
+		o.drain(e.journal.Newest())
+	}
+	for _, o := range e.outlets {
+		o.stop(ctx)
+	}
+	e.journalPart.stop()
+	e.adminPart.stop()
+}
+
+// close releases what open has taken.
+func (e *exporter) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	var errs []error
+	for _, o := range e.outlets {
+		if err := o.sink.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("close sink %s: %w", o.name, err))
+		}
+	}
+	if e.journal != nil {
+		if err := e.journal.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close journal: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func try(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = execute(context.Background(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestBadUsageExitsTwo(t *testing.T) {
+	for name, args := range map[string][]string{
+		"no command":         {},
+		"unknown command":    {"export"},
+		"unknown flag":       {"run", "--conf", "x"},
+		"no config":          {"run"},
+		"one argument extra": {"validate", "--config", "x", "y"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := try(t, args...)
+			if code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "exporter: ") {
+				t.Errorf("exit %d, stdout %q, stderr %q; want exit 2 and a message", code, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestBadConfigurationExitsTwoAndStartsNothing(t *testing.T) {
+	journal := filepath.Join(t.TempDir(), "journal")
+	path := write(t, "bad.yaml", "resources: [{select: [pods]}]\nsinks: []\njournal: {dir: "+journal+"}\n")
+	for _, command := range []string{"run", "validate"} {
+		code, _, stderr := try(t, command, "--config", path)
+		if code != exitUsage || !strings.Contains(stderr, path) || !strings.Contains(stderr, "sinks") {
+			t.Errorf("%s: exit %d, stderr %q; want exit 2 and the file and path named", command, code, stderr)
+		}
+	}
+	if _, err := os.Stat(journal); !os.IsNotExist(err) {
+		t.Errorf("the journal's directory was made: %v", err)
+	}
+}
+
+func TestGoodConfigurationValidates(t *testing.T) {
+	path := write(t, "good.yaml", "resources: [{select: [pods]}]\nsinks: [{name: out, stdout: {}}]\n")
+	code, stdout, stderr := try(t, "validate", "--config", path)
+	if code != exitOK || !strings.Contains(stdout, "ok (1 rules, 1 sinks)") || stderr != "" {
+		t.Errorf("exit %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+}
+
+func TestBusyAdminAddressIsTheEnvironmentsFault(t *testing.T) {
+	taken := listen(t)
+	kubeconfig := write(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
+		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
+	path := write(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\nsinks: [{name: out, stdout: {path: "+
+		filepath.Join(t.TempDir(), "out")+"}}]\njournal: {dir: "+t.TempDir()+"}\nadmin: {listen: \""+taken+"\"}\n")
+	code, _, stderr := try(t, "run", "--config", path)
+	if code != exitEnvironment || !strings.Contains(stderr, "admin.listen") || !strings.Contains(stderr, taken) {
+		t.Errorf("exit %d, stderr %q; want exit 3 and the address named", code, stderr)
+	}
+}
+
+func TestVersionIsPrinted(t *testing.T) {
+	if code, stdout, _ := try(t, "version"); code != exitOK || !strings.HasPrefix(stdout, "exporter "+version+" (go") {
+		t.Errorf("exit %d, %q", code, stdout)
+	}
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// snapshot gathers the state of all parts for metrics, readiness and the status page.
+func (e *exporter) snapshot() admin.Snapshot {
+	s := admin.Snapshot{Journal: e.journalStatus()}
+	for _, r := range e.source.Status() {
+		s.Resources = append(s.Resources, resourceStatus(r))
+	}
+	for _, o := range e.outlets {
+		s.Sinks = append(s.Sinks, o.status())
+	}
+	return s
+}
+
+func (e *exporter) journalStatus() admin.JournalStatus {
+	j := e.journal.Stat()
+	return admin.JournalStatus{
+		Oldest: j.Oldest, Newest: j.Newest, RetainedBytes: j.RetainedBytes, MaxBytes: j.MaxBytes, DiskBytes: j.DiskBytes,
+		PendingBytes: j.PendingBytes, Commits: j.Commits, Recovered: e.recovered, Blocked: j.Blocked,
+	}
+}
+
+// resourceStatus says what a scope's state means for readiness. A resource that may not be read, or that nothing serves
+// yet, degrades alone: it is told, but it does not take the rest out of service.
+func resourceStatus(r source.Status) admin.ResourceStatus {
+	s := admin.ResourceStatus{
+		Name: r.Scope, State: string(r.State), Since: r.Since, Reason: r.Reason,
+		Position: r.Position, Known: r.Known, Queued: r.Queued, LastEvent: r.LastEvent,
+		Changes: map[string]uint64{}, Events: r.Events, Restarts: r.Restarts, Relists: r.Relists, Lists: r.Lists, DecodeErrors: r.DecodeErrors,
+	}
+	for t, n := range r.Changes {
+		s.Changes[string(t)] = n
+	}
+	switch {
+	case r.State == source.Unreachable:
+		s.NotReady = r.Reason
+	case r.State == source.Syncing && !r.Synced:
+		s.NotReady = "the first list is not complete: " + r.Reason
+	}
+	return s
+}
+
+func (o *outlet) status() admin.SinkStatus {
+	d := o.pipeline.Stats()
+	return admin.SinkStatus{
+		Name: o.name, Kind: o.kind, NotReady: notReady(d), Reason: firstOf(notReady(d), d.LaneReason),
+		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Skipped: d.Skipped, Retries: d.Retries,
+		DeadLetters: d.DeadLetters, Breaches: d.Breaches,
+		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit, Lanes: d.Lanes, LanesBackingOff: d.LanesBackingOff,
+		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,
+	}
+}
+
+// notReady says why a sink as a whole does not deliver; single lanes that fail do not count.
+func notReady(d delivery.Stats) string {
+	gate := ""
+	if d.Gate.State != ratelimit.Open {
+		gate = d.Gate.Reason
+	}
+	return firstOf(gate, d.BlockedReason, d.SettleReason)
+}
+
+func firstOf(reasons ...string) string {
+	for _, r := range reasons {
+		if r != "" {
+			return r
+		}
+	}
+	return ""
+}
+
+// timed tells how long each Publish of a sink takes.
+type timed struct {
+	sinks.Sink
+	observe func(time.Duration)
+}
+
+func (t timed) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	began := time.Now()
+	n, err := t.Sink.Publish(ctx, lane, batch)
+	t.observe(time.Since(began))
+	return n, err
+}
