@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/bench/verify"
+)
+
+// sample is a report of two systems whose numbers the test then changes.
+func sample(cpu float64, rss int64) *report {
+	ours := measurement{System: "exporter", CPUMicros: cpu, PerSecond: 2, Sync: phase{PeakRSS: rss}, Total: phase{CPU: 1, PeakRSS: rss}}
+	theirs := measurement{System: "baseline", CPUMicros: 100, PerSecond: 1, Sync: phase{PeakRSS: 1000}, Total: phase{CPU: 10, PeakRSS: 1000}}
+	return &report{Measurements: []measurement{theirs, ours}}
+}
+
+func TestBarsAreOneFifth(t *testing.T) {
+	for _, c := range []struct {
+		cpu    float64
+		rss    int64
+		missed []string
+	}{
+		{cpu: 20, rss: 200},
+		{cpu: 20.1, rss: 200, missed: []string{"CPU per change"}},
+		{cpu: 20, rss: 201, missed: []string{"peak RSS"}},
+		{cpu: 30, rss: 300, missed: []string{"CPU per change", "peak RSS"}},
+	} {
+		r := sample(c.cpu, c.rss)
+		r.judge()
+		if len(r.Missed) != len(c.missed) {
+			t.Errorf("CPU %v, RSS %d: missed %q, want %q", c.cpu, c.rss, r.Missed, c.missed)
+			continue
+		}
+		for i, want := range c.missed {
+			if !strings.HasPrefix(r.Missed[i], want) {
+				t.Errorf("CPU %v, RSS %d: missed %q, want %q", c.cpu, c.rss, r.Missed, c.missed)
+			}
+		}
+	}
+}
+
+func TestLossMissesTheBarWithoutABaseline(t *testing.T) {
+	for _, d := range []verify.Result{{Lost: 1}, {OutOfOrder: 1}, {Wrong: 1}, {Control: 1}} {
+		r := &report{Measurements: []measurement{{System: "exporter", Delivered: d}}}
+		r.judge()
+		if len(r.Missed) != 1 || (options{}).judge(r) == nil || (options{noBars: true}).judge(r) != nil {
+			t.Errorf("%+v: missed %q", d, r.Missed)
+		}
+	}
+	r := &report{Measurements: []measurement{{System: "exporter", Delivered: verify.Result{Duplicates: 1}}}}
+	if r.judge(); len(r.Missed) != 0 {
+		t.Errorf("a duplicate is allowed, missed %q", r.Missed)
+	}
+}
+
+func TestReportNamesBothSystemsAndTheRatios(t *testing.T) {
+	r := sample(10, 100)
+	r.judge()
+	var b bytes.Buffer
+	r.print(&b)
+	for _, want := range []string{"baseline  exporter", "CPU per change 0.100 (bar 0.200)", "peak RSS 0.100 (bar 0.200)"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in:\n%s", want, b.String())
+		}
+	}
+}
+
+func TestUnknownSystemIsRefused(t *testing.T) {
+	if _, err := parseOptions([]string{"-only", "other"}); err == nil {
+		t.Error("accepted")
+	}
+}
