@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // encoders is a fixed set of encoders, one per processor: encoding is pure computation, and each holds a batch's worth
@@ -48,3 +49,20 @@ func (p *buffers) give(b []byte) {
 		p.pool.Put(&b)
 	}
 }
+
+// mostHeld bounds the bytes of unsettled batches that are kept between calls, over all lanes.
+const mostHeld = 64 << 20
+
+// quota is a number of bytes to be shared. It is safe for concurrent use.
+type quota struct{ left atomic.Int64 }
+
+// take takes n bytes, or none and returns false when fewer are left.
+func (q *quota) take(n int) bool {
+	if q.left.Add(-int64(n)) >= 0 {
+		return true
+	}
+	q.give(n)
+	return false
+}
+
+func (q *quota) give(n int) { q.left.Add(int64(n)) }

@@ -24,7 +24,9 @@
 // When the numbering is lost, or when the caller comes back with other messages while a batch is in doubt, the lane
 // begins a new epoch (KIP-360), numbered from 0. From the first batch of the new epoch on the broker refuses everything
 // of the old one, so an old batch that is still under way somewhere cannot land behind newer ones. Producer IDs end with
-// the process: what was in flight when it died is sent again by the next one, and consumers drop it by its ID.
+// the process: what was in flight when it died is sent again by the next one, and consumers drop it by its ID. Brokers forget
+// a producer whose newest record is older than producer.id.expiration.ms (a day) by its timestamp, which is when the
+// change was observed. So a broker that restarts while a backlog older than that drains may write one batch twice.
 //
 // # Records
 //
@@ -52,5 +54,6 @@
 // # Memory
 //
 // One encoder per processor holds the uncompressed records of one batch (batchBytes, or one larger record). Each lane
-// holds one compressed batch from the moment it is sent until it is settled.
+// that is being published holds one compressed batch until it is settled. What is unsettled when a call ends is held for
+// the next one, 64 MiB over all lanes; beyond that only its boundaries are, and it is encoded again.
 package kafka

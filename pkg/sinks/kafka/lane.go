@@ -40,7 +40,7 @@ type lane struct {
 
 // flight is a batch on its way. Its bytes do not change while the library may still be sending them.
 type flight struct {
-	bytes    []byte // with the length prefix
+	bytes    []byte // with the length prefix; nil between calls when there was no room to hold them
 	offsets  []uint64
 	raw      int  // bytes before compression
 	doubtful bool // an attempt ended without saying whether it was written: only the same stamp is safe to send
@@ -55,6 +55,8 @@ func newLane(s *Sink, t *topic, partition int32) *lane {
 
 // publish is [sinks.Sink.Publish] for this lane.
 func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) {
+	l.resume()
+	defer l.hold()
 	n := l.credit(batch)
 	for n < len(batch) {
 		if err := ctx.Err(); err != nil {
@@ -72,6 +74,21 @@ func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) 
 		}
 	}
 	return n, nil
+}
+
+// hold keeps the bytes of an unsettled batch for the next call, as long as all lanes together do not hold too much. Else
+// only its boundaries are kept, from which it is encoded again. // I6
+func (l *lane) hold() {
+	if f := l.flight; f != nil && !l.sink.held.take(len(f.bytes)) {
+		f.bytes = nil
+	}
+}
+
+// resume undoes hold.
+func (l *lane) resume() {
+	if f := l.flight; f != nil {
+		l.sink.held.give(len(f.bytes))
+	}
 }
 
 // credit counts the messages at the head of batch that are written already.
@@ -97,11 +114,16 @@ func common(offsets []uint64, batch []sinks.Message) int {
 // load makes sure there is a batch to send: the unsettled one if the messages begin as it does, else a new one.
 func (l *lane) load(ctx context.Context, messages []sinks.Message) error {
 	if l.flight != nil {
-		if same := common(l.flight.offsets, messages); same == min(len(l.flight.offsets), len(messages)) {
+		count := len(l.flight.offsets)
+		same := common(l.flight.offsets, messages)
+		if same == min(count, len(messages)) && l.flight.bytes != nil {
 			return nil
 		}
-		// The caller came back with other messages, which the contract does not foresee. What is in doubt must not
-		// be written after what comes now.
+		if same == count {
+			return l.reload(ctx, messages[:count])
+		}
+		// The caller came back with other messages, which the contract does not foresee, or with too few to encode
+		// the batch again. What is in doubt must not be written after what comes now.
 		l.abandon()
 	}
 	if l.next.producer == noID {
@@ -113,6 +135,18 @@ func (l *lane) load(ctx context.Context, messages []sinks.Message) error {
 	}
 	f, err := l.encode(ctx, messages)
 	l.flight = f
+	return err
+}
+
+// reload encodes the flight again, whose bytes were let go: the same messages under the same numbers.
+func (l *lane) reload(ctx context.Context, messages []sinks.Message) error {
+	e, err := l.sink.encoders.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.sink.encoders.give(e)
+	b, _, err := e.encode(nil, messages, math.MaxInt, math.MaxInt, l.next)
+	l.flight.bytes, l.flight.shared = b, false
 	return err
 }
 

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -52,36 +53,31 @@ func closeSink(t testing.TB, s *Sink) {
 	}
 }
 
-// ends returns the end of every partition of a topic; empty when there is no such topic.
+// ends returns the end of every partition of a topic; empty when there is no such topic. It waits while a broker that
+// came back does not lead its partitions yet.
 func ends(t testing.TB, brokers []string, topic string) map[int]int64 {
 	t.Helper()
-	transport := &kafka.Transport{}
-	defer transport.CloseIdleConnections()
-	client := &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var asked []kafka.OffsetRequest
-	for _, p := range meta.Topics[0].Partitions {
-		asked = append(asked, kafka.LastOffsetOf(p.ID))
-	}
-	if len(asked) == 0 {
-		return nil
-	}
-	r, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: asked}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	last := map[int]int64{}
-	for _, p := range r.Topics[topic] {
-		if p.Error != nil {
-			t.Fatal(p.Error)
+	ask(t, brokers, func(ctx context.Context, client *kafka.Client) error {
+		meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+		if err != nil {
+			return err
 		}
-		last[p.Partition] = p.LastOffset
-	}
+		for _, p := range meta.Topics[0].Partitions {
+			for last[p.ID] = -1; last[p.ID] < 0; {
+				r, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(p.ID)}}})
+				if err != nil {
+					return err
+				}
+				if end := r.Topics[topic][0]; end.Error == nil {
+					last[p.ID] = end.LastOffset
+				} else if !errors.Is(end.Error, kafka.NotLeaderForPartition) || ctx.Err() != nil {
+					return end.Error
+				}
+			}
+		}
+		return nil
+	})
 	return last
 }
 
@@ -133,12 +129,16 @@ func delivered(records []*kgo.Record) []sinktest.Delivered {
 	return ds
 }
 
+// began is when version 0 of every pod was observed. Recent: a broker that restarts forgets producers whose newest record
+// is older than a day.
+var began = time.Now().UTC().Truncate(time.Millisecond)
+
 // pod is version v of the pod of that name.
 func pod(name string, v int) *event.Change {
 	return &event.Change{
 		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "test", Namespace: "default", Name: name, UID: "uid-" + name,
 		Resource:        event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
-		ResourceVersion: itoa(v), ObservedAt: time.UnixMilli(1_760_000_000_000 + int64(v)).UTC(),
+		ResourceVersion: itoa(v), ObservedAt: began.Add(time.Duration(v) * time.Millisecond),
 		After: []byte(`{"kind":"Pod","v":` + itoa(v) + `}`),
 	}
 }

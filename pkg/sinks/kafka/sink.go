@@ -24,6 +24,7 @@ type Sink struct {
 	status   *status
 	encoders encoders
 	buffers  buffers
+	held     quota // bytes of unsettled batches, between calls // I6
 
 	// Of Lane, which is called from one goroutine.
 	scratch []byte
@@ -55,10 +56,12 @@ func New(cfg Config, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sink{
+	s := &Sink{
 		config: cfg, log: log, template: template, cluster: cluster, status: newStatus(log), encoders: encoders,
 		routes: map[string][]sinks.Lane{}, topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{},
-	}, nil
+	}
+	s.held.give(mostHeld)
+	return s, nil
 }
 
 // Concurrency is how many lanes the caller should publish at the same time.
@@ -166,6 +169,9 @@ func (s *Sink) producerID(ctx context.Context, topic string) (int64, int16, erro
 		if err == nil || fromBroker(err) || ctx.Err() != nil {
 			break
 		}
+	}
+	if err != nil && fromBroker(err) && judge(err) != unauthorized {
+		return 0, 0, fmt.Errorf("no producer ID yet for topic %q: %w", topic, err)
 	}
 	return id, epoch, s.explain(ctx, topic, err)
 }

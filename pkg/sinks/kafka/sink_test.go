@@ -135,6 +135,40 @@ func TestAShorterBatchAfterALostAnswerCausesNoDuplicate(t *testing.T) {
 	wantVersions(t, read(t, brokers, topicA), 1, 20)
 }
 
+func TestALostAnswerCausesNoDuplicateWhenThereIsNoRoomToHoldTheBatch(t *testing.T) {
+	c, brokers, s, lane := one(t)
+	s.held.take(mostHeld)
+	for from := 1; from < 20; from += 5 {
+		c.Fault(produceFault(kerr.RequestTimedOut))
+		if n, err := s.Publish(t.Context(), lane, pods("a", from, from+5)); n != 0 || err == nil {
+			t.Fatalf("published %d: %v", n, err)
+		}
+		if s.lanes[lane].flight.bytes != nil {
+			t.Error("the batch is held without room")
+		}
+		publish(t, s, lane, pods("a", from, from+5))
+	}
+	if left := s.held.left.Load(); left != 0 {
+		t.Errorf("%d bytes of room came from nowhere", left)
+	}
+	wantVersions(t, read(t, brokers, topicA), 1, 21)
+}
+
+func TestTheRoomForHeldBatchesIsGivenBack(t *testing.T) {
+	c, _, s, lane := one(t)
+	c.Fault(produceFault(kerr.RequestTimedOut))
+	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 5)); n != 0 || err == nil {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	if left := s.held.left.Load(); left >= mostHeld {
+		t.Error("the batch takes no room")
+	}
+	publish(t, s, lane, pods("a", 1, 5))
+	if left := s.held.left.Load(); left != mostHeld {
+		t.Errorf("%d bytes are left of %d", left, mostHeld)
+	}
+}
+
 func TestWhatIsInDoubtIsNeverWrittenAfterOtherMessages(t *testing.T) {
 	c, brokers, s, lane := one(t)
 	publish(t, s, lane, pods("a", 1, 2))

@@ -97,13 +97,14 @@ func holds(t testing.TB, request kmsg.Request, text string) bool {
 	return bytes.Contains(records, []byte(text))
 }
 
-// random is text that does not compress.
-func random(n int) string {
+// random is n bytes of text that does not compress.
+func random(n int) string { return text(rand.New(rand.NewPCG(1, 2)), n) }
+
+func text(source *rand.Rand, n int) string {
 	const alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
-	r := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, n)
 	for i := range b {
-		b[i] = alphabet[r.IntN(len(alphabet))]
+		b[i] = alphabet[source.IntN(len(alphabet))]
 	}
 	return string(b)
 }

@@ -1,0 +1,81 @@
+package kafka
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// realistic makes n changes whose bodies are about 4 KB of what Pods are made of.
+func realistic(n int) []sinks.Message {
+	source := rand.New(rand.NewPCG(1, 2))
+	ms := pods("web-7d4b9c6f5d-x2x7p", 1, n+1)
+	for i := range ms {
+		var containers []any
+		for c := range 6 {
+			containers = append(containers, map[string]any{
+				"name": fmt.Sprintf("container-%d-%d", i, c), "image": fmt.Sprintf("registry.example.com/team/app-%d:v1.%d", c, i),
+				"resources":    map[string]any{"limits": map[string]string{"cpu": fmt.Sprint(100 + i%7), "memory": "256Mi"}},
+				"volumeMounts": []any{map[string]any{"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": "kube-api-access-" + text(source, 5), "readOnly": true}},
+				"env": []any{map[string]any{"name": "POD_NAME", "valueFrom": map[string]any{"fieldRef": map[string]string{"apiVersion": "v1", "fieldPath": "metadata.name"}}},
+					map[string]any{"name": "TOKEN", "value": text(source, 40+i%20)}},
+				"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "imagePullPolicy": "IfNotPresent",
+			})
+		}
+		body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "spec": map[string]any{"containers": containers}})
+		if err != nil {
+			panic(err)
+		}
+		ms[i].Change.After = body
+	}
+	return ms
+}
+
+func BenchmarkEncode(b *testing.B) {
+	messages := realistic(200)
+	for _, name := range []string{"none", "zstd", "lz4", "snappy", "gzip"} {
+		b.Run(name, func(b *testing.B) {
+			e, err := newEncoder(codecs[name])
+			if err != nil {
+				b.Fatal(err)
+			}
+			var out []byte
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				if out, _, err = e.encode(out[:0], messages, math.MaxInt, math.MaxInt, stamp{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(messages)), "ns/change")
+			b.ReportMetric(float64(len(e.records))/float64(len(messages)), "bytes/change")
+			b.ReportMetric(float64(len(e.records))/float64(len(out)), "ratio")
+		})
+	}
+}
+
+func BenchmarkPublish(b *testing.B) {
+	messages := realistic(200)
+	for _, name := range []string{"none", "zstd"} {
+		b.Run(name, func(b *testing.B) {
+			c, brokers := fake(b, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.BrokerConfigs(map[string]string{"retention.bytes": "1000000"}))
+			s := open(b, Config{Brokers: brokers, Topic: topicA, Compression: name})
+			lane := laneName(topicA, 0, 1)
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				if _, err := s.Publish(b.Context(), lane, messages); err != nil {
+					b.Fatal(err)
+				}
+				if n%100 == 99 {
+					c.ApplyRetention()
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(messages)), "ns/change")
+		})
+	}
+}

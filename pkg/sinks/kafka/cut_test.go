@@ -1,0 +1,175 @@
+package kafka
+
+import (
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+)
+
+// cutter breaks the connections to a fake cluster.
+type cutter struct {
+	mu   sync.Mutex
+	open map[net.Conn]bool
+	down bool
+}
+
+type cutListener struct {
+	net.Listener
+	c *cutter
+}
+
+func (l cutListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		l.c.mu.Lock()
+		down := l.c.down
+		l.c.open[conn] = true
+		l.c.mu.Unlock()
+		if !down {
+			return conn, nil
+		}
+		l.c.cut()
+	}
+}
+
+func (c *cutter) listen(network, address string) (net.Listener, error) {
+	l, err := net.Listen(network, address)
+	return cutListener{l, c}, err
+}
+
+// cut resets every open connection and says how many there were.
+func (c *cutter) cut() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.open)
+	for conn := range c.open {
+		_ = conn.(*net.TCPConn).SetLinger(0) // a reset loses what is under way, also the answers
+		_ = conn.Close()
+	}
+	clear(c.open)
+	return n
+}
+
+func (c *cutter) set(down bool) {
+	c.mu.Lock()
+	c.down = down
+	c.mu.Unlock()
+	if down {
+		c.cut()
+	}
+}
+
+// every cuts again and again until the function it returns is called, which returns how many connections were cut.
+func (c *cutter) every(pause time.Duration) (stop func() int) {
+	done, cuts := make(chan struct{}), make(chan int)
+	go func() {
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		n := 0
+		for {
+			select {
+			case <-tick.C:
+				n += c.cut()
+			case <-done:
+				cuts <- n
+				return
+			}
+		}
+	}()
+	return func() int { close(done); return <-cuts }
+}
+
+func cuttable(t testing.TB, opts ...kfake.Opt) (*cutter, *kfake.Cluster, []string) {
+	t.Helper()
+	c := &cutter{open: map[net.Conn]bool{}}
+	cluster, brokers := fake(t, append(opts, kfake.ListenFn(c.listen))...)
+	return c, cluster, brokers
+}
+
+func TestContractThroughAnOutage(t *testing.T) {
+	cut, _, brokers := cuttable(t, kfake.NumBrokers(3))
+	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
+	sinktest.Run(t, sinktest.Harness{
+		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
+		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers)) },
+		Key:        (*event.Change).Key,
+		ExactRetry: true,
+		Cut:        func(testing.TB) { cut.set(true) },
+		Restore:    func(testing.TB) { cut.set(false) },
+	})
+}
+
+func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
+	cut, _, brokers := cuttable(t, kfake.NumBrokers(3), kfake.SeedTopics(4, topicA))
+	cfg := Config{Brokers: brokers, Topic: topicA}
+	stop := sync.OnceValue(cut.every(11 * time.Millisecond))
+	defer stop()
+	sinktest.Drive(t, sinktest.Harness{
+		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
+		Read:       func(t testing.TB) []sinktest.Delivered { stop(); return delivered(readAll(t, brokers)) },
+		Key:        (*event.Change).Key,
+		ExactRetry: true,
+	}, rand.New(rand.NewPCG(rand.Uint64(), 3)), 32, 100)
+}
+
+func TestConnectionsCutEverySevenMillisecondsCostNothing(t *testing.T) {
+	const partitions, each = 6, 20_000
+	cut, cluster, brokers := cuttable(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, topicA))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	stop := cut.every(7 * time.Millisecond)
+
+	var lanes sync.WaitGroup
+	for p := range partitions {
+		lane := laneName(topicA, int32(p), partitions)
+		lanes.Go(func() {
+			for from := 1; from <= each; from += 100 {
+				if from%2000 == 1 {
+					_ = cluster.MoveTopicPartition(topicA, int32(p), int32(from/2000)%3) // to another broker, or not
+				}
+				insist(t, s, lane, pods("p"+itoa(p), from, from+100))
+			}
+		})
+	}
+	lanes.Wait()
+	if cuts := stop(); cuts < partitions {
+		t.Errorf("only %d connections were cut: the test shows nothing", cuts)
+	}
+	wantStreams(t, read(t, brokers, topicA), partitions, each)
+}
+
+// wantStreams fails the test unless every partition p holds versions 1 to each of pod "p<p>", in order, each once.
+func wantStreams(t *testing.T, records []*kgo.Record, partitions, each int) {
+	t.Helper()
+	next := make([]int, partitions)
+	missing, back := 0, 0
+	for _, r := range records {
+		p := r.Partition
+		v := int(r.Timestamp.Sub(began).Milliseconds())
+		switch last := next[p]; {
+		case v == last+1:
+		case v > last:
+			missing += v - last - 1
+		default:
+			back++
+		}
+		next[p] = v
+	}
+	for _, v := range next {
+		missing += each - v
+	}
+	if len(records) != partitions*each || missing != 0 || back != 0 {
+		t.Errorf("sent %d, stored %d, missing %d, steps back %d", partitions*each, len(records), missing, back)
+	}
+}

@@ -1,0 +1,150 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// apache starts a real broker, Apache Kafka of its own process, that ends with the test.
+func apache(t *testing.T) *broker.Broker {
+	t.Helper()
+	require.Integration(t)
+	require.Program(t, "java", "install Java 17 or later")
+	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: map[string]string{
+		"log.retention.ms": "-1", // records of the tests carry old times, and Kafka deletes by those
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func restart(t testing.TB, b *broker.Broker) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	if err := b.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestContractOnApacheKafka(t *testing.T) {
+	b := apache(t)
+	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
+		t.Run(compression, func(t *testing.T) {
+			cfg := Config{
+				Brokers: b.Brokers(), Topic: "k8s." + compression + ".{resource}", Compression: compression,
+				CreateTopics: CreateTopics{Enabled: true, Partitions: 4, Configs: []TopicConfig{{"cleanup.policy", "delete"}}},
+			}
+			h := sinktest.Harness{
+				New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
+				Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, b.Brokers())) },
+				Key:        (*event.Change).Key,
+				ExactRetry: true,
+			}
+			if compression == "zstd" { // an outage of a real broker lasts seconds: once is enough
+				h.Cut = func(t testing.TB) {
+					if err := b.Kill(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				h.Restore = func(t testing.TB) { restart(t, b) }
+			}
+			sinktest.Run(t, h)
+		})
+	}
+}
+
+func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
+	const partitions, each, kills = 4, 25_000, 3
+	b := apache(t)
+	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second,
+		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
+	laneOf(t, s, pod("a", 1))
+
+	progress := make(chan struct{})
+	var lanes sync.WaitGroup
+	for p := range partitions {
+		lane := laneName(topicA, int32(p), partitions)
+		lanes.Go(func() {
+			for from := 1; from <= each; from += 100 {
+				insist(t, s, lane, pods("p"+itoa(p), from, from+100))
+				select {
+				case progress <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	for range kills {
+		for range 30 { // some batches of any lane between two kills
+			<-progress
+		}
+		if err := b.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		restart(t, b)
+	}
+	lanes.Wait()
+	wantStreams(t, read(t, b.Brokers(), topicA), partitions, each)
+}
+
+func TestARealBrokerRejectsOnlyTheLargeRecord(t *testing.T) {
+	b := apache(t)
+	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{
+		Enabled: true, Partitions: 1, Configs: []TopicConfig{{"max.message.bytes", "30000"}},
+	}})
+	lane := laneOf(t, s, pod("a", 1))
+	messages := pods("a", 1, 3000)
+	large := *messages[1500].Change
+	large.After = []byte(`{"x":"` + random(60_000) + `"}`)
+	messages[1500].Change = &large
+	insist(t, s, lane, messages[:1]) // a broker that just started has no producer IDs to give yet
+	n, err := s.Publish(t.Context(), lane, messages[1:])
+	var rejected *sinks.RejectedError
+	if n != 1499 || !errors.As(err, &rejected) || !rejected.TooLarge {
+		t.Fatalf("published %d: %v; want 1499 and a rejection of the large one", n, err)
+	}
+	publish(t, s, lane, messages[1501:])
+	records := read(t, b.Brokers(), topicA)
+	wantVersions(t, records[:1500], 1, 1501)
+	wantVersions(t, records[1500:], 1502, 3000)
+}
+
+func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {
+	b := apache(t)
+	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+	lane := laneOf(t, s, pod("a", 1))
+	insist(t, s, lane, pods("a", 1, 3))
+	l := s.lanes[lane]
+	old, err := l.encode(t.Context(), pods("a", 3, 6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leader := l.topic.current.Load().leaders[0]
+	for range 2 { // the second time as a repetition
+		if err := s.cluster.produce(t.Context(), leader, topicA, 0, old.bytes); judge(err) != accepted {
+			t.Fatal(err)
+		}
+	}
+	l.advance()
+	publish(t, s, lane, pods("a", 6, 9))
+	if err := s.cluster.produce(t.Context(), leader, topicA, 0, old.bytes); judge(err) == accepted {
+		t.Error("a batch of an old epoch was accepted behind newer ones")
+	}
+	wantVersions(t, read(t, b.Brokers(), topicA), 1, 9)
+}

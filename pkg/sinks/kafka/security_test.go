@@ -1,0 +1,143 @@
+package kafka
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
+	for mechanism, method := range map[string]string{"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512"} {
+		_, brokers := fake(t, kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser(method, "exporter", "right"))
+		cfg := Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: mechanism, Username: "exporter", Password: "right"}}
+		s := open(t, cfg)
+		publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
+
+		cfg.SASL.Password = "wrong"
+		_, err := open(t, cfg).Lane(t.Context(), pod("a", 1))
+		var unavailable *sinks.UnavailableError
+		if !errors.As(err, &unavailable) || strings.Contains(err.Error(), "wrong") {
+			t.Errorf("%s with a wrong password: %v", mechanism, err)
+		}
+	}
+}
+
+func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t)
+	write(t, dir, "ca.pem", ca.pem)
+	server, err := tls.X509KeyPair(ca.issue(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := x509.NewCertPool()
+	clients.AddCert(ca.cert)
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{
+		Certificates: []tls.Certificate{server}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
+	}))
+	cfg := Config{Brokers: brokers, Topic: topicA, TLS: TLS{
+		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"),
+	}}
+
+	cert, key := newAuthority(t).issue(t) // by an authority the broker does not know
+	write(t, dir, "cert.pem", cert)
+	write(t, dir, "key.pem", key)
+	s := open(t, cfg)
+	var unavailable *sinks.UnavailableError
+	if _, err := s.Lane(t.Context(), pod("a", 1)); !errors.As(err, &unavailable) {
+		t.Fatalf("a certificate that the broker does not trust: %v", err)
+	}
+	cert, key = ca.issue(t)
+	write(t, dir, "cert.pem", cert)
+	write(t, dir, "key.pem", key)
+	insist(t, s, topicA+"/0of1", pods("a", 1, 5))
+}
+
+func TestABrokerThatIsNotTrustedGetsNothing(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "ca.pem", newAuthority(t).pem)
+	server, err := tls.X509KeyPair(newAuthority(t).issue(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}))
+	s := open(t, Config{Brokers: brokers, Topic: topicA, TLS: TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}})
+	var unavailable *sinks.UnavailableError
+	if _, err := s.Lane(t.Context(), pod("a", 1)); !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("%v", err)
+	}
+}
+
+// authority signs certificates for 127.0.0.1.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+func newAuthority(t *testing.T) authority {
+	t.Helper()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+// issue returns a certificate and its key as PEM.
+func (a authority) issue(t *testing.T) (cert, key []byte) {
+	t.Helper()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, private.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+}
+
+func write(t *testing.T, dir, name string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
