@@ -56,7 +56,7 @@ func managedEntry(manager, subresource string, at metav1.Time, content map[strin
 	set, err := json.Marshal(fieldSet(content))
 	return metav1.ManagedFieldsEntry{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &at,
-		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: set}, Subresource: subresource,
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(set)), Subresource: subresource,
 	}, err
 }
 

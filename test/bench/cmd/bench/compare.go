@@ -32,7 +32,7 @@ func parseOptions(args []string) (options, error) {
 	corpusFlags(f, &o.corpus)
 	f.StringVar(&o.only, "only", "", "measure one system only: exporter or baseline")
 	f.StringVar(&o.exporter, "exporter", "", "program to measure; built from this checkout where not given")
-	f.StringVar(&o.dir, "dir", "", "work in this directory's place on a real disk; default the system's temporary directory")
+	f.StringVar(&o.dir, "dir", "", "directory to work in, on the kind of disk the journal is meant for; default the system's temporary directory")
 	f.BoolVar(&o.keep, "keep", false, "keep the work directory: logs, configuration, journal")
 	f.BoolVar(&o.noBars, "no-bars", false, "report only: missing a bar is no failure")
 	f.StringVar(&o.jsonFile, "json", "", "also write the report to this file")
