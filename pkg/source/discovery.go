@@ -176,6 +176,11 @@ func (c catalog) serves(r event.Resource) bool {
 	return slices.ContainsFunc(c[r.Group], func(s served) bool { return s.resource == r })
 }
 
+// has says whether the resource is served in any version.
+func (c catalog) has(r event.Resource) bool {
+	return slices.ContainsFunc(c[r.Group], func(s served) bool { return isSame(s.resource, r) })
+}
+
 // whyUnserved helps with the usual slip, a group left out.
 func (c catalog) whyUnserved(p pattern) string {
 	if p.group == "" {

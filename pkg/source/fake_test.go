@@ -49,6 +49,7 @@ type fakeAPI struct {
 	indented bool // writes events over several lines
 	deny     bool // 403
 	absent   bool // 404
+	down     bool // 503, discovery too
 }
 
 type fakeEvent struct {
@@ -82,6 +83,9 @@ func groupOf(name, version string, resources ...string) apidiscovery.APIGroupDis
 
 // config connects to the fake; refuse makes the next dials fail.
 func (f *fakeAPI) config() *rest.Config {
+	if f.server == nil { // the test brings its own client
+		return &rest.Config{}
+	}
 	return &rest.Config{Host: f.server.URL, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		if f.dials.Add(-1) >= 0 {
 			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
@@ -139,7 +143,13 @@ func (f *fakeAPI) count(prefix string) int {
 }
 
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	down := f.down
+	f.mu.Unlock()
 	switch {
+	case down:
+		writeStatus(w, apierrors.NewServiceUnavailable("down"))
+		return
 	case r.URL.Path == "/api", r.URL.Path == "/apis":
 		f.discover(w, r.URL.Path == "/api")
 		return
@@ -319,10 +329,11 @@ type store struct {
 	changes  []*event.Change
 	dropped  []string
 	changed  chan struct{}
+	patience time.Duration // of await
 }
 
 func newStore() *store {
-	return &store{position: map[string]string{}, known: map[string]map[string]event.Known{}, changed: make(chan struct{})}
+	return &store{position: map[string]string{}, known: map[string]map[string]event.Known{}, changed: make(chan struct{}), patience: 30 * time.Second}
 }
 
 func (s *store) append(_ context.Context, o deltas.Observation) error {
@@ -393,7 +404,7 @@ func (s *store) told() []string {
 // await waits until ok, or fails the test with what it has.
 func (s *store) await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(s.patience)
 	tick := time.NewTicker(5 * time.Millisecond) // for what ok looks at beside the store
 	defer tick.Stop()
 	for {
@@ -471,9 +482,10 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		client.http.CloseIdleConnections()
+		cfg.Client.http.CloseIdleConnections()
 		if t.Failed() {
-			t.Logf("requests %q\nlog\n%s", f.requests(), log)
+			requests := f.requests()
+			t.Logf("requests %q\nlog\n%s", requests[:min(len(requests), 50)], log)
 		}
 	})
 	t.Cleanup(stop)

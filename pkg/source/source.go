@@ -264,6 +264,8 @@ func (s *Source) retire(wanted map[string]bool) {
 		case wanted[id]:
 		case r.ended():
 			delete(s.runners, id)
+		case s.catalog.has(r.scope.Resource):
+			r.stopReading() // the objects exist; the rules now find them in another scope
 		default:
 			if r.missing++; r.missing == pollsUntilGone {
 				r.vanish()

@@ -135,13 +135,15 @@ func TestNoOutageLosesAnEventOrMakesAList(t *testing.T) {
 	gr := schema.GroupResource{Resource: "pods"}
 	truncated := `{"type":"MODIFIED","object":` + objectJSON("a", 999)
 	for name, fault := range map[string]http.HandlerFunc{
-		"500":                    status(apierrors.NewInternalError(fmt.Errorf("broken"))),
-		"503":                    status(apierrors.NewServiceUnavailable("starting")),
-		"429":                    status(apierrors.NewTooManyRequestsError("slow down")),
-		"401":                    status(apierrors.NewUnauthorized("token")),
-		"504":                    status(apierrors.NewTimeoutError("timeout", 0)),
-		"409":                    status(apierrors.NewConflict(gr, "x", nil)),
-		"502 page":               func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>bad gateway</html>", 502) },
+		"500": status(apierrors.NewInternalError(fmt.Errorf("broken"))),
+		"503": status(apierrors.NewServiceUnavailable("starting")),
+		"429": status(apierrors.NewTooManyRequestsError("slow down")),
+		"401": status(apierrors.NewUnauthorized("token")),
+		"504": status(apierrors.NewTimeoutError("timeout", 0)),
+		"409": status(apierrors.NewConflict(gr, "x", nil)),
+		"502 page": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "<html>bad gateway</html>", http.StatusBadGateway)
+		},
 		"500 in the stream":      inStream(`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500}}` + "\n"),
 		"429 in the stream":      inStream(`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}}` + "\n"),
 		"unknown in the stream":  inStream(`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":418}}` + "\n"),

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -270,7 +271,7 @@ func (s *stream) lose(ctx context.Context, err error) {
 // expire tells the reader that the history has ended.
 func (s *stream) expire(ctx context.Context) {
 	s.send(ctx, watch.Event{Type: watch.Error, Object: &metav1.Status{
-		Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410, Message: "history has ended",
+		Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone, Message: "history has ended",
 	}})
 }
 

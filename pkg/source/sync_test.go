@@ -98,20 +98,6 @@ func TestAJournalThatWasLostIsToldAsAGap(t *testing.T) {
 	}
 }
 
-func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
-	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	f.deny = true
-	s, log, _ := running(t, f, st)
-	awaitState(t, st, s, Forbidden)
-	if ready, reasons := s.Ready(); !ready || len(reasons) != 1 || !strings.Contains(reasons[0], "pods: forbidden: ") {
-		t.Errorf("ready %v, %q", ready, reasons)
-	}
-	if n := log.count("state=forbidden"); n != 1 {
-		t.Errorf("%d lines\n%s", n, log)
-	}
-}
-
 func TestAnotherSpellingOfTheStreamIsReadAfterAFallback(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a")

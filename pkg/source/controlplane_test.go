@@ -1,0 +1,249 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// plane is a real control plane and a client that writes to it.
+type plane struct {
+	*controlplane.ControlPlane
+	config *rest.Config
+	client *http.Client
+}
+
+func startPlane(t *testing.T) *plane {
+	t.Helper()
+	require.Integration(t)
+	c, err := controlplane.Start(context.Background(), controlplane.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.CloseIdleConnections)
+	return &plane{ControlPlane: c, config: config, client: client}
+}
+
+// call sends a request and returns the resourceVersion of the object or list in the answer.
+func (p *plane) call(t *testing.T, method, path, body string) string {
+	t.Helper()
+	req, err := http.NewRequest(method, p.URL()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := p.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode >= 300 {
+		t.Fatalf("%s %s: %s %s %v", method, path, resp.Status, text, err)
+	}
+	var o struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	if err := json.Unmarshal(text, &o); err != nil {
+		t.Fatal(err)
+	}
+	return o.Metadata.ResourceVersion
+}
+
+const secretsPath = "/api/v1/namespaces/default/secrets"
+
+func (p *plane) create(t *testing.T, name string) string {
+	t.Helper()
+	return p.call(t, "POST", secretsPath, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"n":"0"}}}`, name))
+}
+
+func (p *plane) update(t *testing.T, name, n string) string {
+	t.Helper()
+	return p.call(t, "PUT", secretsPath+"/"+name, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"n":%q}}}`, name, n))
+}
+
+func (p *plane) remove(t *testing.T, name string) {
+	t.Helper()
+	p.call(t, "DELETE", secretsPath+"/"+name, "")
+}
+
+// compact makes etcd forget all history before its newest revision.
+func (p *plane) compact(t *testing.T) {
+	t.Helper()
+	revision, err := strconv.Atoi(p.call(t, "GET", secretsPath+"?limit=1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := json.Marshal(map[string]any{"revision": strconv.Itoa(revision), "physical": true})
+	resp, err := http.Post(p.EtcdEndpoint()+"/v3/kv/compaction", "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(resp.Body)
+		t.Fatalf("compact: %s %s", resp.Status, text)
+	}
+}
+
+func (p *plane) restart(t *testing.T, stop func() error) {
+	t.Helper()
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.StartAPIServer(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// verbs counts the exporter's requests for a resource from the audit log.
+func (p *plane) verbs(t *testing.T, resource string) map[string]int {
+	t.Helper()
+	entries, err := p.AuditEntries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, e := range entries {
+		// A watch has two entries; its end may be logged at any later time.
+		if e.Resource == resource && strings.HasPrefix(e.UserAgent, "kubecdc/") && (e.Verb != "watch" || e.Stage == "ResponseStarted") {
+			count[e.Verb]++
+		}
+	}
+	return count
+}
+
+// on makes the source watch the secrets and events of a plane.
+func (p *plane) on(selected ...string) func(*Config) {
+	return func(c *Config) {
+		c.Client, _ = NewClient(p.config, "test")
+		c.Rules = []Rule{{Select: selected, Namespaces: Namespaces{Include: []string{"default"}}}}
+	}
+}
+
+// toldSince is what was told behind the first n changes, sorted.
+func toldSince(st *store, n int) []string {
+	got := st.told()[n:]
+	slices.Sort(got)
+	return got
+}
+
+func TestOnARealAPIServer(t *testing.T) {
+	p := startPlane(t)
+	const scope = "secrets;ns=default"
+	st, f := newStore(), newFakeAPI(t) // the fake only satisfies running
+	a, b := p.create(t, "a"), p.create(t, "b")
+	s, _, stop := running(t, f, st, p.on("secrets"))
+	st.await(t, "the first list", func() bool { return len(st.told()) == 2 })
+	if got := toldSince(st, 0); !slices.Equal(got, []string{"snapshot a@" + a, "snapshot b@" + b}) {
+		t.Fatalf("told %q", got)
+	}
+	awaitState(t, st, s, Live)
+
+	t.Run("an API server that is killed costs no change", func(t *testing.T) {
+		// A new API server remembers nothing before its start. If its start wrote something, as it may, the position is
+		// before that: then there is a gap, in which nothing happened.
+		p.restart(t, p.KillAPIServer)
+		a = p.update(t, "a", "1")
+		st.await(t, "the update", func() bool {
+			return slices.ContainsFunc(st.told(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated a@"+a })
+		})
+		if n := s.Status()[0].Lists; n != 0 {
+			t.Errorf("%d LISTs", n)
+		}
+		awaitState(t, st, s, Live)
+	})
+	stop()
+
+	t.Run("a resume sends no list", func(t *testing.T) {
+		n, before := len(st.told()), p.verbs(t, "secrets")
+		p.remove(t, "b")
+		a = p.update(t, "a", "2")
+		s, _, stop := running(t, f, st, p.on("secrets"))
+		st.await(t, "what happened", func() bool { return len(st.told()) == n+2 })
+		if got := toldSince(st, n); got[1] != "updated a@"+a || !strings.HasPrefix(got[0], "deleted b@") {
+			t.Errorf("told %q", got)
+		}
+		awaitState(t, st, s, Live)
+		stop()
+		after := p.verbs(t, "secrets")
+		if after["list"] != before["list"] || after["watch"] != before["watch"]+2 {
+			t.Errorf("requests %v, before %v", after, before)
+		}
+	})
+
+	t.Run("compacted history is told as a gap", func(t *testing.T) {
+		n, from := len(st.told()), st.position[scope]
+		p.remove(t, "a")
+		c := p.create(t, "c")
+		p.compact(t)
+		p.restart(t, p.StopAPIServer) // its cache remembers what etcd has forgotten
+		s, log, stop := running(t, f, st, p.on("secrets"))
+		st.await(t, "the differences", func() bool { return len(st.told()) == n+3 })
+		got := toldSince(st, n)
+		if got[0] != "added c@"+c+"~" || got[1] != "deleted a@"+a+"~" || !strings.HasPrefix(got[2], "gap "+from+"-") {
+			t.Errorf("told %q\nlog\n%s", got, log)
+		}
+		if s.Status()[0].Relists != 1 {
+			t.Errorf("status %+v", s.Status())
+		}
+		awaitState(t, st, s, Live)
+		stop()
+	})
+
+	t.Run("a position from the future is a loss", func(t *testing.T) {
+		for _, resource := range []string{"secrets", "events"} { // events have no watch cache
+			st := newStore()
+			st.position[resource+";ns=default"] = "1000000000"
+			s, log, stop := running(t, f, st, p.on(resource))
+			st.await(t, "a gap", func() bool {
+				return slices.ContainsFunc(st.told(), func(l string) bool { return strings.HasPrefix(l, "gap 1000000000-") })
+			})
+			awaitState(t, st, s, Live)
+			stop()
+			if log.count("etcd was restored from a backup") != 1 {
+				t.Errorf("%s: log\n%s", resource, log)
+			}
+		}
+	})
+
+	t.Run("events resume without a list", func(t *testing.T) {
+		st := newStore()
+		s, _, stop := running(t, f, st, p.on("events"))
+		awaitState(t, st, s, Live)
+		stop()
+		before := p.verbs(t, "events")
+		s, _, stop = running(t, f, st, p.on("events"))
+		awaitState(t, st, s, Live)
+		stop()
+		if after := p.verbs(t, "events"); after["list"] != before["list"] || s.Status()[0].Lists != 0 {
+			t.Errorf("requests %v, before %v", after, before)
+		}
+	})
+}

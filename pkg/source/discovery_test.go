@@ -1,0 +1,206 @@
+package source
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// api describes what is served: "group/version: resource resource…", with "!" behind cluster-scoped ones and "-" behind
+// those that cannot be watched. The first version of a group is the preferred one; the core group is "/v1".
+func api(lines ...string) ([]*metav1.APIGroup, []*metav1.APIResourceList) {
+	var groups []*metav1.APIGroup
+	var lists []*metav1.APIResourceList
+	for _, line := range lines {
+		gv, resources, _ := strings.Cut(line, ": ")
+		group, version, _ := strings.Cut(gv, "/")
+		i := slices.IndexFunc(groups, func(g *metav1.APIGroup) bool { return g.Name == group })
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, &metav1.APIGroup{Name: group, PreferredVersion: metav1.GroupVersionForDiscovery{Version: version}})
+		}
+		groups[i].Versions = append(groups[i].Versions, metav1.GroupVersionForDiscovery{Version: version})
+		l := &metav1.APIResourceList{GroupVersion: strings.TrimPrefix(gv, "/")}
+		for _, r := range strings.Fields(resources) {
+			verbs := metav1.Verbs{"get", "list", "watch"}
+			if strings.HasSuffix(r, "-") {
+				verbs = metav1.Verbs{"create"}
+			}
+			l.APIResources = append(l.APIResources, metav1.APIResource{Name: strings.TrimRight(r, "!-"), Kind: "K", Namespaced: !strings.HasSuffix(r, "!"), Verbs: verbs})
+		}
+		lists = append(lists, l)
+	}
+	return groups, lists
+}
+
+func catalogOf(lines ...string) catalog {
+	groups, lists := api(lines...)
+	return readCatalog(groups, lists, nil, nil)
+}
+
+var cluster = catalogOf(
+	"/v1: pods pods/status nodes! namespaces! events bindings-",
+	"apps/v1: deployments statefulsets",
+	"apps/v1beta1: deployments controllerrevisions",
+	"events.k8s.io/v1: events",
+	"cert-manager.io/v1: certificates issuers clusterissuers!",
+)
+
+func resolved(rules ...Rule) string {
+	scopes, waiting := resolve(rules, cluster)
+	var all []string
+	for _, s := range scopes {
+		all = append(all, s.ID+"@"+s.Resource.Version)
+	}
+	for _, u := range waiting {
+		all = append(all, "waiting:"+u.name)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestRulesSelectScopes(t *testing.T) {
+	sel := func(names ...string) Rule { return Rule{Select: names} }
+	for name, c := range map[string]struct {
+		rules []Rule
+		want  string
+	}{
+		"by name":                     {[]Rule{sel("pods", "deployments.apps")}, "pods@v1 deployments.apps@v1"},
+		"in a version":                {[]Rule{sel("deployments.v1beta1.apps", "pods.v1")}, "deployments.apps@v1beta1 pods@v1"},
+		"only in an older version":    {[]Rule{sel("controllerrevisions.apps")}, "controllerrevisions.apps@v1beta1"},
+		"a group":                     {[]Rule{sel("*.cert-manager.io")}, "certificates.cert-manager.io@v1 clusterissuers.cert-manager.io@v1 issuers.cert-manager.io@v1"},
+		"the core group":              {[]Rule{sel("*.core")}, "events@v1 namespaces@v1 nodes@v1 pods@v1"},
+		"everything, events once":     {[]Rule{sel("*")}, "events@v1 namespaces@v1 nodes@v1 pods@v1 controllerrevisions.apps@v1beta1 deployments.apps@v1 statefulsets.apps@v1 certificates.cert-manager.io@v1 clusterissuers.cert-manager.io@v1 issuers.cert-manager.io@v1"},
+		"everything but":              {[]Rule{{Select: []string{"*"}, Exclude: []string{"events", "*.cert-manager.io", "*.apps", "nodes"}}}, "namespaces@v1 pods@v1"},
+		"the newer events by name":    {[]Rule{sel("events", "events.events.k8s.io")}, "events.events.k8s.io@v1"},
+		"the newer events by group":   {[]Rule{sel("*.core"), sel("*.events.k8s.io")}, "namespaces@v1 nodes@v1 pods@v1 events.events.k8s.io@v1"},
+		"the first rule wins":         {[]Rule{{Select: []string{"pods"}, LabelSelector: "a=b"}, sel("pods", "nodes")}, "pods;l=a=b@v1 nodes@v1"},
+		"an exclude is the rule's":    {[]Rule{{Select: []string{"*.core"}, Exclude: []string{"pods"}}, sel("pods")}, "events@v1 namespaces@v1 nodes@v1 pods@v1"},
+		"selectors":                   {[]Rule{{Select: []string{"pods"}, LabelSelector: "a=b", FieldSelector: "status.phase=Running"}}, "pods;l=a=b;f=status.phase=Running@v1"},
+		"not served":                  {[]Rule{sel("widgets.example.com", "pods", "*.example.com")}, "pods@v1 waiting:widgets.example.com"},
+		"not watchable":               {[]Rule{sel("bindings")}, "waiting:bindings"},
+		"namespaces one by one":       {[]Rule{{Select: []string{"pods", "nodes"}, Namespaces: Namespaces{Include: []string{"b", "a", "b"}}}}, "pods;ns=a@v1 pods;ns=b@v1 nodes@v1"},
+		"namespaces but one":          {[]Rule{{Select: []string{"pods"}, Namespaces: Namespaces{Include: []string{"a", "b"}, Exclude: []string{"b*"}}}}, "pods;ns=a@v1"},
+		"namespaces by pattern":       {[]Rule{{Select: []string{"pods", "nodes"}, Namespaces: Namespaces{Include: []string{"team-*", "a"}, Exclude: []string{"team-x"}}}}, "pods;in=a,team-*;ex=team-x@v1 nodes@v1"},
+		"namespaces left out":         {[]Rule{{Select: []string{"pods"}, Namespaces: Namespaces{Exclude: []string{"kube-system"}}, LabelSelector: "a"}}, "pods;ex=kube-system;l=a@v1"},
+		"the same under another name": {[]Rule{sel("pods", "pods", "pods.v1")}, "pods@v1"},
+	} {
+		if got := resolved(c.rules...); got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", name, got, c.want)
+		}
+	}
+}
+
+func TestTheFilterOfNamespacesTakesWhatTheRuleSays(t *testing.T) {
+	scopes, _ := resolve([]Rule{{Select: []string{"pods", "nodes"}, Namespaces: Namespaces{Include: []string{"team-*", "a"}, Exclude: []string{"team-x"}}}}, cluster)
+	keep := scopes[0].Filter
+	for namespace, want := range map[string]bool{"team-a": true, "a": true, "team-x": false, "b": false, "": false} {
+		if keep(namespace) != want {
+			t.Errorf("%q: %v", namespace, !want)
+		}
+	}
+	if scopes[1].Filter != nil {
+		t.Error("cluster-scoped objects are filtered by namespace")
+	}
+}
+
+func TestASlipInAGroupIsPointedOut(t *testing.T) {
+	_, waiting := resolve([]Rule{{Select: []string{"deployments"}}}, cluster)
+	if len(waiting) != 1 || waiting[0].reason != "nothing serves this; did you mean deployments.apps?" {
+		t.Errorf("%+v", waiting)
+	}
+}
+
+func TestAFailedGroupKeepsWhatItHad(t *testing.T) {
+	groups, lists := api("/v1: pods", "metrics.example/v1: nothing")
+	groups = append(groups, &metav1.APIGroup{Name: "new.example"})
+	old := catalogOf("/v1: pods secrets", "metrics.example/v1: widgets", "gone.example/v1: gadgets")
+	c := readCatalog(groups, lists, map[string]bool{"metrics.example": true, "new.example": true}, old)
+	if got := fmt.Sprintf("%d %d %s %d %d", len(c[""]), len(c["metrics.example"]), c["metrics.example"][0].resource.Resource, len(c["gone.example"]), len(c["new.example"])); got != "1 1 widgets 0 0" {
+		t.Errorf("catalog %v", got)
+	}
+}
+
+func TestPatternsAreReadAsKubectlWritesThem(t *testing.T) {
+	const golden = "testdata/patterns.golden"
+	inputs := []string{
+		"pods", "pods.v1", "pods.core", "deployments.apps", "deployments.v1.apps", "deployments.v1beta2.apps", "certificates.cert-manager.io",
+		"certificates.v1alpha2.cert-manager.io", "*", "*.apps", "*.core", "*.v1.apps", "v1.v1", "events.events.k8s.io",
+		"", " pods", "Pods", "Deployment", "pods/log", "apps/v1/deployments", "pods.", ".apps", "pod*", "*pods.apps", "pods.*", "pods..io", "pods.cert_manager.io", "-pods",
+	}
+	var got strings.Builder
+	for _, in := range inputs {
+		p, err := parsePattern(in)
+		if err != nil {
+			fmt.Fprintf(&got, "%q\n\terror: %v\n", in, err)
+		} else {
+			fmt.Fprintf(&got, "%q\n\tresource=%s group=%q any=%v version=%q\n", in, p.resource, p.group, p.anyGroup, p.version)
+		}
+	}
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.MkdirAll(filepath.Dir(golden), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != string(want) {
+		t.Errorf("differs from %s; UPDATE_GOLDEN=1 accepts\n%s", golden, got.String())
+	}
+}
+
+func TestRulesNameEverythingWrongWithThem(t *testing.T) {
+	err := Rule{
+		Select: []string{"pods", "Pods"}, Exclude: []string{"pods/log"},
+		Namespaces:    Namespaces{Include: []string{"a", "", "A"}, Exclude: []string{"[a"}},
+		LabelSelector: "a in b", FieldSelector: "x",
+	}.Validate("resources[0]")
+	want := []string{
+		"resources[0].exclude[0]: ", "resources[0].fieldSelector: ", "resources[0].labelSelector: ", "resources[0].namespaces.exclude[0]: ",
+		"resources[0].namespaces.include[1]: ", "resources[0].namespaces.include[2]: ", `resources[0].select[1]: "Pods" is no resource: the plural is meant`,
+	}
+	lines := strings.Split(fmt.Sprint(err), "\n")
+	if len(lines) != len(want) {
+		t.Fatalf("%d problems, want %d:\n%v", len(lines), len(want), err)
+	}
+	for i, line := range lines {
+		if !strings.HasPrefix(line, want[i]) {
+			t.Errorf("%s\nwant %s", line, want[i])
+		}
+	}
+	if err := (Rule{}).Validate("r"); err == nil {
+		t.Error("a rule that selects nothing is valid")
+	}
+	if err := (Rule{Select: []string{"*", "*.apps"}, Namespaces: Namespaces{Include: []string{"team-*", "x?"}}, LabelSelector: "a in (b),!c", FieldSelector: "metadata.name!=x"}).Validate("r"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStoredScopesAreFoundAgain(t *testing.T) {
+	rules := []Rule{
+		{Select: []string{"widgets.example.com", "*.cert-manager.io"}, Namespaces: Namespaces{Include: []string{"a"}}, LabelSelector: "x=y"},
+		{Select: []string{"nodes"}},
+	}
+	for id, want := range map[string]bool{
+		"widgets.example.com;ns=a;l=x=y":     true,
+		"widgets.example.com;l=x=y":          true, // if it is cluster-scoped
+		"gadgets.cert-manager.io;ns=a;l=x=y": true,
+		"nodes":                              true,
+		"widgets.example.com;ns=b;l=x=y":     false,
+		"widgets.example.com":                false,
+		"pods":                               false,
+	} {
+		if _, ok := selected(rules, resourceOf(id), id); ok != want {
+			t.Errorf("%s: %v", id, ok)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package source
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// memory is an http.RoundTripper that calls a handler in the same process, so that time can be virtual.
+type memory struct{ handler http.Handler }
+
+func (m memory) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, w := io.Pipe()
+	a := &answer{w: w, header: http.Header{}, ready: make(chan int, 1)}
+	go func() {
+		defer func() {
+			if recover() != nil {
+				_ = w.CloseWithError(io.ErrUnexpectedEOF)
+			}
+			_ = w.Close()
+			a.Flush()
+		}()
+		m.handler.ServeHTTP(a, r)
+	}()
+	select {
+	case code := <-a.ready:
+		go func() { // what a connection does when its request is given up
+			<-r.Context().Done()
+			_ = body.CloseWithError(r.Context().Err())
+		}()
+		return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: a.header, Body: body, Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+type answer struct {
+	w      *io.PipeWriter
+	header http.Header
+	ready  chan int
+	sent   bool
+}
+
+func (a *answer) Header() http.Header { return a.header }
+func (a *answer) Flush()              { a.WriteHeader(http.StatusOK) }
+func (a *answer) WriteHeader(code int) {
+	if !a.sent {
+		a.sent = true
+		a.ready <- code
+	}
+}
+func (a *answer) Write(p []byte) (int, error) {
+	a.Flush()
+	return a.w.Write(p)
+}
+
+// inVirtualTime runs a test against a fake in memory. The fake writes "added a" before the test begins.
+func inVirtualTime(t *testing.T, test func(*testing.T, *fakeAPI, *store, func(*Config))) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f, st := &fakeAPI{t: t, rv: 10, changed: make(chan struct{}), cut: make(chan struct{})}, newStore()
+		f.groups = append(f.groups, coreGroup("pods"))
+		st.patience = 24 * time.Hour
+		f.write("ADDED", "a")
+		test(t, f, st, func(c *Config) {
+			client, err := NewClient(&rest.Config{Host: "http://api", Transport: memory{f}}, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Client, c.Interval = client, time.Minute
+		})
+	})
+}
+
+func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.deny = true
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Forbidden)
+		time.Sleep(10 * time.Minute)
+		if ready, reasons := s.Ready(); !ready || len(reasons) != 1 || !strings.Contains(reasons[0], "pods: forbidden: ") {
+			t.Errorf("ready %v, %q", ready, reasons)
+		}
+		if n := log.count("state=forbidden"); n != 1 {
+			t.Errorf("%d lines\n%s", n, log)
+		}
+		if n := len(f.requests()); n < 20 || n > 41 {
+			t.Errorf("%d requests in ten minutes, want one in 15 to 30 seconds", n)
+		}
+		f.change(func() { f.deny = false })
+		st.awaitTold(t, "snapshot a@11")
+		awaitState(t, st, s, Live)
+
+		f.change(func() { f.deny = true })
+		f.breakAll()
+		awaitState(t, st, s, Forbidden)
+		f.change(func() { f.deny = false })
+		f.write("MODIFIED", "a")
+		st.awaitTold(t, "snapshot a@11", "updated a@12")
+		if s.Status()[0].Relists != 0 {
+			t.Error("rights taken away for some time cost the history")
+		}
+	})
+}
+
+func TestAWatchListThatFallsSilentEndsInAList(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
+			<-r.Context().Done()
+		})
+		began := time.Now()
+		_, _, stop := running(t, f, st, on)
+		defer stop()
+		st.awaitTold(t, "snapshot a@11")
+		if took := time.Since(began); took < silence || took > silence+time.Second || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
+			t.Errorf("after %s: %q", took, f.requests())
+		}
+	})
+}
+
+func TestAnAPIServerThatEndsEachWatchAtOnceIsUnreachable(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		short := func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.(http.Flusher).Flush()
+		}
+		for range maxShort {
+			f.breakAll(pass(f), short)
+		}
+		awaitState(t, st, s, Unreachable)
+		awaitState(t, st, s, Live)
+		if log.count("state=unreachable") != 1 || s.Status()[0].Relists != 0 {
+			t.Errorf("log\n%s", log)
+		}
+	})
+}
+
+func TestADayOfOutageWritesOneLine(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		f.change(func() { f.down = true })
+		f.breakAll()
+		time.Sleep(12 * time.Hour)
+		if n := log.count("level=WARN"); n != 2 { // the scope's, and discovery's
+			t.Errorf("%d lines\n%s", n, log)
+		}
+		if ready, _ := s.Ready(); ready {
+			t.Error("ready without an API server")
+		}
+		f.change(func() { f.down = false })
+		f.write("MODIFIED", "a")
+		st.awaitTold(t, "snapshot a@11", "updated a@12")
+		awaitState(t, st, s, Live)
+	})
+}
+
+func TestWaitsGrowAndAreNeverInStep(t *testing.T) {
+	unavailable := apierrors.NewServiceUnavailable("down")
+	var p patience
+	longest := time.Duration(0)
+	seen := map[time.Duration]bool{}
+	for range 50 {
+		d := p.wait(unavailable)
+		longest = max(longest, d)
+		seen[d] = true
+		if d < firstWait/2 || d > longestWait {
+			t.Errorf("wait of %s", d)
+		}
+	}
+	if longest < longestWait/2 || len(seen) < 40 {
+		t.Errorf("longest %s, %d different", longest, len(seen))
+	}
+	p.reset()
+	if d := p.wait(unavailable); d > firstWait {
+		t.Errorf("%s after a reset", d)
+	}
+	if d := p.wait(apierrors.NewTooManyRequests("", 60)); d != time.Minute {
+		t.Errorf("%s where the API server asked for a minute", d)
+	}
+	if d := p.wait(apierrors.NewForbidden(schema.GroupResource{}, "", nil)); d < rightsWait || d > 2*rightsWait {
+		t.Errorf("%s for a right that is missing", d)
+	}
+}
