@@ -93,7 +93,7 @@ func (e *exporter) start() error {
 	}
 	e.journalPart = start("journal", e.journal.Run, e.failure.report)
 	for _, o := range e.outlets {
-		o.part = start("sink "+o.name, o.pipeline.Run, e.failure.report)
+		o.start(e.cfg.Delivery.Retry, e.failure.report)
 	}
 	e.sourcePart = start("source", e.source.Run, e.failure.report)
 	if e.recovered {

@@ -22,13 +22,23 @@ type outlet struct {
 	name     string
 	kind     string
 	sink     sinks.Sink
+	trouble  func() string // why the destination is not reached, as the sink itself sees it; "" when it is
 	pipeline *delivery.Pipeline
-	part     *part // set when the pipeline runs
+
+	part, reaching *part // set when they run
+}
+
+// start runs the pipeline, and looks for the destination meanwhile.
+func (o *outlet) start(retry config.Retry, failed func(error)) {
+	o.part = start("sink "+o.name, o.pipeline.Run, failed)
+	if c, ok := o.sink.(checker); ok {
+		o.reaching = start("sink "+o.name, func(ctx context.Context) error { return reach(ctx, c, retry) }, failed)
+	}
 }
 
 // openOutlet makes a sink and its pipeline. It contacts nothing. observe is told how long each Publish takes.
 func openOutlet(s config.Sink, d config.Delivery, j *journal.Journal, observe func(time.Duration), log *slog.Logger) (*outlet, error) {
-	kind, layout, sink, err := newSink(s, log.With("sink", s.Name))
+	o, layout, err := newSink(s, log.With("sink", s.Name))
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
 	}
@@ -42,26 +52,38 @@ func openOutlet(s config.Sink, d config.Delivery, j *journal.Journal, observe fu
 		Rate:        d.Rate.PerSecond,
 		Burst:       d.Rate.Burst,
 	}
-	if c, ok := sink.(interface{ Concurrency() int }); ok {
+	if c, ok := o.sink.(interface{ Concurrency() int }); ok {
 		cfg.Workers = c.Concurrency()
 	}
-	pipeline := delivery.New(s.Name, timed{sink, observe}, layout, sinkJournal{j, s.Name}, delivery.Cursor(start), cfg, log)
-	return &outlet{name: s.Name, kind: kind, sink: sink, pipeline: pipeline}, nil
+	o.pipeline = delivery.New(s.Name, timed{o.sink, observe}, layout, sinkJournal{j, s.Name}, delivery.Cursor(start), cfg, log)
+	return o, nil
 }
 
 // newSink makes the configured sink. layout names what its lane names depend on besides what they already say: with
 // another layout the stored lane positions mean nothing.
-func newSink(s config.Sink, log *slog.Logger) (kind, layout string, sink sinks.Sink, err error) {
+func newSink(s config.Sink, log *slog.Logger) (o *outlet, layout string, err error) {
 	switch {
 	case s.Kafka != nil:
-		sink, err = kafka.New(*s.Kafka, log)
-		return "kafka", "kafka " + strconv.Quote(s.Kafka.Topic), sink, err
+		sink, err := kafka.New(*s.Kafka, log)
+		if err != nil {
+			return nil, "", err
+		}
+		trouble := func() string { return sink.Status().Reason }
+		return &outlet{name: s.Name, kind: "kafka", sink: sink, trouble: trouble}, "kafka " + strconv.Quote(s.Kafka.Topic), nil
 	case s.NATS != nil:
-		sink, err = nats.New(*s.NATS, log)
-		return "nats", "nats " + strconv.Quote(s.NATS.Stream), sink, err
+		sink, err := nats.New(*s.NATS, log)
+		if err != nil {
+			return nil, "", err
+		}
+		trouble := func() string { return sink.Status().Reason }
+		return &outlet{name: s.Name, kind: "nats", sink: sink, trouble: trouble}, "nats " + strconv.Quote(s.NATS.Stream), nil
 	default:
-		sink, err = stdout.New(*s.Stdout)
-		return "stdout", "stdout " + strconv.Quote(s.Stdout.Path), sink, err
+		sink, err := stdout.New(*s.Stdout)
+		if err != nil {
+			return nil, "", err
+		}
+		trouble := func() string { return "" }
+		return &outlet{name: s.Name, kind: "stdout", sink: sink, trouble: trouble}, "stdout " + strconv.Quote(s.Stdout.Path), nil
 	}
 }
 
@@ -74,6 +96,7 @@ func (o *outlet) drain(upTo uint64) {
 
 // stop waits for a drain until ctx ends, then stops the pipeline.
 func (o *outlet) stop(ctx context.Context) {
+	o.reaching.stop()
 	if o.part != nil {
 		select {
 		case <-o.part.done:

@@ -53,8 +53,9 @@ func resourceStatus(r source.Status) admin.ResourceStatus {
 
 func (o *outlet) status() admin.SinkStatus {
 	d := o.pipeline.Stats()
+	notReady := firstOf(heldUp(d), o.trouble())
 	return admin.SinkStatus{
-		Name: o.name, Kind: o.kind, NotReady: notReady(d), Reason: firstOf(notReady(d), d.LaneReason),
+		Name: o.name, Kind: o.kind, NotReady: notReady, Reason: firstOf(notReady, d.LaneReason),
 		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Skipped: d.Skipped, Retries: d.Retries,
 		DeadLetters: d.DeadLetters, Breaches: d.Breaches,
 		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit, Lanes: d.Lanes, LanesBackingOff: d.LanesBackingOff,
@@ -62,8 +63,8 @@ func (o *outlet) status() admin.SinkStatus {
 	}
 }
 
-// notReady says why a sink as a whole does not deliver; single lanes that fail do not count.
-func notReady(d delivery.Stats) string {
+// heldUp says why a sink as a whole does not deliver; single lanes that fail do not count.
+func heldUp(d delivery.Stats) string {
 	gate := ""
 	if d.Gate.State != ratelimit.Open {
 		gate = d.Gate.Reason
