@@ -72,7 +72,7 @@ func buildExporter(ctx context.Context, dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("run it in test/bench, or give -exporter: go list: %w: %s", err, out)
 	}
-	binary := filepath.Join(dir, "exporter")
+	binary := filepath.Join(dir, "bin", "exporter")
 	out, err = exec.CommandContext(ctx, "go", "-C", strings.TrimSpace(string(out)), "build", "-o", binary, "./cmd/exporter").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the exporter: %w: %s", err, out)
