@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
@@ -14,8 +15,12 @@ import (
 // snapshot gathers the state of all parts for metrics, readiness and the status page.
 func (e *exporter) snapshot() admin.Snapshot {
 	s := admin.Snapshot{Journal: e.journalStatus()}
+	ready, reasons := e.source.Ready()
 	for _, r := range e.source.Status() {
 		s.Resources = append(s.Resources, resourceStatus(r))
+	}
+	if !ready && len(s.Resources) == 0 { // no resource can say so itself: the API server has not told what it serves
+		s.Discovery = strings.Join(reasons, "; ")
 	}
 	for _, o := range e.outlets {
 		s.Sinks = append(s.Sinks, o.status())

@@ -48,7 +48,7 @@ func TestReadyMeansNoCheckFails(t *testing.T) {
 	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "ok\n" {
 		t.Errorf("well: %d %q", w.Code, w.Body)
 	}
-	const all = "[+]journal ok\n[+]resource/pods ok\n[+]resource/nodes ok\n[+]sink/main ok\nok\n"
+	const all = "[+]journal ok\n[+]discovery ok\n[+]resource/pods ok\n[+]resource/nodes ok\n[+]sink/main ok\nok\n"
 	if w := get(t, s, "/readyz?verbose"); w.Code != http.StatusOK || w.Body.String() != all {
 		t.Errorf("well, verbose: %d %q", w.Code, w.Body)
 	}
@@ -59,9 +59,10 @@ func TestNotReadySaysWhy(t *testing.T) {
 		spoil func(*Snapshot)
 		line  string
 	}{
-		"journal":  {func(s *Snapshot) { s.Journal.Blocked = "the disk is full:\nfree some" }, "[-]journal the disk is full: free some\n"},
-		"resource": {func(s *Snapshot) { s.Resources[0].NotReady = "first list" }, "[-]resource/pods first list\n"},
-		"sink":     {func(s *Snapshot) { s.Sinks[0].NotReady = "no broker answers" }, "[-]sink/main no broker answers\n"},
+		"journal":   {func(s *Snapshot) { s.Journal.Blocked = "the disk is full:\nfree some" }, "[-]journal the disk is full: free some\n"},
+		"discovery": {func(s *Snapshot) { s.Discovery, s.Resources = "connection refused", nil }, "[-]discovery connection refused\n"},
+		"resource":  {func(s *Snapshot) { s.Resources[0].NotReady = "first list" }, "[-]resource/pods first list\n"},
+		"sink":      {func(s *Snapshot) { s.Sinks[0].NotReady = "no broker answers" }, "[-]sink/main no broker answers\n"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := sample()

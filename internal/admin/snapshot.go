@@ -4,6 +4,7 @@ import "time"
 
 // Snapshot is the state of the exporter at one moment. Counters count since the process started.
 type Snapshot struct {
+	Discovery string // why it is not known yet what there is to watch, one line; "" when it is
 	Resources []ResourceStatus
 	Sinks     []SinkStatus
 	Journal   JournalStatus
@@ -87,7 +88,7 @@ type check struct{ name, reason string } // reason "" is well
 
 // checks lists everything readiness depends on.
 func (s Snapshot) checks() []check {
-	all := []check{{"journal", s.Journal.Blocked}}
+	all := []check{{"journal", s.Journal.Blocked}, {"discovery", s.Discovery}}
 	for _, r := range s.Resources {
 		all = append(all, check{"resource/" + r.Name, r.NotReady})
 	}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+)
+
+// TestNotReadyBeforeItIsKnownWhatToWatch holds the moment between the start and the API server's first answer: no resource
+// is amiss yet, because none is known.
+func TestNotReadyBeforeItIsKnownWhatToWatch(t *testing.T) {
+	kubeconfig := write(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
+		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
+	path := write(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\n"+
+		"sinks: [{name: out, stdout: {}}]\njournal: {dir: "+t.TempDir()+"}\n")
+	cfg, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &exporter{cfg: cfg, log: slog.New(slog.DiscardHandler), failure: newFailure()}
+	if err := e.open(); err != nil {
+		t.Fatal(errors.Join(err, e.close()))
+	}
+	s := e.snapshot()
+	if err := e.close(); err != nil {
+		t.Error(err)
+	}
+	if len(s.Resources) != 0 || !strings.Contains(s.Discovery, "discovery: ") {
+		t.Errorf("resources %+v, discovery %q; want no resource and a reason", s.Resources, s.Discovery)
+	}
+}
