@@ -34,13 +34,13 @@ func legalInTopic(b byte) bool {
 func checkTopicName(name []byte) error {
 	switch {
 	case len(name) == 0 || string(name) == "." || string(name) == "..":
-		return fmt.Errorf("Kafka does not allow the topic name %q", name)
+		return fmt.Errorf("the topic name %q is not allowed by Kafka", name)
 	case len(name) > longestTopic:
 		return fmt.Errorf("a topic name of %d bytes is longer than Kafka's limit of %d", len(name), longestTopic)
 	}
 	for _, b := range name {
 		if !legalInTopic(b) {
-			return fmt.Errorf("Kafka allows letters, digits and \".\", \"_\", \"-\" in a topic name, not %q", b)
+			return fmt.Errorf("a topic name has letters, digits and \".\", \"_\", \"-\", not %q", b)
 		}
 	}
 	return nil
