@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+const shop = "shop" // the namespace of the script
+
+// script is a stage with the objects that its acts share.
+type script struct {
+	*stage
+	settings, web object
+}
+
+// run plays the demo from its start to its end and leaves nothing behind. Its error is errInterrupted if ctx ended first.
+func run(ctx context.Context, options options, out *narrator) error {
+	out.title("kubecdc: every change of a Kubernetes cluster, on your message bus")
+	out.note("A real API server, a real NATS and the exporter run on this machine, for this demo only.")
+	out.act("Start the parts", "The first time they are built from source, which takes some minutes.", "")
+	s := new(script)
+	var err error
+	s.stage, err = openStage(ctx, options, out)
+	if err == nil {
+		err = s.play(ctx)
+	}
+	if err != nil && ctx.Err() != nil {
+		out.note("Stopping.")
+		return errors.Join(errInterrupted, s.close(false))
+	}
+	return errors.Join(err, s.close(err != nil))
+}
+
+func (s *script) play(ctx context.Context) error {
+	acts := []func(context.Context) error{s.listen, s.change, s.extend, s.kill, s.count}
+	for _, act := range acts {
+		if err := act(ctx); err != nil {
+			return s.explain(ctx, err)
+		}
+	}
+	s.out.text(epilogue)
+	if s.options.keep {
+		return s.keep(ctx)
+	}
+	return nil
+}
+
+// listen starts the exporter on a cluster that is not empty.
+func (s *script) listen(ctx context.Context) (err error) {
+	for _, name := range []string{shop, loadNamespace} {
+		if err := s.cluster.namespace(ctx, name); err != nil {
+			return err
+		}
+	}
+	if s.settings, err = s.cluster.create(ctx, "alice", configMaps, shop, "settings", settingsManifest); err != nil {
+		return err
+	}
+	if err := s.startExporter(ctx); err != nil {
+		return err
+	}
+	s.out.act("Listen",
+		"A subscriber reads the NATS stream "+stream+" and prints what arrives, one line a change. What exists already comes",
+		"first, as a snapshot: here a ConfigMap that was there before the exporter.")
+	s.out.columns()
+	if s.subscriber, err = subscribe(s.nats.URL(), s.hear); err != nil {
+		return err
+	}
+	return s.arrived(ctx)
+}
+
+// change plays the everyday life of two objects.
+func (s *script) change(ctx context.Context) error {
+	s.out.act("Change things",
+		"Lines with > say what happens in the cluster. An event carries the whole object and who wrote it;",
+		"the subscriber compares it with the one before.", "")
+	return s.steps(ctx, []step{
+		{"alice creates the Deployment web, with 2 replicas", func(ctx context.Context) (err error) {
+			s.web, err = s.cluster.create(ctx, "alice", deployments, shop, "web", webManifest)
+			return err
+		}},
+		{"the controller reports on it (no controllers run here: the demo plays this one)", func(ctx context.Context) error {
+			return s.cluster.patch(ctx, "controller", s.web,
+				`{"status": {"observedGeneration": 1, "replicas": 2, "readyReplicas": 2}}`, "status")
+		}},
+		{"the autoscaler scales it to 5", func(ctx context.Context) error {
+			return s.cluster.patch(ctx, "autoscaler", s.web, `{"spec": {"replicas": 5}}`, "scale")
+		}},
+		{"a pipeline rolls out a new image", func(ctx context.Context) error {
+			return s.cluster.patch(ctx, "pipeline", s.web,
+				`{"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "nginx:1.29"}]}}}}`)
+		}},
+		{"bob edits the ConfigMap settings: one value changes, one goes, one is new", func(ctx context.Context) error {
+			return s.cluster.patch(ctx, "bob", s.settings, `{"data": {"theme": "dark", "currency": null, "banner": "Sale!"}}`)
+		}},
+	})
+}
+
+// extend teaches the API server a new type while the exporter runs.
+func (s *script) extend(ctx context.Context) error {
+	s.out.act("Add a type of your own",
+		"The configuration selects *.example.com. A type that appears while the exporter runs is watched without a restart.", "")
+	err := s.steps(ctx, []step{
+		{"carol defines the custom resource Coupon; the API server reports that it serves it", func(ctx context.Context) error {
+			_, err := s.cluster.create(ctx, "carol", definitions, "", couponType, couponDefinition)
+			return err
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	s.out.note("The exporter looks for new types every few seconds …")
+	if err := s.exporter.awaitLive(ctx, couponType); err != nil {
+		return err
+	}
+	s.out.note("… and watches " + couponType + " now.")
+	var coupon object
+	return s.steps(ctx, []step{
+		{"carol creates a Coupon", func(ctx context.Context) (err error) {
+			coupon, err = s.cluster.create(ctx, "carol", coupons, shop, "spring", couponManifest)
+			return err
+		}},
+		{"carol makes it a better one", func(ctx context.Context) error {
+			return s.cluster.patch(ctx, "carol", coupon, `{"spec": {"percent": 25}}`)
+		}},
+	})
+}
+
+// kill kills the exporter where it hurts: while changes come in fast, with deletes among them.
+func (s *script) kill(ctx context.Context) error {
+	s.out.act("Kill the exporter",
+		fmt.Sprintf("%d clients create, change and delete ConfigMaps, %d times a second; these changes are only counted.", loadClients, loadPerSecond),
+		"In the middle of it the exporter gets kill -9. Changes go on while nobody watches, deletes among them.", "")
+	load, err := s.startLoad(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.killAndRestart(ctx); err != nil {
+		return errors.Join(err, load.stop())
+	}
+	if err := load.stop(); err != nil {
+		return err
+	}
+	if err := s.arrived(ctx); err != nil {
+		return err
+	}
+	lists, err := s.exporter.listRequests(ctx)
+	if err != nil {
+		return err
+	}
+	s.out.note("")
+	s.out.note("All of it has arrived, state by state and with its writer, even the ConfigMap that came and went while nobody watched.")
+	s.out.note(fmt.Sprintf("The exporter went on at the position in its journal. LIST requests since its restart: %d.", lists))
+	return nil
+}
+
+// startLoad returns when changes of the load have arrived: it is under way.
+func (s *script) startLoad(ctx context.Context) (*load, error) {
+	const underWay = 100
+	writer, err := newCluster(s.controlPlane, s.account, loadPerSecond)
+	if err != nil {
+		return nil, err
+	}
+	before := s.account.tally().received()
+	l := startLoad(ctx, writer)
+	err = s.account.await(ctx, func(t tally) bool { return t.received() >= before+underWay })
+	if err != nil {
+		return nil, errors.Join(err, l.stop())
+	}
+	return l, nil
+}
+
+func (s *script) killAndRestart(ctx context.Context) error {
+	s.progress()
+	s.out.action(fmt.Sprintf("kill -9 %d", s.exporter.running.Pid()))
+	if err := s.exporter.kill(); err != nil {
+		return err
+	}
+	err := s.meanwhile(ctx, []step{
+		{"the autoscaler scales web to 9", func(ctx context.Context) error {
+			return s.cluster.patch(ctx, "autoscaler", s.web, `{"spec": {"replicas": 9}}`, "scale")
+		}},
+		{"alice deletes the Deployment web", func(ctx context.Context) error { return s.cluster.remove(ctx, s.web) }},
+		{"bob creates the ConfigMap whisper, and deletes it at once", func(ctx context.Context) error {
+			whisper, err := s.cluster.create(ctx, "bob", configMaps, shop, "whisper", noteManifest)
+			if err != nil {
+				return err
+			}
+			return s.cluster.remove(ctx, whisper)
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	s.progress()
+	s.out.action("start the exporter again, on the same journal")
+	return s.startExporter(ctx)
+}
+
+// progress says how far the load and the subscriber are.
+func (s *script) progress() {
+	t := s.account.tally()
+	s.out.fact("so far", fmt.Sprintf("%d changes confirmed by the API server, %d received", t.written, t.received()))
+}
+
+// count compares the two sides.
+func (s *script) count(ctx context.Context) error {
+	if err := s.arrived(ctx); err != nil {
+		return err
+	}
+	t := s.account.tally()
+	s.out.act("Count",
+		"Each state of an object has a number, the resourceVersion. Each that the API server confirmed to the demo's clients",
+		"must have arrived, and per object in this order.", "")
+	s.out.fact("changes made", t.written)
+	s.out.fact("received", t.received())
+	s.out.fact("missing", t.missing)
+	s.out.fact("out of order", t.reversed)
+	s.out.fact("gap records", t.gaps)
+	s.out.fact("received twice", t.repeated)
+	s.out.fact("by the API server itself", t.others)
+	if !t.right() {
+		s.out.verdict(false, "The promise was broken.")
+		return fmt.Errorf("%d changes are missing, %d came out of order, %d gap records: %s", t.missing, t.reversed, t.gaps, some(s.account.missing()))
+	}
+	s.out.verdict(true, "Nothing is lost.")
+	return nil
+}
+
+// keep leaves everything to the user until the user has had enough.
+func (s *script) keep(ctx context.Context) error {
+	s.screen.loud.Store(true)
+	s.out.act("Your turn")
+	s.out.text(fmt.Sprintf(invitation, s.controlPlane.Kubeconfig(), s.nats.URL(), s.exporter.admin, s.exporter.log))
+	s.out.columns()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.exporter.running.Done():
+		return fmt.Errorf("the exporter ended: %w", s.exporter.running.Result())
+	case <-s.subscriber.done:
+		return s.subscriber.err
+	}
+}
+
+// step is something that someone does.
+type step struct {
+	says string
+	does func(ctx context.Context) error
+}
+
+// steps plays one step after the other; the next begins when the subscriber has got everything about the one before.
+func (s *script) steps(ctx context.Context, steps []step) error {
+	for _, one := range steps {
+		if err := s.meanwhile(ctx, []step{one}); err != nil {
+			return err
+		}
+		if err := s.arrived(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meanwhile plays steps that nobody watches.
+func (s *script) meanwhile(ctx context.Context, steps []step) error {
+	for _, one := range steps {
+		if err := s.breathe(ctx); err != nil {
+			return err
+		}
+		s.out.action(one.says)
+		if err := one.does(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// arrived returns when everything that was written has arrived.
+func (s *script) arrived(ctx context.Context) error { return s.account.awaitAll(ctx) }
+
+// breathe gives the reader time.
+func (s *script) breathe(ctx context.Context) error {
+	if s.options.pace == 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(s.options.pace)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// explain adds to an error what the exporter says of itself.
+func (s *script) explain(ctx context.Context, err error) error {
+	if ctx.Err() != nil || s.exporter == nil {
+		return err
+	}
+	if notReady := s.exporter.ready(ctx); notReady != nil {
+		err = fmt.Errorf("%w; the exporter is not ready: %w", err, notReady)
+	}
+	return fmt.Errorf("%w; its log is %s", err, s.exporter.log)
+}

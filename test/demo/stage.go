@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+)
+
+// stage holds everything that runs. All its files are in one temporary directory.
+type stage struct {
+	options options
+	out     *narrator
+	account *account
+
+	root         string // of the checkout
+	dir          string
+	controlPlane *controlplane.ControlPlane
+	nats         *natsserver.Server
+	cluster      *cluster
+	exporter     *exporter
+	subscriber   *subscriber
+	screen       screen
+}
+
+// openStage starts the servers; what it returns has to be closed, also after an error. The exporter and the subscriber
+// are started by the script.
+func openStage(ctx context.Context, options options, out *narrator) (*stage, error) {
+	s := &stage{options: options, out: out, account: newAccount(), screen: newScreen(out)}
+	var err error
+	if s.root, err = build.Root(); err != nil {
+		return s, err
+	}
+	if s.dir, err = os.MkdirTemp("", "kubecdc-demo-"); err != nil {
+		return s, err
+	}
+	return s, errors.Join(s.startControlPlane(ctx), s.startNATS(ctx), s.prepareExporter())
+}
+
+func (s *stage) startControlPlane(ctx context.Context) error {
+	// Asked for here, so that a first build of minutes does not count as the time of a start.
+	for _, program := range []func(context.Context) (string, error){build.Etcd, build.APIServer} {
+		if _, err := program(ctx); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	var err error
+	s.controlPlane, err = controlplane.Start(ctx, controlplane.Options{Dir: filepath.Join(s.dir, "controlplane"), NoAudit: true})
+	if err != nil {
+		return err
+	}
+	s.out.part("kube-apiserver and etcd", s.controlPlane.URL(), time.Since(began))
+	s.cluster, err = newCluster(s.controlPlane, s.account, 0)
+	return err
+}
+
+func (s *stage) startNATS(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if _, err := build.NATSServer(ctx); err != nil {
+		return err
+	}
+	began := time.Now()
+	var err error
+	if s.nats, err = natsserver.Start(ctx, natsserver.Options{Dir: filepath.Join(s.dir, "nats")}); err != nil {
+		return err
+	}
+	s.out.part("nats-server with JetStream", s.nats.URL(), time.Since(began))
+	return nil
+}
+
+func (s *stage) prepareExporter() error {
+	if s.controlPlane == nil || s.nats == nil {
+		return nil // there is an error already
+	}
+	program := s.options.exporter
+	if program == "" {
+		program = filepath.Join(s.root, "bin", "exporter")
+	}
+	config := filepath.Join(s.root, "configs", "demo.yaml")
+	var err error
+	s.exporter, err = newExporter(program, config, s.dir, s.controlPlane.Kubeconfig(), s.nats.URL())
+	return err
+}
+
+// hear takes an event from the subscriber. It is shown before it is noted, so that who waits for it speaks after it.
+func (s *stage) hear(e *event) {
+	if !s.account.knows(e.ID) {
+		s.screen.show(e)
+	}
+	s.account.receive(e)
+}
+
+// startExporter starts the exporter and says so.
+func (s *stage) startExporter(ctx context.Context) error {
+	began := time.Now()
+	if err := s.exporter.start(ctx); err != nil {
+		return err
+	}
+	s.out.part("exporter, ready", fmt.Sprintf("process %d", s.exporter.running.Pid()), time.Since(began))
+	return nil
+}
+
+// close ends everything, the readers before what they read from. The files go too, unless the demo failed: then they are
+// needed to find out why.
+func (s *stage) close(failed bool) error {
+	var errs []error
+	if s.exporter != nil {
+		errs = append(errs, s.exporter.stop())
+	}
+	if s.subscriber != nil {
+		errs = append(errs, s.subscriber.close())
+	}
+	if s.nats != nil {
+		errs = append(errs, s.nats.Stop())
+	}
+	if s.controlPlane != nil {
+		errs = append(errs, s.controlPlane.Stop())
+	}
+	err := errors.Join(errs...)
+	if failed || err != nil {
+		s.out.note("The logs are in " + s.dir + "; delete it when you have read them.")
+		return err
+	}
+	return os.RemoveAll(s.dir)
+}
