@@ -192,6 +192,7 @@ func TestOnARealAPIServer(t *testing.T) {
 		}
 		awaitState(t, st, s, Live)
 		stop()
+		st.await(t, "the audit log", func() bool { return p.verbs(t, "secrets")["watch"] >= before["watch"]+2 })
 		after := p.verbs(t, "secrets")
 		if after["list"] != before["list"] || after["watch"] != before["watch"]+2 {
 			t.Errorf("requests %v, before %v", after, before)

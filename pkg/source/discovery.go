@@ -114,7 +114,8 @@ func resolve(rules []Rule, c catalog) ([]Scope, []unserved) {
 		excluded := patterns(rule.Exclude)
 		for _, p := range patterns(rule.Select) {
 			found := c.find(p)
-			if len(found) == 0 && !p.wildcard() {
+			known := func(u unserved) bool { return u.name == p.text }
+			if len(found) == 0 && !p.wildcard() && !slices.ContainsFunc(waiting, known) {
 				waiting = append(waiting, unserved{name: p.text, reason: c.whyUnserved(p)})
 			}
 			for _, s := range found {

@@ -81,7 +81,7 @@ func TestRulesSelectScopes(t *testing.T) {
 		"the first rule wins":         {[]Rule{{Select: []string{"pods"}, LabelSelector: "a=b"}, sel("pods", "nodes")}, "pods;l=a=b@v1 nodes@v1"},
 		"an exclude is the rule's":    {[]Rule{{Select: []string{"*.core"}, Exclude: []string{"pods"}}, sel("pods")}, "events@v1 namespaces@v1 nodes@v1 pods@v1"},
 		"selectors":                   {[]Rule{{Select: []string{"pods"}, LabelSelector: "a=b", FieldSelector: "status.phase=Running"}}, "pods;l=a=b;f=status.phase=Running@v1"},
-		"not served":                  {[]Rule{sel("widgets.example.com", "pods", "*.example.com")}, "pods@v1 waiting:widgets.example.com"},
+		"not served":                  {[]Rule{sel("widgets.example.com", "pods", "*.example.com"), sel("widgets.example.com")}, "pods@v1 waiting:widgets.example.com"},
 		"not watchable":               {[]Rule{sel("bindings")}, "waiting:bindings"},
 		"namespaces one by one":       {[]Rule{{Select: []string{"pods", "nodes"}, Namespaces: Namespaces{Include: []string{"b", "a", "b"}}}}, "pods;ns=a@v1 pods;ns=b@v1 nodes@v1"},
 		"namespaces but one":          {[]Rule{{Select: []string{"pods"}, Namespaces: Namespaces{Include: []string{"a", "b"}, Exclude: []string{"b*"}}}}, "pods;ns=a@v1"},
@@ -179,6 +179,9 @@ func TestRulesNameEverythingWrongWithThem(t *testing.T) {
 	}
 	if err := (Rule{}).Validate("r"); err == nil {
 		t.Error("a rule that selects nothing is valid")
+	}
+	if err := (Rule{Select: []string{"*"}, Namespaces: Namespaces{Include: []string{"a"}, Exclude: []string{"*"}}}).Validate("r"); err == nil {
+		t.Error("a rule that takes no namespace is valid")
 	}
 	if err := (Rule{Select: []string{"*", "*.apps"}, Namespaces: Namespaces{Include: []string{"team-*", "x?"}}, LabelSelector: "a in (b),!c", FieldSelector: "metadata.name!=x"}).Validate("r"); err != nil {
 		t.Error(err)

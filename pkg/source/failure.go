@@ -77,26 +77,35 @@ type patience struct{ failures int }
 const (
 	firstWait   = 100 * time.Millisecond
 	longestWait = 15 * time.Second
-	// rightsWait is the wait where only a person can help. Asking more often would fill the API server's audit log.
-	rightsWait = 15 * time.Second
+	// rightsWait is the longest wait, before jitter, where only a person can help; asking more often would fill the API
+	// server's audit log. The first waits are short, because an API server that has just started refuses what it will
+	// allow a moment later.
+	rightsWait      = 15 * time.Second
+	firstRightsWait = time.Second
 )
 
 func (p *patience) reset() { p.failures = 0 }
 
-// wait is how long to wait after err: between half and all of an exponential back-off, so that scopes do not come back
-// in step, and never less than the API server asks for.
+// wait is how long to wait after err: an exponential back-off with jitter, so that scopes do not come back in step, and
+// never less than the API server asks for.
 func (p *patience) wait(err error) time.Duration {
 	p.failures++
 	if v := judge(err); v == forbidden || v == notServed {
-		return rightsWait + rand.N(rightsWait)
+		d := p.grown(firstRightsWait, rightsWait)
+		return d + rand.N(d)
 	}
-	d := longestWait
-	if p.failures < 8 {
-		d = min(longestWait, firstWait<<(p.failures-1))
-	}
+	d := p.grown(firstWait, longestWait)
 	d = d/2 + rand.N(d/2)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		d = max(d, time.Duration(seconds)*time.Second)
 	}
 	return d
+}
+
+// grown doubles first with each failure, up to longest.
+func (p *patience) grown(first, longest time.Duration) time.Duration {
+	if p.failures > 16 {
+		return longest
+	}
+	return min(longest, first<<(p.failures-1))
 }

@@ -49,6 +49,7 @@ type fakeAPI struct {
 	indented bool // writes events over several lines
 	deny     bool // 403
 	absent   bool // 404
+	nameless bool // kube-system is not shown
 	down     bool // 503, discovery too
 }
 
@@ -144,7 +145,7 @@ func (f *fakeAPI) count(prefix string) int {
 
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	down := f.down
+	down, nameless := f.down, f.nameless
 	f.mu.Unlock()
 	switch {
 	case down:
@@ -154,6 +155,10 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.discover(w, r.URL.Path == "/api")
 		return
 	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
+		if nameless {
+			writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "kube-system", nil))
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"cluster-uid"}}`)
 		return

@@ -56,6 +56,9 @@ func (r Rule) Validate(path string) error {
 			}
 		}
 	}
+	if names, _ := r.Namespaces.chosen(); names != nil && len(names) == 0 {
+		all = append(all, fmt.Errorf("%s.namespaces: exclude leaves out every namespace that include names", path))
+	}
 	if _, err := labels.Parse(r.LabelSelector); err != nil {
 		all = append(all, fmt.Errorf("%s.labelSelector: %w", path, err))
 	}

@@ -53,6 +53,7 @@ type Source struct {
 	cluster    string
 	discovered bool   // the API server has said once what it serves
 	trouble    string // why discovery does not work now; "" when it does
+	troubled   bool   // and that has been logged
 	runners    map[string]*runner
 	waiting    []unserved
 	since      map[string]time.Time // of waiting, by name
@@ -69,6 +70,9 @@ const (
 	concurrentLists = 8
 	// polls in a row in which a resource must be missing before its objects are announced as deleted.
 	pollsUntilGone = 2
+
+	// triesToIdentify is how often an API server may refuse to show kube-system; it does so for a moment when it starts.
+	triesToIdentify = 4
 
 	defaultInterval = 5 * time.Second
 )
@@ -139,18 +143,18 @@ func (s *Source) identify(ctx context.Context) error {
 	var p patience
 	for {
 		uid, err := s.cfg.Client.ClusterUID(ctx)
-		switch {
+		switch v := judge(err); {
 		case err == nil:
 			s.mu.Lock()
 			s.cluster = uid
 			s.mu.Unlock()
 			return nil
-		case judge(err) == forbidden, judge(err) == notServed:
+		case (v == forbidden || v == notServed) && p.failures >= triesToIdentify:
 			return fmt.Errorf("the cluster's name is the UID of the namespace kube-system, which cannot be read: %w; set cluster.name, or allow get on that namespace", err)
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
-		s.troubled(reason(err))
+		s.answered(reason(err))
 		if err := sleep(ctx, p.wait(err)); err != nil {
 			return err
 		}
@@ -164,22 +168,19 @@ func (s *Source) Cluster() string {
 	return s.cluster
 }
 
-// troubled notes why the API server does not say what it serves, with one line when that begins or ends.
-func (s *Source) troubled(why string) {
+// answered notes that the API server says what it serves, or why not, with one line when that changes.
+func (s *Source) answered(trouble string) {
 	s.mu.Lock()
-	before := s.trouble
-	s.trouble = why
-	first := !s.discovered
-	if why == "" {
-		s.discovered = true
-	}
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	server := s.cfg.Client.Host()
 	switch {
-	case why == "" && (before != "" || first):
-		s.cfg.Log.Info("the API server answers", "server", s.cfg.Client.Host())
-	case why != "" && (before == "" || first && before != why):
-		s.cfg.Log.Warn("the API server does not answer, will try again", "server", s.cfg.Client.Host(), "reason", why)
+	case trouble == "" && (s.troubled || !s.discovered):
+		s.cfg.Log.Info("the API server answers", "server", server)
+	case trouble != "" && !s.troubled:
+		s.cfg.Log.Warn("the API server does not answer, will try again", "server", server, "reason", trouble)
 	}
+	s.trouble, s.troubled = trouble, trouble != ""
+	s.discovered = s.discovered || trouble == ""
 }
 
 // poll asks what is served and starts and stops runners accordingly.
@@ -187,11 +188,11 @@ func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) er
 	c, failed, err := discover(ctx, client, s.catalog)
 	if err != nil {
 		if ctx.Err() == nil {
-			s.troubled(reason(err))
+			s.answered(reason(err))
 		}
 		return err
 	}
-	s.troubled("")
+	s.answered("")
 	s.catalog = c
 	scopes, waiting := resolve(s.cfg.Rules, c)
 	s.await(waiting)

@@ -1,8 +1,11 @@
 package source
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
 
 // memory is an http.RoundTripper that calls a handler in the same process, so that time can be virtual.
@@ -38,6 +43,7 @@ func (m memory) RoundTrip(r *http.Request) (*http.Response, error) {
 		}()
 		return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: a.header, Body: body, Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
 	case <-r.Context().Done():
+		_ = body.CloseWithError(r.Context().Err())
 		return nil, r.Context().Err()
 	}
 }
@@ -93,7 +99,7 @@ func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 		if n := log.count("state=forbidden"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
-		if n := len(f.requests()); n < 20 || n > 41 {
+		if n := len(f.requests()); n < 20 || n > 45 {
 			t.Errorf("%d requests in ten minutes, want one in 15 to 30 seconds", n)
 		}
 		f.change(func() { f.deny = false })
@@ -108,6 +114,39 @@ func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 		st.awaitTold(t, "snapshot a@11", "updated a@12")
 		if s.Status()[0].Relists != 0 {
 			t.Error("rights taken away for some time cost the history")
+		}
+	})
+}
+
+func TestAClusterThatMayNotBeNamedIsAnErrorWithARemedy(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		cfg := Config{Rules: []Rule{{Select: []string{"pods"}}}, Load: st.load, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler)}
+		on(&cfg)
+		f.nameless = true
+		s, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "set cluster.name, or allow get on that namespace") {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func TestAFailingJournalEndsTheSource(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		full := errors.New("disk is on fire")
+		cfg := Config{
+			Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Load: st.load, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
+			Append: func(context.Context, deltas.Observation) error { return full },
+		}
+		on(&cfg)
+		s, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Run(t.Context()); !errors.Is(err, full) || !strings.Contains(err.Error(), "pods") {
+			t.Errorf("Run: %v", err)
 		}
 	})
 }
@@ -193,7 +232,13 @@ func TestWaitsGrowAndAreNeverInStep(t *testing.T) {
 	if d := p.wait(apierrors.NewTooManyRequests("", 60)); d != time.Minute {
 		t.Errorf("%s where the API server asked for a minute", d)
 	}
-	if d := p.wait(apierrors.NewForbidden(schema.GroupResource{}, "", nil)); d < rightsWait || d > 2*rightsWait {
+	missing := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	p.reset()
+	if d := p.wait(missing); d > 2*firstRightsWait {
+		t.Errorf("%s for a right that may come at once", d)
+	}
+	p.failures = 20
+	if d := p.wait(missing); d < rightsWait || d > 2*rightsWait {
 		t.Errorf("%s for a right that is missing", d)
 	}
 }
