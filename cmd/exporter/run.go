@@ -48,7 +48,7 @@ func untilSignal(parent context.Context, log *slog.Logger) (context.Context, fun
 	go func() {
 		select {
 		case s := <-signals:
-			log.Info("stopping: a second signal stops at once", "signal", s.String())
+			log.Info("stopping; the same signal again stops hard", "signal", s.String())
 			cancel()
 		case <-released:
 			return

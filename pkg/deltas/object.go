@@ -47,6 +47,16 @@ func NewObject(namespace, name string) *Object {
 // Key is "namespace/name", or "name" for cluster-scoped objects: the key of DeltaFIFO and of event.Known.
 func (o *Object) Key() string { return o.key }
 
+// identity returns the object without its body.
+func (o *Object) identity() *Object {
+	return &Object{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, ObservedAt: o.ObservedAt, key: o.key}
+}
+
+// known is what is known once the object has been told.
+func (o *Object) known() event.Known {
+	return event.Known{Key: o.key, UID: o.UID, ResourceVersion: o.ResourceVersion}
+}
+
 // KeyOf is the key function of queues and stores that carry objects.
 func KeyOf(obj any) (string, error) {
 	if k, ok := obj.(interface{ Key() string }); ok {

@@ -76,6 +76,7 @@ type item struct {
 	*Object
 	number uint64
 	origin OriginKind
+	staged bool // came before the list it belongs to
 }
 
 // NewQueue returns a queue that knows what is stored. It starts nothing.

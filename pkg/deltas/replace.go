@@ -26,6 +26,30 @@ func (q *Queue) Replace(list []any, resourceVersion string) error {
 	return q.replace(list, resourceVersion, origin.Kind)
 }
 
+// Stage takes an object of a list that is still being read, so that the bodies of a large list need not be in memory at
+// once. It returns what may go into the list in its place: an identity without a body where the body is not needed any
+// more, else the object itself. The list must follow with Replace, which finds what is staged already told; a list that
+// never comes, because the process or the connection ended, does no harm, since nothing staged moves the position.
+//
+// On First the object is told at once. Where a gap record has to come before it, it is not, because that record needs the
+// list's resourceVersion; but of what did not change the body is not needed, and after a gap that is most of it.
+//
+// It is called from the goroutine that reads the list, while the Reflector waits for the end of it.
+func (q *Queue) Stage(o *Object) (*Object, error) {
+	if known := q.known.get(o.Key()); !q.wanted(o) || known == o.known() {
+		return o.identity(), nil
+	}
+	if origin := q.cfg.Origin(); origin.Kind != First || origin.Reason != "" {
+		return o, nil
+	}
+	it := q.listed(o, First)
+	it.staged = true
+	if err := q.fifo.Add(it); err != nil {
+		return nil, err
+	}
+	return o.identity(), nil
+}
+
 // Vanish takes the news that the resource is no longer served: every object still known is told deleted.
 func (q *Queue) Vanish() error {
 	if err := q.drain(); err != nil {

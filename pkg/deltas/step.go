@@ -28,7 +28,11 @@ func Step(s Scope, known event.Known, deltas cache.Deltas) (event.Known, []*even
 	for _, d := range deltas {
 		switch d.Type {
 		case cache.Added, cache.Updated:
-			st.watched(d.Type, d.Object.(*item))
+			if it := d.Object.(*item); it.staged {
+				st.listed(it)
+			} else {
+				st.watched(d.Type, it)
+			}
 		case cache.Replaced:
 			st.listed(d.Object.(*item))
 		case cache.Deleted:

@@ -26,6 +26,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the transcripts print now 
 //	BOOKMARK resourceVersion
 //	first|resumed|relisted resourceVersion : object, object ...     a list, with its origin
 //	broken resourceVersion : object ...           a first list after the journal was lost
+//	stage first|relisted : object, object ...     objects of a list that comes in a later block
 //	vanish                                        the resource is no longer served
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -65,6 +66,7 @@ type player struct {
 	q      *Queue
 	cfg    QueueConfig
 	origin Origin
+	staged map[string]*Object // what Stage gave for an object, by key and resourceVersion
 	out    strings.Builder
 }
 
@@ -110,6 +112,8 @@ func (p *player) say(line string) {
 		err = p.q.Bookmark(words[1])
 	case "first", "resumed", "relisted", "broken":
 		err = p.list(words, tail)
+	case "stage":
+		err = p.stage(words[1], tail)
 	case "vanish":
 		p.stepping(p.q.Vanish)
 	default:
@@ -137,18 +141,42 @@ func (p *player) open(words []string, tail string) {
 	p.q = NewQueue(p.cfg)
 }
 
-func (p *player) list(words []string, tail string) error {
+func (p *player) comeFrom(origin string) {
 	p.origin = map[string]Origin{
 		"first":    {Kind: First},
 		"resumed":  {Kind: Resumed},
 		"relisted": {Kind: Relisted, From: p.q.Stats().Position, Reason: "history expired"},
 		"broken":   {Kind: First, Reason: "the journal was lost"},
-	}[words[0]]
+	}[origin]
+}
+
+func (p *player) list(words []string, tail string) error {
+	p.comeFrom(words[0])
 	var objects []any
 	for _, s := range fields(tail) {
-		objects = append(objects, p.object(strings.Fields(s)))
+		o := p.object(strings.Fields(s))
+		if early, ok := p.staged[o.Key()+"@"+o.ResourceVersion]; ok {
+			o = early
+		}
+		objects = append(objects, o)
 	}
 	return p.q.Replace(objects, words[1])
+}
+
+func (p *player) stage(origin, tail string) error {
+	p.comeFrom(origin)
+	p.staged = map[string]*Object{}
+	for _, s := range fields(tail) {
+		o, err := p.q.Stage(p.object(strings.Fields(s)))
+		if err != nil {
+			return err
+		}
+		p.staged[o.Key()+"@"+o.ResourceVersion] = o
+		if o.Raw == nil {
+			fmt.Fprintf(&p.out, "  %s goes on without its body\n", o.Key())
+		}
+	}
+	return nil
 }
 
 // stepping runs what waits for the queue to drain while popping.
