@@ -82,6 +82,7 @@ type item struct {
 // NewQueue returns a queue that knows what is stored. It starts nothing.
 func NewQueue(cfg QueueConfig) *Queue {
 	q := &Queue{cfg: cfg, known: newKnownSet(cfg.Known), stored: cfg.Position, deleting: deleting{}}
+	q.cfg.Known = nil // the set has them
 	q.life, q.end = context.WithCancel(context.Background())
 	q.ledger.position = cfg.Position
 	q.drained = sync.NewCond(&q.order)

@@ -436,6 +436,15 @@ func (s *store) awaitTold(t *testing.T, want ...string) {
 	}
 }
 
+// awaitPosition waits until everything up to a resourceVersion is stored: a list is through, and not only some of it.
+func (s *store) awaitPosition(t *testing.T, scope, want string) {
+	t.Helper()
+	s.await(t, "position "+want, func() bool {
+		position, _, _ := s.load(scope)
+		return position == want
+	})
+}
+
 // lines is a log that a test can read.
 type lines struct {
 	mu sync.Mutex

@@ -24,6 +24,9 @@ type resuming struct {
 	endpoint func() *endpoint
 	health   *health
 	slots    chan struct{} // bounds how many scopes read all their objects at once; shared
+	// stage takes an object of a list that is being read and returns what goes on in its place, see deltas.Queue.Stage.
+	// It is set before the Reflector runs; without it objects go on as they are.
+	stage func(*deltas.Object) (*deltas.Object, error)
 
 	mu       sync.Mutex
 	resume   string        // stored position that the Reflector does not have yet
@@ -130,7 +133,7 @@ func (r *resuming) ListWithContext(ctx context.Context, o metav1.ListOptions) (r
 			if l.Continue == "" {
 				r.listed()
 			}
-			return l, nil
+			return l, r.stageAll(l.Items)
 		}
 		if v := judge(err); v == expired || v == tooLarge {
 			return nil, err // the Reflector and its pager know what to do
@@ -203,6 +206,25 @@ func (r *resuming) listed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.endless, r.newest = 0, false
+}
+
+// stageAll puts what goes on in the place of each object, so that pages do not pile up with their bodies.
+func (r *resuming) stageAll(objects []*deltas.Object) error {
+	for i, o := range objects {
+		staged, err := r.stageOne(o)
+		if err != nil {
+			return err
+		}
+		objects[i] = staged
+	}
+	return nil
+}
+
+func (r *resuming) stageOne(o *deltas.Object) (*deltas.Object, error) {
+	if r.stage == nil {
+		return o, nil
+	}
+	return r.stage(o)
 }
 
 func (r *resuming) useList() {

@@ -66,6 +66,7 @@ func (r *runner) run(ctx, reading context.Context, cluster string) error {
 		Position: position, Known: known, Filter: r.scope.Filter, Origin: lw.Origin, Append: cfg.Append,
 		Now: func() time.Time { return time.Now().UTC() },
 	})
+	lw.stage = queue.Stage
 	r.queue.Store(queue)
 
 	// The queue outlives the reading, so that a vanished resource can be told of.

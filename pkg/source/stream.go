@@ -133,11 +133,19 @@ func (s *stream) passInitial(ctx context.Context, w watch.Interface) error {
 			if e.Type == watch.Error {
 				return statusOf(e)
 			}
+			o, isObject := e.Object.(*deltas.Object)
+			if isObject && e.Type == watch.Added {
+				staged, err := s.r.stageOne(o)
+				if err != nil {
+					return err
+				}
+				e.Object = staged
+			}
 			if !s.send(ctx, e) {
 				return ctx.Err()
 			}
 			s.follow(e)
-			if o, ok := e.Object.(*deltas.Object); ok && e.Type == watch.Bookmark && o.InitialEventsEnd {
+			if isObject && e.Type == watch.Bookmark && o.InitialEventsEnd {
 				return nil
 			}
 		}

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -70,6 +71,7 @@ func TestAWatchListThatNeverMarksItsEndEndsInAList(t *testing.T) {
 	f.write("ADDED", "a")
 	f.noMark = true
 	_, _, _ = running(t, f, st)
+	st.awaitPosition(t, "pods", "11")
 	st.awaitTold(t, "snapshot a@11")
 	if n := f.count("WATCHLIST"); n != maxEndless {
 		t.Errorf("%d WatchLists, want %d: %q", n, maxEndless, f.requests())
@@ -86,6 +88,24 @@ func TestABrokenFirstListIsReadAgain(t *testing.T) {
 	f.faults = []http.HandlerFunc{abort, broken, abort}
 	_, _, _ = running(t, f, st)
 	st.awaitTold(t, "snapshot a@11")
+}
+
+func TestBodiesOfAFirstListAreToldWhileItIsRead(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a", "b")
+	f.faults = []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
+		w.(http.Flusher).Flush()
+		st.awaitTold(t, "snapshot a@11") // before the list has ended, which it never does
+		if position, _, _ := st.load("pods"); position != "" {
+			t.Errorf("position %q before the end of the list", position)
+		}
+		panic(http.ErrAbortHandler)
+	}}
+	_, _, _ = running(t, f, st)
+	st.awaitPosition(t, "pods", "12")
+	st.awaitTold(t, "snapshot a@11", "snapshot b@12")
 }
 
 func TestAJournalThatWasLostIsToldAsAGap(t *testing.T) {

@@ -161,7 +161,7 @@ func TestAWatchListThatFallsSilentEndsInAList(t *testing.T) {
 		began := time.Now()
 		_, _, stop := running(t, f, st, on)
 		defer stop()
-		st.awaitTold(t, "snapshot a@11")
+		st.awaitPosition(t, "pods", "11")
 		if took := time.Since(began); took < silence || took > silence+time.Second || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
 			t.Errorf("after %s: %q", took, f.requests())
 		}
