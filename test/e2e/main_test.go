@@ -64,7 +64,25 @@ func servers(t *testing.T) *environment {
 	if startError != nil {
 		t.Fatal(startError)
 	}
+	if err := shared.mend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	return &shared
+}
+
+// mend starts again what a failed test has left stopped, so that it fails alone.
+func (e *environment) mend(ctx context.Context) error {
+	var errs []error
+	if e.controlPlane.APIServerProcess() == nil {
+		errs = append(errs, e.controlPlane.StartAPIServer(ctx))
+	}
+	if e.kafka.Process() == nil {
+		errs = append(errs, e.kafka.Restart(ctx))
+	}
+	if e.nats.Process() == nil {
+		errs = append(errs, e.nats.Restart(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // program returns the path of the exporter, built from the working tree.
@@ -108,6 +126,8 @@ func (e *environment) startControlPlane(ctx context.Context) error {
 	options := controlplane.Options{
 		Dir:   filepath.Join(e.dir, "controlplane"),
 		Users: []controlplane.User{{Name: reader, Token: "reader-token"}},
+		// A stop waits this long for open watches, which do not end by themselves.
+		APIServerArgs: []string{"--request-timeout=5s"},
 	}
 	if err := os.Mkdir(options.Dir, 0o755); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
@@ -24,7 +25,8 @@ var gadgets = workload.Kind{
 	Change: workload.Widgets.Change,
 }
 
-// TestLateCRDIsWatched defines a selected custom resource, and makes objects of it, while the exporter runs.
+// TestLateCRDIsWatched defines a selected custom resource, makes objects of it, and takes the definition away again, while
+// the exporter runs.
 func TestLateCRDIsWatched(t *testing.T) {
 	s := newScene(t, []workload.Kind{workload.ConfigMaps, gadgets})
 	s.resources[1].Prefix = "/registry/late.kubecdc.io/gadgets/"
@@ -46,7 +48,33 @@ func TestLateCRDIsWatched(t *testing.T) {
 	s.awaitMetric(`kubecdc_resource_state{resource="gadgets.late.kubecdc.io",state="live"}`, "1")
 	s.must(s.load(20, []workload.Kind{gadgets}).Wait())
 	s.awaitAll()
+
+	s.must(s.cluster.Undefine(t.Context(), gadgets.Resource.Group, gadgets.Resource.Resource))
+	s.awaitAllDeleted(gadgets)
+	s.must(s.load(20, []workload.Kind{workload.ConfigMaps}).Wait())
+	s.awaitAll()
 	s.judge(oracle.Rules{})
+}
+
+// awaitAllDeleted waits until the newest record of every object of a kind is that it was deleted.
+func (s *scene) awaitAllDeleted(kind workload.Kind) {
+	s.t.Helper()
+	for _, b := range s.buses {
+		s.await(b, func(records []bus.Record) string {
+			exists := make(map[bus.Object]bool)
+			for _, r := range records {
+				if r.Group == kind.Resource.Group && r.Resource == kind.Resource.Resource {
+					exists[r.Object] = r.Type != "deleted"
+				}
+			}
+			for object, yes := range exists {
+				if yes {
+					return fmt.Sprintf("the delete of %v and others", object)
+				}
+			}
+			return ""
+		})
+	}
 }
 
 // TestForbiddenTypeDegradesAlone gives the exporter a user that may read one of two selected resources.
@@ -72,9 +100,13 @@ func TestForbiddenTypeDegradesAlone(t *testing.T) {
 		}
 	}
 
-	// Once it is allowed it is watched, without a restart.
+	// Once it is allowed it is watched, without a restart, and its stream begins.
+	revision, err := s.etcd.Revision(t.Context())
+	s.must(err)
+	s.beginning, s.resources = revision, resources([]workload.Kind{allowed, forbidden})
 	s.must(s.cluster.Allow(t.Context(), s.name+"-second", reader, forbidden))
 	s.awaitMetric(`kubecdc_resource_state{resource="services",state="live"}`, "1")
+	s.awaitAll()
 	s.judge(oracle.Rules{})
 }
 
@@ -109,6 +141,20 @@ func TestMetricsAndHealth(t *testing.T) {
 	s.must(s.controlPlane.StartAPIServer(t.Context()))
 	s.awaitAnswer("/readyz", 200, "ok")
 	s.judge(oracle.Rules{Gaps: true})
+}
+
+// TestNotReadyUntilItIsKnownWhatToWatch starts the exporter while the API server is away.
+func TestNotReadyUntilItIsKnownWhatToWatch(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	s := newScene(t, kinds)
+	s.must(s.controlPlane.KillAPIServer())
+	s.must(s.exporter.Launch(t.Context()))
+	s.awaitAnswer("/readyz", 503, "discovery")
+	s.must(s.controlPlane.StartAPIServer(t.Context()))
+	s.awaitAnswer("/readyz", 200, "ok")
+	s.must(s.load(10, kinds).Wait())
+	s.awaitAll()
+	s.judge(oracle.Rules{})
 }
 
 // awaitMetric waits until a series has a value.

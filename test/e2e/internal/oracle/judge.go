@@ -52,7 +52,7 @@ func sortOut(records []bus.Record) stream {
 }
 
 // Missing returns the revisions that records neither hold nor cover by a gap, in the order they happened. What existed at
-// the start may be told as a snapshot at any revision; what came before the snapshot is not missing.
+// the start may be told as a snapshot at a later revision; what came before the snapshot is not missing.
 func (h *History) Missing(records []bus.Record) []Revision {
 	s := sortOut(records)
 	var missing []Revision
@@ -68,7 +68,7 @@ func (h *History) Missing(records []bus.Record) []Revision {
 		}
 	}
 	for _, r := range h.Existing {
-		if from[r.Object] == 0 && !s.covers(r) {
+		if !told[r.Object][r.Revision] && from[r.Object] == 0 && !s.covers(r) {
 			missing = append(missing, r)
 		}
 	}

@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestBrokenJournalIsReplacedAndSaidSo writes over the journal's files while the exporter is away. It must start all the
+// same, keep the broken journal, and say in the stream that it does not know what happened before (I5, I7).
+func TestBrokenJournalIsReplacedAndSaidSo(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
+	var dir string
+	s := newScene(t, kinds, func(settings *exporter.Settings) { dir = settings.JournalDir() })
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.load(20, kinds).Wait())
+	s.awaitAll()
+	s.must(s.exporter.Kill())
+	s.listenAll()
+	before := [2]int{len(s.buses[0].records), len(s.buses[1].records)}
+	spoil(t, dir)
+
+	revision, err := s.etcd.Revision(t.Context())
+	s.must(err)
+	s.must(s.exporter.Start(t.Context()))
+	s.beginning = revision
+	for i, b := range s.buses {
+		s.await(b, func(records []bus.Record) string { return s.beginsAnew(records[:before[i]], records[before[i]:]) })
+	}
+	if set, err := filepath.Glob(filepath.Join(dir, "store.broken-*")); err != nil || len(set) != 1 {
+		t.Errorf("the broken journal is kept as %q, want one directory (%v)", set, err)
+	}
+	s.must(s.load(20, kinds).Wait())
+	s.awaitAll()
+}
+
+// spoil writes over every file of the journal that says what is in it.
+func spoil(t *testing.T, dir string) {
+	t.Helper()
+	spoiled := 0
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !strings.HasPrefix(entry.Name(), "MANIFEST") {
+			return err
+		}
+		spoiled++
+		return os.WriteFile(path, []byte("not what was written here"), 0o600)
+	})
+	if err != nil || spoiled == 0 {
+		t.Fatalf("%d files of %s were spoiled: %v", spoiled, dir, err)
+	}
+}
+
+// beginsAnew says what is missing of a stream that begins anew: for each resource a gap without a beginning, and a snapshot
+// of every object that exists. A snapshot that is the same as one from before has the same ID, so NATS drops it as a
+// repetition.
+func (s *scene) beginsAnew(before, after []bus.Record) string {
+	s.t.Helper()
+	gaps := make(map[bus.Object]bool)
+	snapshots := make(map[bus.Object]int64)
+	for _, r := range before {
+		if r.Type == "snapshot" {
+			snapshots[r.Object] = r.Revision
+		}
+	}
+	for _, r := range after {
+		switch {
+		case r.Type == "gap" && r.Gap != nil && r.Gap.From == "" && r.Gap.Reason != "":
+			gaps[r.Object] = true
+		case r.Type == "snapshot":
+			snapshots[r.Object] = r.Revision
+		default:
+			s.t.Fatalf("neither a gap without a beginning nor a snapshot: %s", r.Payload)
+		}
+	}
+	if len(gaps) < len(s.resources) {
+		return fmt.Sprintf("the gap records of %d resources, there are %v", len(s.resources), gaps)
+	}
+	for _, r := range s.history().Existing {
+		if snapshots[r.Object] != r.Revision {
+			return fmt.Sprintf("the snapshot of %v at %d", r.Object, r.Revision)
+		}
+	}
+	return ""
+}
