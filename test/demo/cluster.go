@@ -80,7 +80,7 @@ func (c *cluster) patch(ctx context.Context, who string, o object, patch string,
 	return nil
 }
 
-// note notes a revision. The answer for the scale subresource has the same UID and resourceVersion as its object.
+// note notes a revision.
 func (c *cluster) note(o object, answer *unstructured.Unstructured) {
 	c.account.write(revision{string(answer.GetUID()), answer.GetResourceVersion()}, o.String())
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,6 +49,7 @@ type performance struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	dir    string
+	stdout io.ReadCloser
 	lines  *bufio.Scanner
 	output strings.Builder
 	stderr bytes.Buffer
@@ -63,11 +65,11 @@ func perform(t *testing.T, args ...string) *performance {
 	p.cmd = exec.CommandContext(ctx, os.Args[0], args...)
 	p.cmd.Env = append(os.Environ(), playing+"=1", "TMPDIR="+p.dir)
 	p.cmd.Stderr = &p.stderr
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
+	var err error
+	if p.stdout, err = p.cmd.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
-	p.lines = bufio.NewScanner(stdout)
+	p.lines = bufio.NewScanner(p.stdout)
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -194,9 +196,9 @@ func TestTheDemoShowsEveryChangeAndLeavesNothing(t *testing.T) {
 		[]string{"updated", "deployments.apps", "shop/web", "spec.replicas 2→5"},
 		[]string{"updated", "deployments.apps", "shop/web", "image nginx:1.27→nginx:1.29"},
 		[]string{"updated", "configmaps", "shop/settings", "bob", "+data.banner=Sale!, -data.currency, data.theme light→dark"},
-		[]string{"added", "crd", "coupons.example.com", "carol"},
-		[]string{"added", "coupons.example.com", "shop/spring", "spec.percent=10"},
-		[]string{"updated", "coupons.example.com", "shop/spring", "spec.percent 10→25"},
+		[]string{"added", "crd", "deals.example.com", "carol"},
+		[]string{"added", "deals.example.com", "shop/spring", "spec.percent=10"},
+		[]string{"updated", "deals.example.com", "shop/spring", "spec.percent 10→25"},
 		[]string{"> kill -9"},
 		[]string{"> alice deletes the Deployment web"},
 		[]string{"> start the exporter again"},
@@ -236,6 +238,17 @@ func TestCtrlCWhileTheServersStartCleansUp(t *testing.T) {
 	p := perform(t, "--exporter", exporterUnderTest(t))
 	p.until("Start the parts")
 	p.signal(os.Interrupt)
+	p.end(exitInterrupted)
+	p.leftNothing()
+}
+
+// As with "make demo | head": there is no terminal any more to press Ctrl-C at.
+func TestADemoThatNobodyReadsAnyMoreCleansUp(t *testing.T) {
+	p := perform(t, "--exporter", exporterUnderTest(t))
+	p.until("Listen")
+	if err := p.stdout.Close(); err != nil {
+		t.Fatal(err)
+	}
 	p.end(exitInterrupted)
 	p.leftNothing()
 }

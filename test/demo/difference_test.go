@@ -47,7 +47,7 @@ func TestHistoryTellsEachEventFromTheOneBefore(t *testing.T) {
 		{deployment("snapshot", "2"), "spec.replicas=2"},
 		{deployment("updated", "5"), "spec.replicas 2→5"},
 		{deployment("updated", "5"), "nothing but its resourceVersion"},
-		{&event{Type: deleted, UID: "u", Before: parsed(`{"spec": {"replicas": 5}}`)}, "gone; its last state came along (1 field)"},
+		{&event{Type: deleted, UID: "u", Before: parsed(`{"spec": {"replicas": 5}}`)}, "gone (its last state: 1 field)"},
 		{&event{Type: deleted, UID: "v"}, "gone"},
 		{deployment("added", "1"), "spec.replicas=1"}, // the state of the deleted one is forgotten
 	} {
@@ -73,6 +73,13 @@ func TestALineHoldsWhatFitsAndCountsTheRest(t *testing.T) {
 		}
 	}
 	if got, want := fit([]string{"a fact that has no room at all"}, 5), "a fact that has no …"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestWrapBreaksBetweenWords(t *testing.T) {
+	got := wrap("a real API server\nand averylongword here", 8)
+	if want := []string{"a real", "API", "server", "and", "averylongword", "here"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

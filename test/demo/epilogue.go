@@ -34,4 +34,5 @@ const invitation = `   Everything runs on until Ctrl-C, and what arrives is stil
        export NATS_URL=%s
        nats stream view K8S
 
-   The exporter's status page is http://%s/, its log %s`
+   The exporter's status page is http://%s/, its log %s
+`

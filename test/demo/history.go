@@ -20,7 +20,7 @@ func (h history) tell(e *event) []string {
 		if e.Before == nil {
 			return []string{"gone"}
 		}
-		return []string{fmt.Sprintf("gone; its last state came along (%s)", count(len(fieldsOf(e.Before)), "field"))}
+		return []string{fmt.Sprintf("gone (its last state: %s)", count(len(fieldsOf(e.Before)), "field"))}
 	}
 	now := fieldsOf(e.After)
 	before, seen := h[e.UID]

@@ -82,9 +82,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 // untilSignal returns a context that ends with the first signal. The second one ends the process at once; the kernel then
 // ends its children, but the temporary directory stays.
 //
-// SIGPIPE is among them for "make demo | head": without it, nobody would be left to clean up.
+// SIGPIPE is different, and there for "make demo | head": each line that nobody reads is one more of them, and none may end
+// the process before it has cleaned up.
 func untilSignal() (context.Context, func()) {
-	ctx, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	unread, releaseUnread := signal.NotifyContext(context.Background(), syscall.SIGPIPE)
+	ctx, release := signal.NotifyContext(unread, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, release)
-	return ctx, release
+	return ctx, func() {
+		release()
+		releaseUnread()
+	}
 }

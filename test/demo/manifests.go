@@ -10,7 +10,7 @@ var (
 	configMaps  = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 	definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	coupons     = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "coupons"}
+	deals       = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "deals"}
 )
 
 const settingsManifest = `{"apiVersion": "v1", "kind": "ConfigMap", "data": {"theme": "light", "currency": "EUR"}}`
@@ -24,20 +24,20 @@ const webManifest = `{"apiVersion": "apps/v1", "kind": "Deployment", "spec": {
 	}
 }}`
 
-// couponType is the name of the definition, and how kubectl writes the resource.
-const couponType = "coupons.example.com"
+// dealType is the name of the definition, and how kubectl writes the resource.
+const dealType = "deals.example.com"
 
-const couponDefinition = `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": {
+const dealDefinition = `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": {
 	"group": "example.com",
 	"scope": "Namespaced",
-	"names": {"plural": "coupons", "singular": "coupon", "kind": "Coupon"},
+	"names": {"plural": "deals", "singular": "deal", "kind": "Deal"},
 	"versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
 		"type": "object",
-		"properties": {"spec": {"type": "object", "properties": {"percent": {"type": "integer"}, "code": {"type": "string"}}}}
+		"properties": {"spec": {"type": "object", "properties": {"percent": {"type": "integer"}, "what": {"type": "string"}}}}
 	}}}]
 }}`
 
-const couponManifest = `{"apiVersion": "example.com/v1", "kind": "Coupon", "spec": {"code": "SPRING", "percent": 10}}`
+const dealManifest = `{"apiVersion": "example.com/v1", "kind": "Deal", "spec": {"what": "umbrellas", "percent": 10}}`
 
 const noteManifest = `{"apiVersion": "v1", "kind": "ConfigMap", "data": {"note": "nobody was there to see me"}}`
 

@@ -36,7 +36,7 @@ var styleOfType = map[string]style{
 type narrator struct {
 	mu     sync.Mutex
 	w      io.Writer
-	width  int
+	width  int // of a line, in characters
 	colour bool
 	acts   int
 }
@@ -59,26 +59,29 @@ func newNarrator(w *os.File) *narrator {
 // title prints what this is about.
 func (n *narrator) title(text string) { n.print(n.in(bold, text)) }
 
-// act begins the next part of the script.
-func (n *narrator) act(title string, notes ...string) {
+// act begins the next part of the script and says what it is about.
+func (n *narrator) act(title, about string) {
 	n.mu.Lock()
 	n.acts++
 	number := n.acts
 	n.mu.Unlock()
 	n.print("", n.in(bold, fmt.Sprintf("%d  %s", number, title)))
-	for _, note := range notes {
-		n.note(note)
+	if about != "" {
+		n.note(about)
+		n.gap()
 	}
 }
 
-// note explains. An empty one is an empty line.
+// note explains, in as many lines as it takes.
 func (n *narrator) note(text string) {
-	if text == "" {
-		n.print("")
-		return
+	const readable = 100 // longer lines tire the eye
+	for _, line := range wrap(text, min(n.width, readable)-indent) {
+		n.print(strings.Repeat(" ", indent) + n.in(dim, line))
 	}
-	n.print(n.in(dim, "   "+text))
 }
+
+// gap is an empty line.
+func (n *narrator) gap() { n.print("") }
 
 // action says what happens in the cluster, or to the exporter.
 func (n *narrator) action(text string) { n.print(n.in(bold, " > "+text)) }
@@ -103,25 +106,52 @@ func (n *narrator) verdict(good bool, text string) {
 // text prints lines as they are.
 func (n *narrator) text(text string) { n.print(strings.TrimSuffix(text, "\n")) }
 
+// Columns of the lines that tell of events, in characters.
+const (
+	indent     = 3
+	typeWidth  = 8
+	nameWidth  = 17 // of a resource, and of an object
+	byWidth    = 14
+	leastWidth = 120 // of a line that has room for what changed; in a narrower one that stands below
+)
+
+func (n *narrator) narrow() bool { return n.width < leastWidth }
+
 // columns prints the names above the lines that arrival prints.
 func (n *narrator) columns() {
-	n.print("", n.in(dim, row("TIME", pad("TYPE", typeWidth), "RESOURCE", "OBJECT", "BY", "WHAT CHANGED")))
+	at := pad("TIME", len(n.clock(time.Time{})))
+	n.print(n.in(dim, n.row(at, pad("TYPE", typeWidth), "RESOURCE", "OBJECT", "BY")+"WHAT CHANGED"))
 }
 
-// arrival prints one line about an event.
+// arrival prints one line about an event, two where lines are short.
 func (n *narrator) arrival(at time.Time, e *event, facts []string) {
+	clock := n.clock(at)
+	// Colours count as characters, so the room is that which an event without them leaves.
+	room := n.width - len([]rune(n.row(clock, pad(e.Type, typeWidth), e.resource(), e.object(), e.author())))
+	below := ""
+	if n.narrow() {
+		below = "\n" + strings.Repeat(" ", indent+len(clock)+2)
+		room = n.width - len(below) + 1
+	}
 	kind := n.in(styleOfType[e.Type], pad(e.Type, typeWidth))
-	before := row(at.Format("15:04:05.000"), pad(e.Type, typeWidth), e.resource(), e.object(), e.author(), "")
-	what := fit(facts, n.width-len([]rune(before)))
-	n.print(row(at.Format("15:04:05.000"), kind, e.resource(), e.object(), e.author(), what))
+	line := n.row(clock, kind, e.resource(), e.object(), e.author())
+	if n.narrow() {
+		line = strings.TrimRight(line, " ")
+	}
+	n.print(line + below + fit(facts, room))
 }
 
-const typeWidth = len("snapshot")
+func (n *narrator) clock(at time.Time) string {
+	if n.narrow() {
+		return at.Format("15:04:05")
+	}
+	return at.Format("15:04:05.000")
+}
 
-// row aligns the columns. The type is padded by the caller, because colours count as characters.
-func row(at, kind, resource, object, author, what string) string {
-	author = clip(author, 14)
-	return fmt.Sprintf("   %-12s  %s  %s  %s  %s  %s", at, kind, pad(resource, 19), pad(object, 19), pad(author, 14), what)
+// row aligns the columns. The type is padded by the caller, who knows whether it has a colour.
+func (n *narrator) row(at, kind, resource, object, author string) string {
+	return fmt.Sprintf("%s%s  %s  %s  %s  %s  ", strings.Repeat(" ", indent), at, kind,
+		pad(resource, nameWidth), pad(object, nameWidth), pad(clip(author, byWidth), byWidth))
 }
 
 // pad makes a text at least that many characters long.
@@ -153,6 +183,21 @@ func more(n int) string {
 		return ""
 	}
 	return fmt.Sprintf(", +%d more", n)
+}
+
+// wrap breaks a text between words. A word longer than a line has a line of its own.
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		longer := strings.TrimPrefix(line+" "+word, " ")
+		if line != "" && len([]rune(longer)) > width {
+			lines = append(lines, line)
+			longer = word
+		}
+		line = longer
+	}
+	return append(lines, line)
 }
 
 // in gives a text a style, where there are any.

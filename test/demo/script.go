@@ -19,7 +19,7 @@ type script struct {
 func run(ctx context.Context, options options, out *narrator) error {
 	out.title("kubecdc: every change of a Kubernetes cluster, on your message bus")
 	out.note("A real API server, a real NATS and the exporter run on this machine, for this demo only.")
-	out.act("Start the parts", "The first time they are built from source, which takes some minutes.", "")
+	out.act("Start the parts", "The first time they are built from source, which takes some minutes.")
 	s := new(script)
 	var err error
 	s.stage, err = openStage(ctx, options, out)
@@ -61,8 +61,8 @@ func (s *script) listen(ctx context.Context) (err error) {
 		return err
 	}
 	s.out.act("Listen",
-		"A subscriber reads the NATS stream "+stream+" and prints what arrives, one line a change. What exists already comes",
-		"first, as a snapshot: here a ConfigMap that was there before the exporter.")
+		"A subscriber reads the NATS stream "+stream+" and prints what arrives, one line a change. What exists already comes "+
+			"first, as a snapshot: here a ConfigMap that was there before the exporter.")
 	s.out.columns()
 	if s.subscriber, err = subscribe(s.nats.URL(), s.hear); err != nil {
 		return err
@@ -70,11 +70,12 @@ func (s *script) listen(ctx context.Context) (err error) {
 	return s.arrived(ctx)
 }
 
-// change plays the everyday life of two objects.
+// change plays the everyday life of two objects. The autoscaler writes to the Deployment itself: of a write through the
+// subresource scale Kubernetes notes the writer but not the time, so nobody can tell that it was the last one.
 func (s *script) change(ctx context.Context) error {
 	s.out.act("Change things",
-		"Lines with > say what happens in the cluster. An event carries the whole object and who wrote it;",
-		"the subscriber compares it with the one before.", "")
+		"Lines with > say what happens in the cluster. An event carries the whole object and who wrote it; "+
+			"the subscriber compares it with the one before.")
 	return s.steps(ctx, []step{
 		{"alice creates the Deployment web, with 2 replicas", func(ctx context.Context) (err error) {
 			s.web, err = s.cluster.create(ctx, "alice", deployments, shop, "web", webManifest)
@@ -85,7 +86,7 @@ func (s *script) change(ctx context.Context) error {
 				`{"status": {"observedGeneration": 1, "replicas": 2, "readyReplicas": 2}}`, "status")
 		}},
 		{"the autoscaler scales it to 5", func(ctx context.Context) error {
-			return s.cluster.patch(ctx, "autoscaler", s.web, `{"spec": {"replicas": 5}}`, "scale")
+			return s.cluster.patch(ctx, "autoscaler", s.web, `{"spec": {"replicas": 5}}`)
 		}},
 		{"a pipeline rolls out a new image", func(ctx context.Context) error {
 			return s.cluster.patch(ctx, "pipeline", s.web,
@@ -100,10 +101,10 @@ func (s *script) change(ctx context.Context) error {
 // extend teaches the API server a new type while the exporter runs.
 func (s *script) extend(ctx context.Context) error {
 	s.out.act("Add a type of your own",
-		"The configuration selects *.example.com. A type that appears while the exporter runs is watched without a restart.", "")
+		"The configuration selects *.example.com. A type that appears while the exporter runs is watched without a restart.")
 	err := s.steps(ctx, []step{
-		{"carol defines the custom resource Coupon; the API server reports that it serves it", func(ctx context.Context) error {
-			_, err := s.cluster.create(ctx, "carol", definitions, "", couponType, couponDefinition)
+		{"carol defines the custom resource Deal; the API server reports that it serves it", func(ctx context.Context) error {
+			_, err := s.cluster.create(ctx, "carol", definitions, "", dealType, dealDefinition)
 			return err
 		}},
 	})
@@ -111,18 +112,18 @@ func (s *script) extend(ctx context.Context) error {
 		return err
 	}
 	s.out.note("The exporter looks for new types every few seconds …")
-	if err := s.exporter.awaitLive(ctx, couponType); err != nil {
+	if err := s.exporter.awaitLive(ctx, dealType); err != nil {
 		return err
 	}
-	s.out.note("… and watches " + couponType + " now.")
-	var coupon object
+	s.out.note("… and watches " + dealType + " now.")
+	var deal object
 	return s.steps(ctx, []step{
-		{"carol creates a Coupon", func(ctx context.Context) (err error) {
-			coupon, err = s.cluster.create(ctx, "carol", coupons, shop, "spring", couponManifest)
+		{"carol creates a Deal", func(ctx context.Context) (err error) {
+			deal, err = s.cluster.create(ctx, "carol", deals, shop, "spring", dealManifest)
 			return err
 		}},
 		{"carol makes it a better one", func(ctx context.Context) error {
-			return s.cluster.patch(ctx, "carol", coupon, `{"spec": {"percent": 25}}`)
+			return s.cluster.patch(ctx, "carol", deal, `{"spec": {"percent": 25}}`)
 		}},
 	})
 }
@@ -130,8 +131,8 @@ func (s *script) extend(ctx context.Context) error {
 // kill kills the exporter where it hurts: while changes come in fast, with deletes among them.
 func (s *script) kill(ctx context.Context) error {
 	s.out.act("Kill the exporter",
-		fmt.Sprintf("%d clients create, change and delete ConfigMaps, %d times a second; these changes are only counted.", loadClients, loadPerSecond),
-		"In the middle of it the exporter gets kill -9. Changes go on while nobody watches, deletes among them.", "")
+		fmt.Sprintf("%d clients create, change and delete ConfigMaps, %d times a second; these changes are only counted. ", loadClients, loadPerSecond)+
+			"In the middle of it the exporter gets kill -9. Changes go on while nobody watches, deletes among them.")
 	load, err := s.startLoad(ctx)
 	if err != nil {
 		return err
@@ -149,9 +150,10 @@ func (s *script) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.out.note("")
-	s.out.note("All of it has arrived, state by state and with its writer, even the ConfigMap that came and went while nobody watched.")
-	s.out.note(fmt.Sprintf("The exporter went on at the position in its journal. LIST requests since its restart: %d.", lists))
+	s.out.gap()
+	s.out.note("All of it has arrived, state by state, even the ConfigMap that came and went while nobody watched: " +
+		"the exporter went on where its journal ended.")
+	s.out.note(fmt.Sprintf("LIST requests since its restart: %d.", lists))
 	return nil
 }
 
@@ -179,7 +181,7 @@ func (s *script) killAndRestart(ctx context.Context) error {
 	}
 	err := s.meanwhile(ctx, []step{
 		{"the autoscaler scales web to 9", func(ctx context.Context) error {
-			return s.cluster.patch(ctx, "autoscaler", s.web, `{"spec": {"replicas": 9}}`, "scale")
+			return s.cluster.patch(ctx, "autoscaler", s.web, `{"spec": {"replicas": 9}}`)
 		}},
 		{"alice deletes the Deployment web", func(ctx context.Context) error { return s.cluster.remove(ctx, s.web) }},
 		{"bob creates the ConfigMap whisper, and deletes it at once", func(ctx context.Context) error {
@@ -211,8 +213,8 @@ func (s *script) count(ctx context.Context) error {
 	}
 	t := s.account.tally()
 	s.out.act("Count",
-		"Each state of an object has a number, the resourceVersion. Each that the API server confirmed to the demo's clients",
-		"must have arrived, and per object in this order.", "")
+		"Each state of an object has a number, the resourceVersion. Each that the API server confirmed to the demo's clients "+
+			"must have arrived, and per object in this order.")
 	s.out.fact("changes made", t.written)
 	s.out.fact("received", t.received())
 	s.out.fact("missing", t.missing)
@@ -231,8 +233,9 @@ func (s *script) count(ctx context.Context) error {
 // keep leaves everything to the user until the user has had enough.
 func (s *script) keep(ctx context.Context) error {
 	s.screen.loud.Store(true)
-	s.out.act("Your turn")
+	s.out.act("Your turn", "")
 	s.out.text(fmt.Sprintf(invitation, s.controlPlane.Kubeconfig(), s.nats.URL(), s.exporter.admin, s.exporter.log))
+	s.out.gap()
 	s.out.columns()
 	select {
 	case <-ctx.Done():
