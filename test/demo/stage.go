@@ -40,6 +40,10 @@ func openStage(ctx context.Context, options options, out *narrator) (*stage, err
 	if s.dir, err = os.MkdirTemp("", "kubecdc-demo-"); err != nil {
 		return s, err
 	}
+	// A compiler that is killed by Ctrl-C leaves its files behind: here they go with all others.
+	if err := os.Setenv("TMPDIR", s.dir); err != nil {
+		return s, err
+	}
 	if err := s.startControlPlane(ctx); err != nil {
 		return s, err
 	}
