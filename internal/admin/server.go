@@ -108,7 +108,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if errors.Is(err, context.DeadlineExceeded) { // a slow reader is cut off, not waited for
 		err = server.Close()
 	}
-	<-served // http.ErrServerClosed
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
 	return err
 }
 

@@ -113,12 +113,13 @@ func (w *world) Settle(_ context.Context, c Cursor, dead []DeadLetter) error {
 func (w *world) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case neverRoutable(uint64(c.Generation)):
+	if neverRoutable(uint64(c.Generation)) {
 		return "", &sinks.RejectedError{Reason: "no such topic, ever"}
-	case w.chance(1):
+	}
+	if w.chance(1) {
 		return "", errors.New("lane: try again")
-	case w.chance(1):
+	}
+	if w.chance(1) {
 		return "", &sinks.UnavailableError{Reason: "lane: away"}
 	}
 	return w.laneOf(c), nil

@@ -219,7 +219,9 @@ func TestADeadLetterIsNotRepeatedWhenAnotherLaneHoldsTheCursorBack(t *testing.T)
 			p := run(t, sink, journal, start, Config{})
 			settled()
 			p.stop()
-			<-p.done
+			if err := <-p.done; !errors.Is(err, context.Canceled) {
+				t.Errorf("Run: %v", err)
+			}
 		}
 		if _, dead := s.get(); len(dead) != 1 {
 			t.Errorf("dead letters %+v, want one", dead)
@@ -416,7 +418,9 @@ func TestStoredLanePositionsOutliveASettleBeforeTheyAreReached(t *testing.T) {
 		p := run(t, sink, journalOf(records, &s), start, Config{WindowBytes: size})
 		settled()
 		p.stop()
-		<-p.done
+		if err := <-p.done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
 		wantCursor(t, &s, "2 map[b:4]")
 	})
 }

@@ -45,7 +45,7 @@ func (j *Journal) tryStore(dir string) error {
 	logger := &storeLogger{
 		logger: j.opts.Logger,
 		fail:   func(err error) { j.fail(failed, err) },
-		broken: func(err error) { j.failBroken(failed, err) },
+		broken: func(err error) { _ = j.failBroken(failed, err) },
 	}
 	db, err := openPebble(j.fs, dir, logger, failed.ch)
 	if errors.Is(err, errStoreFailed) {

@@ -102,5 +102,7 @@ func BenchmarkQueue(b *testing.B) {
 	}
 	b.StopTimer()
 	cancel()
-	<-done
+	if err := <-done; err != nil {
+		b.Fatal(err)
+	}
 }

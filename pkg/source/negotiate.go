@@ -91,7 +91,7 @@ func (c objectCodec) Decode(b []byte, _ *schema.GroupVersionKind, _ runtime.Obje
 	o, err := decode(b)
 	if err != nil {
 		if start := skipSpace(b, 0); start < len(b) && b[start] == '{' { // else the text of a proxy's error page
-			c.w.fail(err)
+			_ = c.w.fail(err)
 		}
 		return nil, nil, err
 	}

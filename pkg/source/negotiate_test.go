@@ -56,7 +56,7 @@ func TestEventsAreReadHoweverTheyArrive(t *testing.T) {
 		"with the end": iotest.DataErrReader(strings.NewReader(threeEvents + long)),
 	} {
 		got, err := names(t, &wire{}, r)
-		if want := "ADDED a,MODIFIED b,DELETED c,ADDED long"; strings.Join(got, ",") != want || err != io.EOF {
+		if want := "ADDED a,MODIFIED b,DELETED c,ADDED long"; strings.Join(got, ",") != want || !errors.Is(err, io.EOF) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestEventsAreReadHoweverTheyArrive(t *testing.T) {
 
 func TestAStreamCutInsideAnEventEndsWithoutIt(t *testing.T) {
 	got, err := names(t, &wire{}, strings.NewReader(threeEvents[:len(threeEvents)-5]))
-	if strings.Join(got, ",") != "ADDED a,MODIFIED b" || err != io.ErrUnexpectedEOF {
+	if strings.Join(got, ",") != "ADDED a,MODIFIED b" || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -87,7 +87,7 @@ func TestLinesComeWholeInBuffersOfAnySize(t *testing.T) {
 				p := make([]byte, size)
 				n, err := r.Read(p)
 				got = append(got, p[:n]...)
-				if err == io.ErrShortBuffer && n == size {
+				if errors.Is(err, io.ErrShortBuffer) && n == size {
 					continue
 				}
 				if err != nil {
@@ -99,7 +99,7 @@ func TestLinesComeWholeInBuffersOfAnySize(t *testing.T) {
 				t.Fatalf("size %d: %q, want %q", size, got, want)
 			}
 		}
-		if n, err := r.Read(make([]byte, size)); n != 0 || err != io.EOF {
+		if n, err := r.Read(make([]byte, size)); n != 0 || !errors.Is(err, io.EOF) {
 			t.Fatalf("size %d: %d, %v at the end", size, n, err)
 		}
 	}
@@ -114,7 +114,7 @@ func TestAnotherSpellingOfTheStreamIsReadByTheStockFramer(t *testing.T) {
 		}
 	}
 	got, err := names(t, w, strings.NewReader(indented))
-	if strings.Join(got, ",") != "ADDED a,MODIFIED b,DELETED c" || err != io.EOF {
+	if strings.Join(got, ",") != "ADDED a,MODIFIED b,DELETED c" || !errors.Is(err, io.EOF) {
 		t.Errorf("stock framing read %v, %v", got, err)
 	}
 	if w.failed.Load() != 2 {

@@ -111,9 +111,8 @@ func (e *endpoint) compareWithNewest(ctx context.Context, position string) error
 // notBefore returns nil unless newest is older than position. Versions that cannot be compared are taken for reached:
 // nothing positive says that history is lost.
 func notBefore(newest, position string) error {
-	order, err := resourceversion.CompareResourceVersion(position, newest)
-	if err != nil || order <= 0 {
-		return nil
+	if order, err := resourceversion.CompareResourceVersion(position, newest); err != nil || order <= 0 {
+		return nil //nolint:nilerr // see above
 	}
 	ahead := apierrors.NewTimeoutError(fmt.Sprintf(
 		"the stored position %s is ahead of the API server, which is at %s: etcd was restored from a backup", position, newest), 0)

@@ -74,12 +74,12 @@ func (h *health) become(state State, reason string) {
 	if reason != "" {
 		attrs = append(attrs, "reason", reason)
 	}
-	switch {
-	case state == Live:
+	switch state {
+	case Live:
 		h.log.Info("watching", attrs...)
-	case state == Syncing:
+	case Syncing:
 		h.log.Info("reading all objects", attrs...)
-	case state == Gone:
+	case Gone:
 		h.log.Warn("resource is served no more", attrs...)
 	default:
 		h.log.Warn("not watching, will try again", attrs...)

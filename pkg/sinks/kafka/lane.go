@@ -262,7 +262,7 @@ func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error 
 	}
 	moved := int(l.partition) < len(now.leaders) && now.leaders[l.partition] >= 0 &&
 		(try.layout == nil || int(l.partition) >= len(try.layout.leaders) || now.leaders[l.partition] != try.leader)
-	broken := !fromBroker(cause) && cause != errNoLayout && cause != errNoPartition
+	broken := !fromBroker(cause) && !errors.Is(cause, errNoLayout) && !errors.Is(cause, errNoPartition)
 	stale := broken && !try.broken
 	try.broken = try.broken || broken
 	if moved || stale {

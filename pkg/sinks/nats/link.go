@@ -308,7 +308,7 @@ func (l *link) close(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if l.err != nil {
+	if l.nc == nil { // dialling failed
 		return nil
 	}
 	l.nc.Close()

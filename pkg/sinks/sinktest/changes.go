@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,9 +79,8 @@ func (f *factory) gap() *event.Change {
 func (f *factory) big(object, version, size int) *event.Change {
 	c := f.change(object, version)
 	const frame = `{"kind":"ConfigMap","data":""}`
-	body := append(make([]byte, 0, size), frame[:len(frame)-2]...)
-	body = append(body, bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size-len(frame)]...)
-	c.After = append(body, `"}`...)
+	filling := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size-len(frame)]
+	c.After = slices.Concat([]byte(frame[:len(frame)-2]), filling, []byte(`"}`))
 	return c
 }
 

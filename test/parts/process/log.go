@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,7 +42,7 @@ func (p *Process) tail() string {
 	from := max(p.logStart, end-tailBytes)
 	text := make([]byte, end-from)
 	n, err := f.ReadAt(text, from)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return err.Error()
 	}
 	if n == 0 {
