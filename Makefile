@@ -17,8 +17,8 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION   := v1.9.0
 
 .PHONY: demo
-demo: build ## Start a control plane and NATS, and watch changes arrive; needs nothing but Go
-	cd test/demo && go run .
+demo: build ## Start a control plane and NATS, and watch changes arrive (DEMO_FLAGS=--keep stays)
+	cd test/demo && go run . $(DEMO_FLAGS)
 
 .PHONY: test
 test: vet parts ## Run every test, integration tests on real servers included

@@ -192,7 +192,6 @@ func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) er
 		}
 		return err
 	}
-	s.answered("")
 	s.catalog = c
 	scopes, waiting := resolve(s.cfg.Rules, c)
 	s.await(waiting)
@@ -202,6 +201,7 @@ func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) er
 		s.want(ctx, scope)
 	}
 	s.retire(wanted)
+	s.answered("") // only now is there something that may not be ready yet
 	return s.adopt(ctx, wanted, failed)
 }
 
