@@ -29,20 +29,25 @@ func restConfig(c config.Cluster) (*rest.Config, error) {
 	return cfg, nil
 }
 
+// newClient makes the client for the configured cluster. It connects to nothing.
+func newClient(cfg *config.Config) (*source.Client, error) {
+	rest, err := restConfig(cfg.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	return source.NewClient(rest, version)
+}
+
+func rulesOf(cfg *config.Config) []source.Rule {
+	rules := make([]source.Rule, len(cfg.Resources))
+	for i, r := range cfg.Resources {
+		rules[i] = r.Rule
+	}
+	return rules
+}
+
 // newSource makes the source half: from the API server into the journal.
-func (e *exporter) newSource() (*source.Source, error) {
-	cfg, err := restConfig(e.cfg.Cluster)
-	if err != nil {
-		return nil, err
-	}
-	client, err := source.NewClient(cfg, version)
-	if err != nil {
-		return nil, err
-	}
-	var rules []source.Rule
-	for _, r := range e.cfg.Resources {
-		rules = append(rules, r.Rule)
-	}
+func (e *exporter) newSource(client *source.Client) (*source.Source, error) {
 	lost := ""
 	if recovery, yes := e.journal.Recovered(); yes {
 		e.recovered = true
@@ -51,7 +56,7 @@ func (e *exporter) newSource() (*source.Source, error) {
 	return source.New(source.Config{
 		Client:  client,
 		Cluster: e.cfg.Cluster.Name,
-		Rules:   rules,
+		Rules:   rulesOf(e.cfg),
 		Load:    e.journal.LoadScope,
 		Stored:  e.journal.Scopes,
 		Append: func(ctx context.Context, o deltas.Observation) error {

@@ -59,6 +59,10 @@ func runExporter(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 
 // open makes everything and starts nothing. What it cannot make is an environmentError.
 func (e *exporter) open() error {
+	client, err := newClient(e.cfg) // first: without a cluster the journal is not touched
+	if err != nil {
+		return &environmentError{err}
+	}
 	var names []string
 	for _, s := range e.cfg.Sinks {
 		names = append(names, s.Name)
@@ -67,7 +71,6 @@ func (e *exporter) open() error {
 	if e.cfg.Journal.Sync == "interval" {
 		options.Sync = journal.Interval
 	}
-	var err error
 	if e.journal, err = journal.Open(options); err != nil {
 		return &environmentError{err}
 	}
@@ -80,7 +83,7 @@ func (e *exporter) open() error {
 		}
 		e.outlets = append(e.outlets, o)
 	}
-	if e.source, err = e.newSource(); err != nil {
+	if e.source, err = e.newSource(client); err != nil {
 		return &environmentError{err}
 	}
 	return nil
