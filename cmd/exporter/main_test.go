@@ -85,3 +85,18 @@ func TestVersionIsPrinted(t *testing.T) {
 		t.Errorf("exit %d, %q", code, stdout)
 	}
 }
+
+func TestWithoutAClusterTheJournalIsNotTouched(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "absent"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	journal := filepath.Join(t.TempDir(), "journal")
+	path := write(t, "c.yaml", "resources: [{select: [pods]}]\nsinks: [{name: out, stdout: {path: "+
+		filepath.Join(t.TempDir(), "out")+"}}]\njournal: {dir: "+journal+"}\n")
+	code, _, stderr := try(t, "run", "--config", path)
+	if code != exitEnvironment || !strings.Contains(stderr, "no cluster to watch") {
+		t.Errorf("exit %d, stderr %q; want exit 3 and what to set", code, stderr)
+	}
+	if _, err := os.Stat(journal); !os.IsNotExist(err) {
+		t.Errorf("the journal's directory was made: %v", err)
+	}
+}
