@@ -79,6 +79,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
+	root.AddCommand(explainCommand(), rbacCommand())
 	return root
 }
 

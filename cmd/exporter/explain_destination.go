@@ -1,0 +1,82 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// fillDestinations says of each resource where each sink sends it.
+func fillDestinations(r *report, configured []config.Sink) {
+	for _, s := range configured {
+		kind, destination := destinationOf(s)
+		r.Sinks = append(r.Sinks, sinkReport{s.Name, kind})
+		for _, rule := range r.Rules {
+			for _, resource := range rule.Resources {
+				resource.Destinations[s.Name] = destination(sampleChange(r.Cluster, resource.match))
+			}
+		}
+	}
+}
+
+// destinationOf returns what the sink is and a function that names the topic, subject or file of a change.
+func destinationOf(s config.Sink) (kind string, name func(*event.Change) string) {
+	switch {
+	case s.Kafka != nil:
+		return "kafka", fill(s.Kafka.Topic, appendPlain)
+	case s.NATS != nil:
+		return "nats", fill(s.NATS.Subject, nats.AppendToken)
+	}
+	path := s.Stdout.Path
+	if path == "" {
+		path = "standard output"
+	}
+	return "stdout", func(*event.Change) string { return path }
+}
+
+// appendPlain takes values as Kafka does: everything of Kubernetes is legal in the name of a topic. Only the cluster's
+// name, which people choose, may hold bytes that are not; then it stays a placeholder.
+func appendPlain(dst []byte, value string) []byte {
+	illegal := func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+	}
+	if strings.ContainsFunc(value, illegal) {
+		value = "{cluster}"
+	}
+	return append(dst, value...)
+}
+
+// fill names destinations by a template whose values escape writes. What differs from change to change stays a placeholder.
+func fill(template string, escape func([]byte, string) []byte) func(*event.Change) string {
+	t, err := sinks.ParseTemplate(template)
+	if err != nil { // not reached: the configuration was checked
+		return func(*event.Change) string { return template }
+	}
+	return func(c *event.Change) string {
+		return string(t.Append(nil, c, func(dst []byte, value string) []byte {
+			if strings.HasPrefix(value, "{") {
+				return append(dst, value...)
+			}
+			return escape(dst, value)
+		}))
+	}
+}
+
+// sampleChange stands for any change of a resource: what is not the same in all of them is a placeholder.
+func sampleChange(cluster string, m source.Match) *event.Change {
+	c := &event.Change{Cluster: cluster, Resource: m.Resource, Name: "{name}", Type: "{type}"}
+	if cluster == "" {
+		c.Cluster = "{cluster}"
+	}
+	switch {
+	case m.Namespaced && len(m.Scopes) == 1 && m.Scopes[0].Namespace != "":
+		c.Namespace = m.Scopes[0].Namespace
+	case m.Namespaced:
+		c.Namespace = "{namespace}"
+	}
+	return c
+}

@@ -1,0 +1,65 @@
+package source
+
+import (
+	"slices"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// written is a catalog of what the rules name, as if each literal name and each wildcard were a resource that is served.
+func written(rules []Rule) catalog {
+	c := catalog{}
+	for _, rule := range rules {
+		for _, p := range patterns(rule.Select) {
+			s := p.served()
+			if !slices.Contains(c[s.resource.Group], s) {
+				c[s.resource.Group] = append(c[s.resource.Group], s)
+			}
+		}
+	}
+	return c
+}
+
+// served is the resource that the pattern names, as far as the name tells.
+func (p pattern) served() served {
+	group := p.group
+	if p.anyGroup {
+		group = "*"
+	}
+	return served{
+		resource:   event.Resource{Group: group, Version: p.version, Resource: p.resource},
+		namespaced: !slices.Contains(clusterScoped[group], p.resource),
+	}
+}
+
+// isScopeKnown says whether clusterScoped tells of the resource, or of all that a wildcard stands for.
+func isScopeKnown(r event.Resource) bool {
+	inNone, known := clusterScoped[r.Group]
+	return known && (r.Resource != "*" || len(inNone) == 0)
+}
+
+// clusterScoped lists the groups that a Kubernetes API server serves by itself, each with its resources that live in no
+// namespace. Kubernetes never moves a resource from one to the other.
+var clusterScoped = map[string][]string{
+	"":                             {"namespaces", "nodes", "persistentvolumes", "componentstatuses"},
+	"admissionregistration.k8s.io": {"mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations", "validatingadmissionpolicies", "validatingadmissionpolicybindings", "validatingwebhookconfigurations"},
+	"apiextensions.k8s.io":         {"customresourcedefinitions"},
+	"apiregistration.k8s.io":       {"apiservices"},
+	"apps":                         nil,
+	"autoscaling":                  nil,
+	"batch":                        nil,
+	"certificates.k8s.io":          {"certificatesigningrequests", "clustertrustbundles"},
+	"coordination.k8s.io":          nil,
+	"discovery.k8s.io":             nil,
+	"events.k8s.io":                nil,
+	"flowcontrol.apiserver.k8s.io": {"flowschemas", "prioritylevelconfigurations"},
+	"internal.apiserver.k8s.io":    {"storageversions"},
+	"networking.k8s.io":            {"ingressclasses", "ipaddresses", "servicecidrs"},
+	"node.k8s.io":                  {"runtimeclasses"},
+	"policy":                       nil,
+	"rbac.authorization.k8s.io":    {"clusterrolebindings", "clusterroles"},
+	"resource.k8s.io":              {"deviceclasses", "devicetaintrules", "resourceslices"},
+	"scheduling.k8s.io":            {"priorityclasses"},
+	"storage.k8s.io":               {"csidrivers", "csinodes", "storageclasses", "volumeattachments", "volumeattributesclasses"},
+	"storagemigration.k8s.io":      {"storageversionmigrations"},
+}
