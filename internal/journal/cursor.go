@@ -136,18 +136,22 @@ func (j *Journal) DeadLetters(sink string, each func(DeadLetter) error) error {
 		return err
 	}
 	defer done()
-	err = j.each(appendDeadPrefix(nil, sink), func(key, value []byte) error {
+	return j.checked(fmt.Sprintf("dead letters of sink %q", sink), forEachDead(j.db, j.unpacker, sink, each))
+}
+
+// forEachDead is DeadLetters on a store.
+func forEachDead(db *pebble.DB, u *unpacker, sink string, each func(DeadLetter) error) error {
+	return forEach(db, appendDeadPrefix(nil, sink), func(key, value []byte) error {
 		_, offset, ok := cutDead(key)
 		if !ok {
 			return fmt.Errorf("%w: key of a dead letter %x", errMalformed, key)
 		}
-		d, err := decodeDead(j.unpacker, offset, value)
+		d, err := decodeDead(u, offset, value)
 		if err != nil {
 			return err
 		}
 		return each(d)
 	})
-	return j.checked(fmt.Sprintf("dead letters of sink %q", sink), err)
 }
 
 // PurgeDeadLetters drops the dead letters of a sink up to and with an offset. They count against MaxBytes until then.

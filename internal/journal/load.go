@@ -47,7 +47,7 @@ func (j *Journal) tryStore(dir string) error {
 		fail:   func(err error) { j.fail(failed, err) },
 		broken: func(err error) { _ = j.failBroken(failed, err) },
 	}
-	db, err := openPebble(j.fs, dir, logger, failed.ch)
+	db, err := openPebble(dir, storeOptions(j.fs, logger), failed.ch)
 	if errors.Is(err, errStoreFailed) {
 		return fmt.Errorf("%w: %w", err, failed.get())
 	}
@@ -87,12 +87,8 @@ func (j *Journal) loadVersion() error {
 	if value == nil {
 		return j.create()
 	}
-	switch v := decodeVersion(value); {
-	case v > formatVersion:
-		return fmt.Errorf("%w: %s has format %d, this exporter writes %d: run the newer exporter, or remove the directory to start afresh",
-			ErrNewer, j.opts.Dir, v, formatVersion)
-	case v < formatVersion:
-		return fmt.Errorf("%w: format version %.40q", errMalformed, value)
+	if err := checkVersion(j.opts.Dir, value); err != nil {
+		return err
 	}
 	value, err = j.get(keyRecovery)
 	if err != nil || value == nil {
@@ -100,6 +96,18 @@ func (j *Journal) loadVersion() error {
 	}
 	j.recovered, err = decodeRecovery(value)
 	return err
+}
+
+// checkVersion refuses what this exporter cannot read.
+func checkVersion(dir string, stored []byte) error {
+	switch v := decodeVersion(stored); {
+	case v > formatVersion:
+		return fmt.Errorf("%w: %s has format %d, this exporter writes %d: run the newer exporter, or remove the directory to start afresh",
+			ErrNewer, dir, v, formatVersion)
+	case v < formatVersion:
+		return fmt.Errorf("%w: format version %.40q", errMalformed, stored)
+	}
+	return nil
 }
 
 // create writes the version into an empty store, together with the recovery it may be the result of.
@@ -127,32 +135,37 @@ func (j *Journal) create() error {
 	return b.Commit(pebble.Sync)
 }
 
-// loadExtent finds the oldest and the newest frame.
-func (j *Journal) loadExtent() error {
-	j.ext = extent{oldest: 1}
-	it, err := j.iter([]byte{prefixFrame})
+func (j *Journal) loadExtent() (err error) {
+	j.ext, err = readExtent(j.db)
+	return err
+}
+
+// readExtent finds the oldest and the newest frame.
+func readExtent(db *pebble.DB) (extent, error) {
+	ext := extent{oldest: 1}
+	it, err := iterate(db, []byte{prefixFrame})
 	if err != nil {
-		return err
+		return ext, err
 	}
 	defer it.Close()
 	if !it.First() {
-		return it.Error()
+		return ext, it.Error()
 	}
 	oldest, h, err := frameAt(it)
 	if err != nil {
-		return err
+		return ext, err
 	}
-	j.ext.oldest, j.ext.start = oldest, h.before
+	ext.oldest, ext.start = oldest, h.before
 	it.Last()
 	newest, h, err := frameAt(it)
 	if err != nil {
-		return err
+		return ext, err
 	}
-	j.ext.newest, j.ext.end = newest+h.count-1, h.before+storedBytes(it)
-	if j.ext.end < j.ext.start || j.ext.newest < j.ext.oldest {
-		return fmt.Errorf("%w: frames %d to %d do not follow each other", errMalformed, oldest, newest)
+	ext.newest, ext.end = newest+h.count-1, h.before+storedBytes(it)
+	if ext.end < ext.start || ext.newest < ext.oldest {
+		return ext, fmt.Errorf("%w: frames %d to %d do not follow each other", errMalformed, oldest, newest)
 	}
-	return nil
+	return ext, nil
 }
 
 // frameAt reads the header of the frame it stands on.
@@ -183,12 +196,9 @@ func storedBytes(it *pebble.Iterator) uint64 {
 func (j *Journal) loadCursors() error {
 	return j.each([]byte{prefixCursor}, func(key, value []byte) error {
 		name := string(key[1:])
-		c, err := decodeCursor(value)
+		c, err := readCursor(name, value, j.ext.newest)
 		if err != nil {
 			return err
-		}
-		if c.newest() > j.ext.newest {
-			return fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", errMalformed, name, c.newest(), j.ext.newest)
 		}
 		if s := j.sinks[name]; s.declared {
 			s.cursor, s.settled = c, true
@@ -200,23 +210,44 @@ func (j *Journal) loadCursors() error {
 	})
 }
 
-func (j *Journal) loadDead() error {
-	return j.each([]byte{prefixDead}, func(key, value []byte) error {
+// readCursor decodes the cursor of a sink and refuses one that speaks of changes that never were.
+func readCursor(sink string, value []byte, newest uint64) (Cursor, error) {
+	c, err := decodeCursor(value)
+	if err != nil {
+		return Cursor{}, err
+	}
+	if c.newest() > newest {
+		return Cursor{}, fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", errMalformed, sink, c.newest(), newest)
+	}
+	return c, nil
+}
+
+func (j *Journal) loadDead() error { return countDead(j.db, j.sinks) }
+
+// countDead adds the number and the size of dead letters to their sinks.
+func countDead(db *pebble.DB, sinks map[string]sinkState) error {
+	return forEach(db, []byte{prefixDead}, func(key, value []byte) error {
 		name, _, ok := cutDead(key)
 		if !ok {
 			return fmt.Errorf("%w: key of a dead letter %x", errMalformed, key)
 		}
-		s := j.sinks[name]
+		s := sinks[name]
 		s.dead++
 		s.deadBytes += int64(len(key) + len(value))
-		j.sinks[name] = s
+		sinks[name] = s
 		return nil
 	})
 }
 
-// get returns a copy of the value of key, or nil when there is none.
-func (j *Journal) get(key []byte) ([]byte, error) {
-	value, closer, err := j.db.Get(key)
+func (j *Journal) get(key []byte) ([]byte, error)               { return readValue(j.db, key) }
+func (j *Journal) iter(prefix []byte) (*pebble.Iterator, error) { return iterate(j.db, prefix) }
+func (j *Journal) each(prefix []byte, f func(key, value []byte) error) error {
+	return forEach(j.db, prefix, f)
+}
+
+// readValue returns a copy of the value of key, or nil when there is none.
+func readValue(db *pebble.DB, key []byte) ([]byte, error) {
+	value, closer, err := db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
 	}
@@ -227,14 +258,14 @@ func (j *Journal) get(key []byte) ([]byte, error) {
 	return value, closer.Close()
 }
 
-// iter iterates over the keys that start with prefix.
-func (j *Journal) iter(prefix []byte) (*pebble.Iterator, error) {
-	return j.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyAfter(prefix)})
+// iterate iterates over the keys that start with prefix.
+func iterate(db *pebble.DB, prefix []byte) (*pebble.Iterator, error) {
+	return db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyAfter(prefix)})
 }
 
-// each calls f for every key that starts with prefix, in order. Key and value are valid during the call only.
-func (j *Journal) each(prefix []byte, f func(key, value []byte) error) error {
-	it, err := j.iter(prefix)
+// forEach calls f for every key that starts with prefix, in order. Key and value are valid during the call only.
+func forEach(db *pebble.DB, prefix []byte, f func(key, value []byte) error) error {
+	it, err := iterate(db, prefix)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -16,23 +18,29 @@ func (j *Journal) Scopes() ([]string, error) {
 		return nil, err
 	}
 	defer done()
+	names, err := scopeNames(j.db)
+	if err != nil {
+		return nil, j.checked("scopes", err)
+	}
+	return names, nil
+}
+
+// scopeNames returns the names of all scopes that have a position or known objects, in order.
+func scopeNames(db *pebble.DB) ([]string, error) {
 	names := map[string]bool{}
-	err = j.each([]byte{prefixPosition}, func(key, _ []byte) error {
+	err := forEach(db, []byte{prefixPosition}, func(key, _ []byte) error {
 		names[string(key[1:])] = true
 		return nil
 	})
 	if err == nil {
-		err = j.knownScopes(names)
+		err = addKnownScopes(db, names)
 	}
-	if err != nil {
-		return nil, j.checked("scopes", err)
-	}
-	return slices.Sorted(maps.Keys(names)), nil
+	return slices.Sorted(maps.Keys(names)), err
 }
 
-// knownScopes adds the scopes that have known objects, with one seek a scope.
-func (j *Journal) knownScopes(names map[string]bool) error {
-	it, err := j.iter([]byte{prefixKnown})
+// addKnownScopes adds the scopes that have known objects, with one seek a scope.
+func addKnownScopes(db *pebble.DB, names map[string]bool) error {
+	it, err := iterate(db, []byte{prefixKnown})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,8 @@ var ErrLocked = errors.New("journal is in use by another process")
 var ErrNewer = errors.New("journal was written by a newer version of the exporter")
 
 // ErrBroken says that stored bytes are not what was written. The store is marked, so that the next Open moves it aside and
-// starts afresh; the caller ends.
+// starts afresh; the caller ends. What works on the journal of an exporter that does not run, [Offline] and
+// [DiscardDeadLetters], marks nothing.
 var ErrBroken = errors.New("journal is broken")
 
 // Recovery says what Open did about a store it could not use.
@@ -155,7 +156,7 @@ func (e *storeFailure) Error() string { return e.msg }
 func (e *storeFailure) Unwrap() error { return e.cause }
 
 // openPebble opens the store, or says why not. A failure from which Pebble would end the process is an error like others.
-func openPebble(fsys vfs.FS, dir string, logger *storeLogger, failed <-chan struct{}) (db *pebble.DB, err error) {
+func openPebble(dir string, opts *pebble.Options, failed <-chan struct{}) (db *pebble.DB, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -164,7 +165,7 @@ func openPebble(fsys vfs.FS, dir string, logger *storeLogger, failed <-chan stru
 				db, err = nil, fmt.Errorf("%w: %v", ErrBroken, r)
 			}
 		}()
-		db, err = pebble.Open(dir, storeOptions(fsys, logger))
+		db, err = pebble.Open(dir, opts)
 	}()
 	select {
 	case <-done:

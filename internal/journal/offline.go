@@ -1,0 +1,245 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// ErrAbsent says that a directory holds no journal. The caller names another one.
+var ErrAbsent = errors.New("no journal here")
+
+// Offline is the journal of an exporter that does not run, open for reading. Nothing in its directory is made, changed or
+// removed, so it works on a read-only volume and on a copy; what the store's log holds beyond its tables is replayed in
+// memory. A broken store is reported as [ErrBroken] and left as it is: moving it aside is for [Open].
+//
+// Not safe for concurrent use. Close releases it.
+type Offline struct {
+	dir      string
+	lock     io.Closer
+	db       *pebble.DB
+	unpacker *unpacker
+	ext      extent
+	sinks    map[string]sinkState
+}
+
+// OpenOffline opens the journal in dir. It returns ErrAbsent, ErrLocked while an exporter works there, ErrNewer, ErrBroken,
+// or an error of the environment. It holds a shared lock: others may read too, and an exporter that starts meanwhile is told
+// ErrLocked. It must not be called in a process that has the same journal open, whose lock it would release.
+func OpenOffline(dir string) (*Offline, error) {
+	if err := present(dir); err != nil {
+		return nil, err
+	}
+	lock, err := lockShared(dir)
+	if err != nil {
+		return nil, err
+	}
+	o, err := openUnlocked(dir)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	o.lock = lock
+	return o, nil
+}
+
+// Close releases the store and the directory.
+func (o *Offline) Close() error {
+	o.unpacker.zstd.Close()
+	return errors.Join(o.db.Close(), o.lock.Close())
+}
+
+// Oldest returns the offset of the oldest change; it is Newest()+1 when there is none.
+func (o *Offline) Oldest() uint64 { return o.ext.oldest }
+
+// Newest returns the offset of the newest change; 0 before the first.
+func (o *Offline) Newest() uint64 { return o.ext.newest }
+
+// Sinks returns the names of all sinks that have a cursor or dead letters, in order.
+func (o *Offline) Sinks() []string { return slices.Sorted(maps.Keys(o.sinks)) }
+
+// Changes calls each for every retained change from one offset up to and with another, in order, until each returns an
+// error, which it returns. Trimmed and future offsets are passed over. A record and what it refers to are valid during the
+// call only; memory is bounded by one frame, about 1 MiB or one larger change.
+func (o *Offline) Changes(from, to uint64, each func(event.Record) error) error {
+	from, to = max(from, o.ext.oldest), min(to, o.ext.newest)
+	if from > to {
+		return nil
+	}
+	it, err := iterate(o.db, []byte{prefixFrame})
+	if err != nil {
+		return o.checked("read", err)
+	}
+	defer it.Close()
+	it.SeekLT(keyFrame(from + 1))
+	for next := from; next <= to; it.Next() {
+		records, err := o.recordsAt(it, next)
+		if err != nil {
+			return o.checked(fmt.Sprintf("read change %d", next), err)
+		}
+		for _, r := range records {
+			if r.Offset > to {
+				return nil
+			}
+			if err := each(r); err != nil {
+				return err
+			}
+		}
+		next += uint64(len(records))
+	}
+	return nil
+}
+
+// recordsAt returns the changes of a frame from offset next on, which must be in it.
+func (o *Offline) recordsAt(it *pebble.Iterator, next uint64) ([]event.Record, error) {
+	first, h, err := frameAt(it)
+	if err != nil {
+		return nil, err
+	}
+	if next < first || next-first >= h.count {
+		return nil, fmt.Errorf("%w: change %d is missing, a frame holds %d to %d", errMalformed, next, first, first+h.count-1) // I5
+	}
+	value, err := it.ValueAndErr()
+	if err != nil {
+		return nil, err
+	}
+	records, err := o.unpacker.records(first, value)
+	if err != nil {
+		return nil, err
+	}
+	return records[next-first:], nil
+}
+
+// DeadLetters calls each for every dead letter of a sink, in order of offsets, until each returns an error, which it
+// returns. A sink that is not known has none.
+func (o *Offline) DeadLetters(sink string, each func(DeadLetter) error) error {
+	var stopped error
+	err := forEachDead(o.db, o.unpacker, sink, func(d DeadLetter) error {
+		stopped = each(d)
+		return stopped
+	})
+	if stopped != nil {
+		return stopped
+	}
+	return o.checked(fmt.Sprintf("dead letters of sink %q", sink), err)
+}
+
+// DeadLetter returns the dead letter of a sink at an offset; false when there is none.
+func (o *Offline) DeadLetter(sink string, offset uint64) (DeadLetter, bool, error) {
+	doing := fmt.Sprintf("dead letter %d of sink %q", offset, sink)
+	value, err := readValue(o.db, keyDead(sink, offset))
+	if err != nil || value == nil {
+		return DeadLetter{}, false, o.checked(doing, err)
+	}
+	d, err := decodeDead(o.unpacker, offset, value)
+	return d, err == nil, o.checked(doing, err)
+}
+
+// present refuses a directory that holds no journal, before anything could be made in it.
+func present(dir string) error {
+	_, err := os.Stat(filepath.Join(dir, storeName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %s has no directory %q", ErrAbsent, dir, storeName)
+	}
+	if err != nil {
+		return fmt.Errorf("journal: cannot open %s: %w", dir, err)
+	}
+	return nil
+}
+
+// openUnlocked opens the store of a journal whose directory the caller has locked.
+func openUnlocked(dir string) (*Offline, error) {
+	store := filepath.Join(dir, storeName)
+	if reason, marked := brokenReason(vfs.Default, store); marked {
+		return nil, fmt.Errorf("%w: %s (%s); the next start of the exporter moves it aside", ErrBroken, dir, reason)
+	}
+	unpacker, err := newUnpacker()
+	if err != nil {
+		return nil, err
+	}
+	o := &Offline{dir: dir, unpacker: unpacker, sinks: map[string]sinkState{}}
+	if err := o.open(store); err != nil {
+		unpacker.zstd.Close()
+		return nil, explain(dir, err)
+	}
+	return o, nil
+}
+
+func (o *Offline) open(store string) (err error) {
+	failed := newFailure()
+	opts := storeOptions(readOnlyFS{vfs.Default}, offlineLogger(failed))
+	opts.ReadOnly = true
+	if o.db, err = openPebble(store, opts, failed.ch); err != nil {
+		return errors.Join(err, failed.get())
+	}
+	if err := o.load(); err != nil {
+		return errors.Join(err, o.db.Close())
+	}
+	return nil
+}
+
+// load reads what Open would, and changes nothing of it.
+func (o *Offline) load() error {
+	version, err := readValue(o.db, keyVersion)
+	if err != nil {
+		return err
+	}
+	if version == nil {
+		return fmt.Errorf("%w: %s was never begun", ErrAbsent, o.dir)
+	}
+	if err := checkVersion(o.dir, version); err != nil {
+		return err
+	}
+	if o.ext, err = readExtent(o.db); err != nil {
+		return err
+	}
+	err = forEach(o.db, []byte{prefixCursor}, func(key, value []byte) error {
+		name := string(key[1:])
+		c, err := readCursor(name, value, o.ext.newest)
+		o.sinks[name] = sinkState{settled: true, cursor: c}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return countDead(o.db, o.sinks)
+}
+
+// explain tells what an error at opening means. It never marks a broken store.
+func explain(dir string, err error) error {
+	if errors.Is(err, ErrAbsent) || errors.Is(err, pebble.ErrDBDoesNotExist) {
+		return fmt.Errorf("%w: %s", ErrAbsent, dir)
+	}
+	err, broken := classify(dir, err)
+	if broken {
+		return fmt.Errorf("%w: %s (%s); the next start of the exporter moves it aside", ErrBroken, dir, oneLine(err))
+	}
+	return err
+}
+
+// checked says of an error while reading where it happened, and whether the stored bytes are wrong.
+func (o *Offline) checked(doing string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errMalformed), pebble.IsCorruptionError(err):
+		return fmt.Errorf("%w: %s: %s: %w", ErrBroken, o.dir, doing, err)
+	}
+	return fmt.Errorf("journal: %s: %s: %w", o.dir, doing, err)
+}
+
+// offlineLogger keeps silent: what matters of what the store says comes back as an error too, or sets failed.
+func offlineLogger(failed *failure) *storeLogger {
+	fail := func(err error) { failed.set(err) }
+	return &storeLogger{logger: slog.New(slog.DiscardHandler), fail: fail, broken: func(error) {}}
+}

@@ -1,0 +1,95 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// ErrNoDeadLetter says that a sink has no dead letter at an offset that was named.
+var ErrNoDeadLetter = errors.New("no such dead letter")
+
+// DiscardDeadLetters drops dead letters of a sink from the journal of an exporter that does not run: those at offsets, or
+// with nil all of them. Either all that are named exist and are dropped in one durable write, or none is and the error is
+// ErrNoDeadLetter. It returns how many were dropped. Its other errors are those of [OpenOffline]; here the lock is exclusive.
+// The sink need not be configured any more.
+func DiscardDeadLetters(dir, sink string, offsets []uint64) (int, error) {
+	if err := present(dir); err != nil {
+		return 0, err
+	}
+	lock, err := lockDirectory(vfs.Default, dir)
+	if err != nil {
+		return 0, err
+	}
+	keys, err := deadKeys(dir, sink, offsets)
+	if err == nil && len(keys) > 0 {
+		err = deleteKeys(dir, keys)
+	}
+	if err != nil {
+		return 0, errors.Join(err, lock.Close())
+	}
+	return len(keys), lock.Close()
+}
+
+// deadKeys finds the dead letters to drop. It reads first and apart, so that a store that cannot be read is not written to.
+func deadKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
+	o, err := openUnlocked(dir)
+	if err != nil {
+		return nil, err
+	}
+	o.lock = noLock{} // the caller's
+	defer func() { err = errors.Join(err, o.Close()) }()
+	if offsets == nil {
+		err := forEach(o.db, appendDeadPrefix(nil, sink), func(key, _ []byte) error {
+			keys = append(keys, slices.Clone(key))
+			return nil
+		})
+		return keys, o.checked(fmt.Sprintf("dead letters of sink %q", sink), err)
+	}
+	for _, offset := range slices.Compact(slices.Sorted(slices.Values(offsets))) {
+		key := keyDead(sink, offset)
+		value, err := readValue(o.db, key)
+		if err != nil {
+			return nil, o.checked("dead letter", err)
+		}
+		if value == nil {
+			return nil, fmt.Errorf("%w: sink %q, offset %d; nothing was dropped", ErrNoDeadLetter, sink, offset)
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// deleteKeys deletes keys in one durable write. After a failure the store's goroutines are not waited for: it may have
+// stopped them for good, see storeLogger. The process ends anyway.
+func deleteKeys(dir string, keys [][]byte) error {
+	failed := newFailure()
+	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(vfs.Default, offlineLogger(failed)), failed.ch)
+	if err != nil {
+		return explain(dir, errors.Join(err, failed.get()))
+	}
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(applyDeletes(db, keys), db.Close()) }()
+	select {
+	case err = <-done:
+	case <-failed.ch:
+		err = failed.get()
+	}
+	if err != nil {
+		return fmt.Errorf("journal: cannot write to %s, some or none were dropped: %w", dir, err)
+	}
+	return nil
+}
+
+func applyDeletes(db *pebble.DB, keys [][]byte) error {
+	b := db.NewBatch()
+	defer b.Close()
+	for _, key := range keys {
+		_ = b.Delete(key, nil) // a batch in memory does not fail
+	}
+	return db.Apply(b, pebble.Sync)
+}

@@ -1,0 +1,406 @@
+package journal
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// written makes a stopped journal with changes in tables and in the log, two scopes, a sink that is behind with dead
+// letters, and one that has not settled anything. It returns its changes.
+func written(t *testing.T, dir string) []*event.Change {
+	t.Helper()
+	j := start(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})
+	var all []*event.Change
+	for n := range 300 {
+		c := podChange(n, 4096)
+		all = append(all, c)
+		j.append(Observation{
+			Scope: "pods", Changes: []*event.Change{c}, Position: fmt.Sprint(n),
+			Known: []event.Known{{Key: fmt.Sprint("team/", n%40), UID: c.UID, ResourceVersion: c.ResourceVersion, Gone: n%40 == 7}},
+		})
+		if n == 150 {
+			j.waitFor(151)
+			if err := j.db.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	j.append(Observation{Scope: "deployments.apps", Position: "77"})
+	j.waitFor(300)
+	j.settle("bus", Cursor{Low: 120, Lanes: map[string]uint64{"3": 125}, Layout: "v1"},
+		DeadLetter{Offset: 5, Time: time.Unix(1_800_000_000, 0).UTC(), Reason: "too large", Change: all[4]},
+		DeadLetter{Offset: 9, Time: time.Unix(1_800_000_001, 0).UTC(), Reason: "refused", Change: all[8]})
+	j.end()
+	return all
+}
+
+func openOffline(t *testing.T, dir string) *Offline {
+	t.Helper()
+	o, err := OpenOffline(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// footprint describes every file and directory below dir: mode, time of the last change, and content.
+func footprint(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	prints := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		prints[path] = fmt.Sprint(info.Mode(), info.ModTime().UnixNano())
+		if d.IsDir() {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		prints[path] += fmt.Sprintf(" %x", sha256.Sum256(b))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prints
+}
+
+// unchanged fails the test when f leaves a trace below dir.
+func unchanged(t *testing.T, dir string, f func()) {
+	t.Helper()
+	before := footprint(t, dir)
+	f()
+	after := footprint(t, dir)
+	for _, path := range slices.Sorted(maps.Keys(before)) {
+		if after[path] != before[path] {
+			t.Errorf("%s was %s and is %s", path, before[path], after[path])
+		}
+	}
+	for path := range after {
+		if _, ok := before[path]; !ok {
+			t.Errorf("%s was made", path)
+		}
+	}
+}
+
+// readAll reads everything an offline journal can tell and returns its changes.
+func readAll(t *testing.T, dir string) (records []event.Record, s OfflineStat) {
+	t.Helper()
+	o := openOffline(t, dir)
+	defer func() {
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s, err := o.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = o.Changes(0, ^uint64(0), func(r event.Record) error {
+		records = append(records, r)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records, s
+}
+
+func TestAStoppedJournalIsReadAndLeftAsItIs(t *testing.T) {
+	dir := t.TempDir()
+	all := written(t, dir)
+	unchanged(t, dir, func() {
+		records, s := readAll(t, dir)
+		if len(records) != len(all) {
+			t.Fatalf("%d changes, want %d", len(records), len(all))
+		}
+		for i, r := range records {
+			if r.Offset != uint64(i+1) || !reflect.DeepEqual(r.Change, all[i]) {
+				t.Fatalf("offset %d: %+v, want %+v", r.Offset, r.Change, all[i])
+			}
+		}
+		if s.RetainedBytes <= 0 || s.DiskBytes <= 0 || s.Changes() != 300 {
+			t.Errorf("%d changes, %d bytes retained, %d on disk", s.Changes(), s.RetainedBytes, s.DiskBytes)
+		}
+		wantScopes := []ScopeStat{{Name: "deployments.apps", Position: "77"}, {Name: "pods", Position: "299", Known: 39, Gone: 1}}
+		if !reflect.DeepEqual(s.Scopes, wantScopes) {
+			t.Errorf("scopes %+v, want %+v", s.Scopes, wantScopes)
+		}
+		if len(s.Sinks) != 1 { // main has left nothing
+			t.Fatalf("sinks %+v", s.Sinks)
+		}
+		bus := s.Sinks[0]
+		if bus.Name != "bus" || !bus.Settled || bus.Cursor.Low != 120 || bus.Cursor.Lanes["3"] != 125 || bus.Backlog != 180 || bus.DeadLetters != 2 || bus.DeadBytes <= 0 {
+			t.Errorf("sink %+v", bus)
+		}
+	})
+}
+
+func TestOfflineAndRunningAgreeOnTheNumbers(t *testing.T) {
+	dir := t.TempDir()
+	written(t, dir)
+	_, offline := readAll(t, dir)
+	j := open(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})
+	running := j.Stat()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if offline.Oldest != running.Oldest || offline.Newest != running.Newest || offline.RetainedBytes != running.RetainedBytes {
+		t.Errorf("offline %d to %d, %d bytes; running %d to %d, %d bytes", offline.Oldest, offline.Newest, offline.RetainedBytes,
+			running.Oldest, running.Newest, running.RetainedBytes)
+	}
+}
+
+func TestARangeOfChangesIsReadFromWithinFrames(t *testing.T) {
+	dir := t.TempDir()
+	written(t, dir)
+	o := openOffline(t, dir)
+	defer o.Close()
+	for _, c := range []struct{ from, to, first, last, n uint64 }{
+		{1, 1, 1, 1, 1}, {0, 3, 1, 3, 3}, {149, 160, 149, 160, 12}, {300, 999, 300, 300, 1}, {301, 999, 0, 0, 0}, {9, 8, 0, 0, 0},
+	} {
+		var got []uint64
+		err := o.Changes(c.from, c.to, func(r event.Record) error {
+			got = append(got, r.Offset)
+			return nil
+		})
+		if err != nil || uint64(len(got)) != c.n || c.n > 0 && (got[0] != c.first || got[c.n-1] != c.last) {
+			t.Errorf("%d to %d: %v %v", c.from, c.to, got, err)
+		}
+	}
+	enough := errors.New("enough")
+	if err := o.Changes(1, 300, func(event.Record) error { return enough }); !errors.Is(err, enough) || errors.Is(err, ErrBroken) {
+		t.Errorf("%v, want what the reader said", err)
+	}
+}
+
+func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
+	dir, copied := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	j := start(t, Options{Dir: dir})
+	for n := range 50 {
+		j.append(observe("s", n+1))
+	}
+	j.waitFor(50)
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil { // as a SIGKILL now would leave it
+		t.Fatal(err)
+	}
+	logs, _ := filepath.Glob(filepath.Join(copied, storeName, "*.log"))
+	f, err := os.OpenFile(logs[len(logs)-1], os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(make([]byte, 5000)) // and a power loss would tear it
+	if err := errors.Join(err, f.Close(), os.Remove(filepath.Join(copied, "LOCK"))); err != nil {
+		t.Fatal(err)
+	}
+	unchanged(t, copied, func() {
+		if records, s := readAll(t, copied); len(records) != 50 || s.Scopes[0].Position != "50" {
+			t.Errorf("%d changes, scopes %+v", len(records), s.Scopes)
+		}
+	})
+}
+
+func TestABrokenStoreIsReportedAndLeftAsItIs(t *testing.T) {
+	for name, breakIt := range map[string]func(t *testing.T, dir string){
+		"manifest":          func(t *testing.T, dir string) { spoil(t, dir, "") },
+		"tables are gone":   func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
+		"manifest is gone":  func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
+		"marked":            func(t *testing.T, dir string) { mark(t, dir) },
+		"version is odd":    func(t *testing.T, dir string) { put(t, dir, keyVersion, []byte("kubecdc journal zero")) },
+		"frame is odd":      func(t *testing.T, dir string) { put(t, dir, keyFrame(999), []byte{frameFormat}) },
+		"cursor is too far": func(t *testing.T, dir string) { put(t, dir, keyCursor("main"), encodeCursor(Cursor{Low: 1 << 40})) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			fill(t, Options{Dir: dir, Sinks: []string{"main"}})
+			breakIt(t, dir)
+			unchanged(t, dir, func() {
+				if _, err := OpenOffline(dir); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), dir) {
+					t.Errorf("open: %v, want ErrBroken and the directory named", err)
+				}
+			})
+			before := footprint(t, filepath.Join(dir, storeName))
+			if _, err := DiscardDeadLetters(dir, "main", nil); !errors.Is(err, ErrBroken) {
+				t.Errorf("discard: %v, want ErrBroken", err)
+			}
+			if !maps.Equal(before, footprint(t, filepath.Join(dir, storeName))) {
+				t.Error("discard wrote to a broken store")
+			}
+		})
+	}
+}
+
+func TestABadBlockFoundWhileReadingIsReported(t *testing.T) {
+	dir := t.TempDir()
+	fill(t, Options{Dir: dir})
+	put(t, dir, keyFrame(1), append([]byte{frameFormat, 100, 0}, "no zstd"...))
+	unchanged(t, dir, func() {
+		o := openOffline(t, dir)
+		defer o.Close()
+		err := o.Changes(1, 100, func(event.Record) error { return nil })
+		if !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "change 1") {
+			t.Errorf("%v, want ErrBroken and the place", err)
+		}
+	})
+}
+
+func TestANewerFormatIsNotRead(t *testing.T) {
+	dir := t.TempDir()
+	fill(t, Options{Dir: dir})
+	put(t, dir, keyVersion, []byte("kubecdc journal 2"))
+	if _, err := OpenOffline(dir); !errors.Is(err, ErrNewer) {
+		t.Errorf("%v, want ErrNewer", err)
+	}
+}
+
+func TestAnAbsentJournalIsNotMade(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "none")
+	if _, err := OpenOffline(dir); !errors.Is(err, ErrAbsent) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("open: %v, want ErrAbsent and the directory named", err)
+	}
+	if _, err := DiscardDeadLetters(dir, "main", nil); !errors.Is(err, ErrAbsent) {
+		t.Errorf("discard: %v, want ErrAbsent", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory was made: %v", err)
+	}
+}
+
+func TestDeadLettersAreDiscardedOneByOneOrAll(t *testing.T) {
+	dir := t.TempDir()
+	all := written(t, dir)
+	if n, err := DiscardDeadLetters(dir, "bus", []uint64{5, 6}); !errors.Is(err, ErrNoDeadLetter) || n != 0 || !strings.Contains(err.Error(), "offset 6") {
+		t.Errorf("one that is not there: %d, %v", n, err)
+	}
+	if n, err := DiscardDeadLetters(dir, "bus", []uint64{9, 9}); err != nil || n != 1 {
+		t.Errorf("one: %d, %v", n, err)
+	}
+	o := openOffline(t, dir)
+	if _, ok, err := o.DeadLetter("bus", 9); ok || err != nil {
+		t.Errorf("the discarded one: %v %v", ok, err)
+	}
+	if d, ok, err := o.DeadLetter("bus", 5); !ok || err != nil || d.Reason != "too large" || !reflect.DeepEqual(d.Change, all[4]) {
+		t.Errorf("the other one: %+v %v %v", d, ok, err)
+	}
+	if err := o.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := DiscardDeadLetters(dir, "bus", nil); err != nil || n != 1 {
+		t.Errorf("the rest: %d, %v", n, err)
+	}
+	if n, err := DiscardDeadLetters(dir, "bus", nil); err != nil || n != 0 {
+		t.Errorf("none: %d, %v", n, err)
+	}
+	j := start(t, Options{Dir: dir, Sinks: []string{"bus"}}) // nothing else has changed
+	if s := j.Stat(); s.Sinks[0].DeadLetters != 0 || s.Sinks[0].Low != 120 || s.Newest != 300 {
+		t.Errorf("after a discard: %+v", s)
+	}
+}
+
+// helper is the environment variable that makes a child process of TestAReaderAndAnExporterKeepEachOtherOut hold a journal.
+const helper = "JOURNAL_TEST_HOLD"
+
+func TestAReaderAndAnExporterKeepEachOtherOut(t *testing.T) {
+	if dir := os.Getenv(helper); dir != "" {
+		hold(dir)
+	}
+	dir := t.TempDir()
+	written(t, dir)
+
+	release := holder(t, dir, "open")
+	unchanged(t, dir, func() {
+		if _, err := OpenOffline(dir); !errors.Is(err, ErrLocked) {
+			t.Errorf("open: %v, want ErrLocked", err)
+		}
+	})
+	if _, err := DiscardDeadLetters(dir, "bus", nil); !errors.Is(err, ErrLocked) {
+		t.Errorf("discard: %v, want ErrLocked", err)
+	}
+	release()
+
+	o := openOffline(t, dir)
+	holder(t, dir, ErrLocked.Error())()
+	if err := o.Close(); err != nil {
+		t.Fatal(err)
+	}
+	holder(t, dir, "open")()
+}
+
+// hold is the child process: it opens the journal, says how that went, and ends with its standard input.
+func hold(dir string) {
+	j, err := Open(Options{Dir: dir, Logger: quiet})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(0)
+	}
+	fmt.Println("open")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_ = j.Close()
+	os.Exit(0)
+}
+
+// holder starts a child that opens the journal, and checks what comes of it. The result ends the child.
+func holder(t *testing.T, dir, want string) (release func()) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAReaderAndAnExporterKeepEachOtherOut$")
+	cmd.Env = append(os.Environ(), helper+"="+dir)
+	in, inErr := cmd.StdinPipe()
+	out, outErr := cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, want) {
+		t.Errorf("the child says %q (%v), want %q", line, err, want)
+	}
+	return func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestNothingIsWrittenThroughAReadingStore(t *testing.T) {
+	fsys, dir := readOnlyFS{vfs.Default}, t.TempDir()
+	name, other := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	if err := os.WriteFile(name, []byte("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n := reflect.TypeFor[vfs.FS]().NumMethod(); n != 18 {
+		t.Errorf("a file system has %d methods now: see whether the new ones write", n)
+	}
+	unchanged(t, dir, func() {
+		_, create := fsys.Create(other, "")
+		_, open := fsys.OpenReadWrite(name, "")
+		_, reuse := fsys.ReuseForWrite(name, other, "")
+		for what, err := range map[string]error{
+			"create": create, "open": open, "reuse": reuse, "link": fsys.Link(name, other), "remove": fsys.Remove(name),
+			"remove all": fsys.RemoveAll(dir), "rename": fsys.Rename(name, other), "mkdir": fsys.MkdirAll(other, 0o700),
+		} {
+			if err == nil {
+				t.Errorf("%s is allowed", what)
+			}
+		}
+	})
+}
