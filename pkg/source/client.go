@@ -64,6 +64,14 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	return string(m.GetUID()), nil
 }
 
+// ofMetadata returns a client that reads of each object its metadata alone (PartialObjectMetadata). It shares the
+// connections of c.
+func (c *Client) ofMetadata() *Client {
+	config := rest.CopyConfig(c.config)
+	config.AcceptContentTypes = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	return &Client{config: config, http: c.http}
+}
+
 func (c *Client) discovery() (*discovery.DiscoveryClient, error) {
 	config := rest.CopyConfig(c.config)
 	config.Timeout = requestTimeout

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -247,4 +248,85 @@ func TestOnARealAPIServer(t *testing.T) {
 			t.Errorf("requests %v, before %v", after, before)
 		}
 	})
+
+	t.Run("a type that comes later is announced and not found by chance", func(t *testing.T) {
+		st := newStore()
+		_, log, stop := running(t, f, st, p.on("widgets.example.com"), func(c *Config) { c.Interval = time.Hour })
+		defer stop()
+		for _, r := range []string{"customresourcedefinitions", "apiservices"} {
+			st.await(t, "the watch of "+r, func() bool { return p.verbs(t, r)["watch"] == 1 })
+		}
+		for range 3 { // the first polls are close to the start, later ones to nothing but the definition
+			began := time.Now()
+			p.define(t, "widgets")
+			w := p.createWidget(t, "w")
+			served := time.Now()
+			st.await(t, "the object", func() bool {
+				return slices.ContainsFunc(st.told(), func(l string) bool { return strings.HasSuffix(l, " w@"+w) })
+			})
+			t.Logf("objects were accepted %s after the definition and told %s later", served.Sub(began).Round(time.Millisecond), time.Since(served).Round(time.Millisecond))
+			p.undefine(t, "widgets")
+			st.await(t, "the delete", func() bool {
+				told := st.told()
+				return strings.HasPrefix(told[len(told)-1], "deleted w@")
+			})
+		}
+		for _, r := range []string{"customresourcedefinitions", "apiservices"} {
+			if got := p.verbs(t, r); got["watch"] != 1 || len(got) != 1 {
+				t.Errorf("requests for %s: %v\nlog\n%s", r, got, log)
+			}
+		}
+	})
+}
+
+const (
+	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	widgetsPath     = "/apis/example.com/v1/namespaces/default/widgets"
+)
+
+// define installs a type of the group example.com.
+func (p *plane) define(t *testing.T, plural string) {
+	t.Helper()
+	p.call(t, "POST", definitionsPath, fmt.Sprintf(`{"metadata":{"name":"%[1]s.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
+		"names":{"plural":%[1]q,"kind":"Widget"},
+		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, plural))
+}
+
+// undefine removes a type and waits until its definition is gone, and with it its objects.
+func (p *plane) undefine(t *testing.T, plural string) {
+	t.Helper()
+	path := definitionsPath + "/" + plural + ".example.com"
+	p.call(t, "DELETE", path, "")
+	await(t, plural+" to go", func() bool { return p.status(t, "GET", path, "") == http.StatusNotFound })
+}
+
+// createWidget creates an object of a type that may just be about to be served.
+func (p *plane) createWidget(t *testing.T, name string) string {
+	t.Helper()
+	body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`, name)
+	await(t, "widgets to be served", func() bool { return p.status(t, "POST", widgetsPath, body) == http.StatusCreated })
+	return p.call(t, "GET", widgetsPath+"/"+name, "")
+}
+
+// status sends a request and returns the code of the answer.
+func (p *plane) status(t *testing.T, method, path, body string) int {
+	t.Helper()
+	req, err := http.NewRequest(method, p.URL()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := p.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}
+
+// await waits for something that only the API server knows.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	newStore().await(t, what, ok)
 }

@@ -182,6 +182,11 @@ func (c catalog) has(r event.Resource) bool {
 	return slices.ContainsFunc(c[r.Group], func(s served) bool { return isSame(s.resource, r) })
 }
 
+// equal says whether the same is served in the same versions.
+func (c catalog) equal(other catalog) bool {
+	return maps.EqualFunc(c, other, slices.Equal)
+}
+
 // whyUnserved helps with the usual slip, a group left out.
 func (c catalog) whyUnserved(p pattern) string {
 	if p.group == "" {

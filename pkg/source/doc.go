@@ -1,7 +1,7 @@
 // Package source finds the resources a configuration selects, watches them as raw bytes and goes on from a stored
 // position after a restart. It feeds pkg/deltas and decides nothing about what changed.
 //
-//	rules ── discovery (polled) ──▶ scopes: one resource, one selector, perhaps one namespace
+//	rules ── discovery (polled, and soon after a trigger) ──▶ scopes: one resource, one selector, perhaps one namespace
 //	                                  │ one runner each
 //	                                  ▼
 //	API server ── list/watch ──▶ resuming ListerWatcher ──▶ client-go Reflector ──▶ deltas.Queue ──▶ Append
@@ -22,7 +22,8 @@
 //
 // # Limits
 //
-// This package writes nothing to the API server. It reads what it selects and, beside that, discovery documents and the
-// namespace kube-system, whose UID is the cluster's name where none is configured. A type that may not be read degrades
-// alone and recovers by itself.
+// This package writes nothing to the API server. It reads what it selects and, beside that, discovery documents, the
+// namespace kube-system, whose UID is the cluster's name where none is configured, and, if it may and where rules select
+// what may come and go, the metadata of definitions and APIServices: they say when to read discovery again, and nothing
+// depends on them. A type that may not be read degrades alone and recovers by itself.
 package source

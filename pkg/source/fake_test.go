@@ -51,6 +51,11 @@ type fakeAPI struct {
 	absent   bool // 404
 	nameless bool // kube-system is not shown
 	down     bool // 503, discovery too
+
+	polls        int         // of discovery
+	types        []fakeEvent // what Triggers bring
+	typesRefused int         // code to answer them with
+	typeRequests []string
 }
 
 type fakeEvent struct {
@@ -154,6 +159,9 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/api", r.URL.Path == "/apis":
 		f.discover(w, r.URL.Path == "/api")
 		return
+	case strings.HasSuffix(r.URL.Path, "/customresourcedefinitions"), strings.HasSuffix(r.URL.Path, "/apiservices"):
+		f.watchTypes(w, r)
+		return
 	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
 		if nameless {
 			writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "kube-system", nil))
@@ -201,6 +209,9 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *fakeAPI) discover(w http.ResponseWriter, core bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if core {
+		f.polls++
+	}
 	var l apidiscovery.APIGroupDiscoveryList
 	for _, g := range f.groups {
 		if (g.Name == "") == core {
@@ -386,6 +397,13 @@ func (s *store) drop(_ context.Context, scope string) error {
 	s.dropped = append(s.dropped, scope)
 	s.wake()
 	return nil
+}
+
+// first is the first change told.
+func (s *store) first() *event.Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changes[0]
 }
 
 // told is the stream so far: "type name@resourceVersion", a "~" behind coalesced ones, and gaps with their positions.

@@ -24,7 +24,8 @@ type Config struct {
 	Cluster string
 	// Rules must be valid.
 	Rules []Rule
-	// Interval is how often the API server is asked what it serves; 0 means every five seconds.
+	// Interval is how often the API server is asked what it serves; 0 means every five seconds. Where Triggers tell of
+	// changes it is asked when they do, and otherwise at least every 30 seconds.
 	Interval time.Duration
 
 	// Load returns what is stored of a scope: the position ("" for none) and the known objects. It is called once for
@@ -60,6 +61,8 @@ type Source struct {
 
 	// Owned by Run.
 	catalog catalog
+	failing []string       // groups that could not be asked in the last poll
+	counted time.Time      // the last poll that counted what is missing, see pollsUntilGone
 	orphans map[string]int // stored scopes that nothing serves, and for how many polls in a row
 	running sync.WaitGroup
 	failed  context.CancelCauseFunc
@@ -68,7 +71,9 @@ type Source struct {
 const (
 	// concurrentLists bounds how many scopes read all their objects at the same time, and so the memory that takes.
 	concurrentLists = 8
-	// polls in a row in which a resource must be missing before its objects are announced as deleted.
+	// polls in a row, each an interval after the one before, in which a resource must be missing before its objects are
+	// announced as deleted. Polls that triggers ask for come closer and do not count: an API server that starts may say
+	// for a moment that it serves less.
 	pollsUntilGone = 2
 
 	// triesToIdentify is how often an API server may refuse to show kube-system; it does so for a moment when it starts.
@@ -110,18 +115,66 @@ func (s *Source) Run(ctx context.Context) error {
 	if err := s.identify(ctx); err != nil {
 		return endOf(ctx, err)
 	}
-	var p patience
-	for {
-		wait := s.cfg.Interval
-		if err := s.poll(ctx, client); err == nil {
-			p.reset()
-		} else if ctx.Err() == nil {
-			wait = p.wait(err)
+	pace := newPace(s.cfg.Interval)
+	triggers, err := s.watchTypes(ctx, pace.ring)
+	if err != nil {
+		return err
+	}
+	return endOf(ctx, s.follow(ctx, client, pace, triggers))
+}
+
+// watchTypes starts the triggers.
+func (s *Source) watchTypes(ctx context.Context, ring func()) ([]*trigger, error) {
+	var all []*trigger
+	for _, r := range Triggers(s.cfg.Rules) {
+		t, err := s.cfg.Client.trigger(r, s.cfg.Log, ring)
+		if err != nil {
+			return nil, err
 		}
-		if err := sleep(ctx, wait); err != nil {
-			return endOf(ctx, err)
+		all = append(all, t)
+	}
+	for _, t := range all {
+		s.running.Go(func() { t.run(ctx) })
+	}
+	return all, nil
+}
+
+// follow polls at the given pace until ctx ends.
+func (s *Source) follow(ctx context.Context, client *discovery.DiscoveryClient, pace *pace, triggers []*trigger) error {
+	var p patience
+	asked := false
+	for {
+		before := s.catalog
+		err := s.poll(ctx, client)
+		if err != nil && ctx.Err() == nil {
+			if err := sleep(ctx, p.wait(err)); err != nil {
+				return err
+			}
+			continue
+		}
+		p.reset()
+		pace.note(asked, !s.catalog.equal(before))
+		if asked, err = pace.wait(ctx, s.settled(triggers)); err != nil {
+			return err
 		}
 	}
+}
+
+// settled says that only a trigger can tell of something new: all are watched, and no poll has left a question open.
+func (s *Source) settled(triggers []*trigger) bool {
+	for _, t := range triggers {
+		if !t.live.Load() {
+			return false
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.runners {
+		if r.missing > 0 {
+			return false
+		}
+	}
+	return len(triggers) > 0 && len(s.failing) == 0 && len(s.orphans) == 0
 }
 
 // endOf tells an ordered end from a failure.
@@ -192,7 +245,11 @@ func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) er
 		}
 		return err
 	}
-	s.catalog = c
+	s.catalog, s.failing = c, failed
+	counts := time.Since(s.counted) >= s.cfg.Interval
+	if counts {
+		s.counted = time.Now()
+	}
 	scopes, waiting := resolve(s.cfg.Rules, c)
 	s.await(waiting)
 	wanted := map[string]bool{}
@@ -200,9 +257,12 @@ func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) er
 		wanted[scope.ID] = true
 		s.want(ctx, scope)
 	}
-	s.retire(wanted)
+	s.retire(wanted, counts)
 	s.answered("") // only now is there something that may not be ready yet
-	return s.adopt(ctx, wanted, failed)
+	if !counts {
+		return nil
+	}
+	return s.adopt(ctx, wanted)
 }
 
 // await notes the names that nothing serves, with one line for each new one.
@@ -256,8 +316,8 @@ func (s *Source) start(ctx context.Context, r *runner) {
 	})
 }
 
-// retire ends the runners of resources that are served no more.
-func (s *Source) retire(wanted map[string]bool) {
+// retire ends the runners of resources that are served no more. counts says that this poll is one of pollsUntilGone.
+func (s *Source) retire(wanted map[string]bool, counts bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, r := range s.runners {
@@ -267,7 +327,7 @@ func (s *Source) retire(wanted map[string]bool) {
 			delete(s.runners, id)
 		case s.catalog.has(r.scope.Resource):
 			r.stopReading() // the objects exist; the rules now find them in another scope
-		default:
+		case counts:
 			if r.missing++; r.missing == pollsUntilGone {
 				r.vanish()
 			}
@@ -277,7 +337,7 @@ func (s *Source) retire(wanted map[string]bool) {
 
 // adopt finds stored scopes that a rule still selects and nothing serves, and announces their objects as deleted: the
 // resource vanished while nobody watched (I8). Scopes that no rule selects any more are left as they are.
-func (s *Source) adopt(ctx context.Context, wanted map[string]bool, failed []string) error {
+func (s *Source) adopt(ctx context.Context, wanted map[string]bool) error {
 	if s.cfg.Stored == nil {
 		return nil
 	}
@@ -288,7 +348,7 @@ func (s *Source) adopt(ctx context.Context, wanted map[string]bool, failed []str
 	}
 	for _, id := range stored {
 		r := resourceOf(id)
-		if wanted[id] || s.has(id) || slices.Contains(failed, r.Group) {
+		if wanted[id] || s.has(id) || slices.Contains(s.failing, r.Group) {
 			delete(s.orphans, id)
 			continue
 		}

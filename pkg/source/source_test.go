@@ -31,7 +31,7 @@ func TestTheFirstListIsASnapshotAndChangesFollow(t *testing.T) {
 	if ready, reasons := s.Ready(); !ready || len(reasons) != 0 {
 		t.Errorf("ready %v, %q", ready, reasons)
 	}
-	c := st.changes[0]
+	c := st.first()
 	if c.Cluster != "c" || c.Resource != (event.Resource{Version: "v1", Resource: "pods", Kind: "Kind"}) || c.Actor.Manager != "test" || strings.Contains(string(c.After), "managedFields") {
 		t.Errorf("change %+v\nafter %s", c, c.After)
 	}
@@ -43,7 +43,7 @@ func TestTheClusterIsNamedByTheUIDOfKubeSystem(t *testing.T) {
 	f.write("ADDED", "a")
 	s, _, _ := running(t, f, st, func(c *Config) { c.Cluster = "" })
 	st.awaitTold(t, "snapshot a@11")
-	if c := st.changes[0].Cluster; c != "cluster-uid" || s.Cluster() != c {
+	if c := st.first().Cluster; c != "cluster-uid" || s.Cluster() != c {
 		t.Errorf("cluster %q, %q", c, s.Cluster())
 	}
 }

@@ -1,0 +1,265 @@
+package source
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// watchTypes serves what Triggers watch, with the same changes for both.
+func (f *fakeAPI) watchTypes(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	f.mu.Lock()
+	f.typeRequests = append(f.typeRequests, fmt.Sprintf("watch=%s rv=%s", q.Get("watch"), q.Get("resourceVersion")))
+	cut, code := f.cut, f.typesRefused
+	f.mu.Unlock()
+	if got := r.Header.Get("Accept"); got != metadataOnly {
+		f.t.Errorf("asked for %q", got)
+	}
+	if code != 0 {
+		writeStatus(w, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: map[int]metav1.StatusReason{
+			http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusGone: metav1.StatusReasonExpired,
+		}[code]}})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.(http.Flusher).Flush()
+	from, _ := strconv.Atoi(q.Get("resourceVersion"))
+	for {
+		f.mu.Lock()
+		changed, events := f.changed, slices.Clone(f.types)
+		f.mu.Unlock()
+		for _, e := range events {
+			if e.rv > from {
+				fmt.Fprintf(w, `{"type":%q,"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":%q,"uid":"u","resourceVersion":"%d"}}}`+"\n", e.kind, e.name, e.rv)
+				w.(http.Flusher).Flush()
+				from = e.rv
+			}
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		case <-cut:
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// announce lets the triggers bring a change.
+func (f *fakeAPI) announce(kind, name string) {
+	f.change(func() {
+		f.rv++
+		f.types = append(f.types, fakeEvent{f.rv, kind, name})
+	})
+}
+
+func (f *fakeAPI) asked() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.polls
+}
+
+func (f *fakeAPI) typesAsked() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.typeRequests)
+}
+
+// widgets selects a type that may come and go, in a source that asks every five seconds.
+func widgets(c *Config) {
+	c.Rules = []Rule{{Select: []string{"widgets.example.com"}}}
+	c.Interval = 0
+}
+
+var widgetGroup = groupOf("example.com", "v1", "widgets")
+
+func (f *fakeAPI) serve(groups ...apidiscovery.APIGroupDiscovery) {
+	f.change(func() { f.groups = groups })
+}
+
+func TestANewTypeIsWatchedAtOnceAndACalmAPIServerIsSeldomAsked(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.announce("ADDED", "others.example.com")
+		_, _, stop := running(t, f, st, on, widgets)
+		defer stop()
+		time.Sleep(2 * time.Minute)
+		polls := f.asked()
+		time.Sleep(time.Hour)
+		if n := f.asked() - polls; n < 115 || n > 150 { // some more where a trigger's watch was just being opened again
+			t.Errorf("asked %d times in a calm hour, want every 30 s", n)
+		}
+
+		began := time.Now()
+		f.announce("ADDED", "widgets.example.com")
+		time.Sleep(100 * time.Millisecond)
+		f.serve(coreGroup("pods"), widgetGroup)
+		f.announce("MODIFIED", "widgets.example.com")
+		st.awaitTold(t, "snapshot a@11")
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("took %s", took)
+		}
+
+		// Discovery may lag behind what rang: for a while it is asked as often as without triggers.
+		polls = f.asked()
+		time.Sleep(calmAfter - 5*time.Second)
+		if n := f.asked() - polls; n < 10 {
+			t.Errorf("asked %d times in the minute after a change", n)
+		}
+		for _, r := range f.typesAsked() {
+			if !strings.HasPrefix(r, "watch=true rv=") {
+				t.Errorf("request %s: only the right to watch is needed", r)
+			}
+		}
+	})
+}
+
+func TestATypeThatComesOnlyOnceDiscoveryCaughtUpIsFound(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		_, _, stop := running(t, f, st, on, widgets)
+		defer stop()
+		time.Sleep(10 * time.Minute)
+		f.announce("ADDED", "widgets.example.com")
+		time.Sleep(20 * time.Second)
+		f.serve(coreGroup("pods"), widgetGroup)
+		began := time.Now()
+		st.awaitTold(t, "snapshot a@11")
+		if took := time.Since(began); took > defaultInterval {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestChangesThatChangeNothingServedCostNoMoreThanPolling(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		_, _, stop := running(t, f, st, on, widgets)
+		defer stop()
+		time.Sleep(10 * time.Minute)
+		polls := f.asked()
+		for range 6000 {
+			f.announce("MODIFIED", "widgets.example.com") // a CA bundle that is written again and again
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := f.asked() - polls; n > 10*60/5+5 {
+			t.Errorf("asked %d times in ten minutes", n)
+		}
+	})
+}
+
+func TestWithoutRightsOnDefinitionsTypesAreFoundByAsking(t *testing.T) {
+	for _, code := range []int{http.StatusForbidden, http.StatusNotFound} {
+		inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+			f.announce("ADDED", "others.example.com")
+			f.typesRefused = code
+			s, log, stop := running(t, f, st, on, widgets)
+			defer stop()
+			time.Sleep(10 * time.Minute)
+			polls, requests := f.asked(), len(f.typesAsked())
+			time.Sleep(time.Hour)
+			if n := f.asked() - polls; n < 715 || n > 725 {
+				t.Errorf("%d: asked %d times in an hour, want every 5 s", code, n)
+			}
+			if n := len(f.typesAsked()) - requests; n > 2*12 {
+				t.Errorf("%d: %d refused requests in an hour", code, n)
+			}
+			if n := log.count("not announced"); n != len(Triggers(s.cfg.Rules)) || log.count("level=WARN") != 1 { // the one of the waiting type
+				t.Errorf("%d: log\n%s", code, log)
+			}
+			if ready, reasons := s.Ready(); !ready || len(reasons) != 1 {
+				t.Errorf("%d: ready %v, %q", code, ready, reasons)
+			}
+
+			f.change(func() { f.typesRefused = 0 })
+			time.Sleep(2*deniedWait + calmAfter)
+			if n := log.count("are announced now"); n != 2 {
+				t.Errorf("%d: log\n%s", code, log)
+			}
+			polls = f.asked()
+			time.Sleep(5 * time.Minute)
+			if n := f.asked() - polls; n > 15 {
+				t.Errorf("%d: asked %d times in five minutes, though changes are announced", code, n)
+			}
+		})
+	}
+}
+
+func TestAnOutageOfTheTriggersMissesNoType(t *testing.T) {
+	for name, code := range map[string]int{"history goes on": http.StatusInternalServerError, "history is lost": http.StatusGone} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+				_, _, stop := running(t, f, st, on, widgets)
+				defer stop()
+				f.announce("ADDED", "others.example.com")
+				time.Sleep(10 * time.Minute)
+				f.change(func() { f.typesRefused = code })
+				f.breakAll()
+				time.Sleep(time.Second)
+				f.announce("ADDED", "widgets.example.com")
+				f.serve(coreGroup("pods"), widgetGroup)
+				f.change(func() { f.typesRefused = 0 })
+				st.awaitTold(t, "snapshot a@11")
+				time.Sleep(time.Minute)
+				requests := f.typesAsked()
+				got := requests[len(requests)-1]
+				if want := map[int]string{500: "watch=true rv=12", 410: "watch=true rv=0"}[code]; got != want {
+					t.Errorf("last request %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestNothingIsAskedOfDefinitionsWhereRulesNameBuiltInGroups(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	_, _, stop := running(t, f, st)
+	st.awaitTold(t, "snapshot a@11")
+	stop()
+	if got := f.typesAsked(); len(got) != 0 {
+		t.Errorf("requests %q", got)
+	}
+	for selected, want := range map[string]bool{"pods": false, "deployments.apps": false, "*.batch": false, "*": true, "widgets.example.com": true, "*.v1.cert-manager.io": true} {
+		if got := Triggers([]Rule{{Select: []string{"nodes"}}, {Select: []string{selected}}}); (len(got) > 0) != want {
+			t.Errorf("%s: %v", selected, got)
+		}
+	}
+}
+
+func TestPollsThatWereAskedForDoNotHastenAnEnd(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.groups = []apidiscovery.APIGroupDiscovery{coreGroup("pods"), widgetGroup}
+		s, _, stop := running(t, f, st, on, widgets)
+		defer stop()
+		awaitState(t, st, s, Live)
+		time.Sleep(10 * time.Minute)
+		f.serve(coreGroup("pods")) // as an API server that starts may say
+		began := time.Now()
+		for time.Since(began) < defaultInterval {
+			f.announce("MODIFIED", "widgets.example.com")
+			time.Sleep(600 * time.Millisecond)
+		}
+		f.serve(coreGroup("pods"), widgetGroup)
+		time.Sleep(time.Minute)
+		if got := s.Status(); len(got) != 1 || got[0].State != Live || !slices.Equal(st.told(), []string{"snapshot a@11"}) {
+			t.Errorf("status %+v, told %q", got, st.told())
+		}
+
+		f.serve(coreGroup("pods"))
+		began = time.Now()
+		f.announce("DELETED", "widgets.example.com")
+		st.await(t, "the end", func() bool { return slices.Contains(st.told(), "deleted a@11~") })
+		if took := time.Since(began); took > 3*defaultInterval {
+			t.Errorf("took %s", took)
+		}
+	})
+}
