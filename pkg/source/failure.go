@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,7 +28,14 @@ const (
 	forbidden
 	// notServed: nothing serves this resource, or no more.
 	notServed
+	// starting: the API server is filling its cache of this resource, as it does when it starts and when a definition was
+	// just established.
+	starting
 )
+
+// initializing is what the API server's cache says of itself until it is filled, with status 429; before Kubernetes 1.29
+// also with 500.
+const initializing = "storage is (re)initializing"
 
 func judge(err error) verdict {
 	switch {
@@ -43,6 +51,10 @@ func judge(err error) verdict {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		switch status.Status().Code {
+		case http.StatusTooManyRequests, http.StatusInternalServerError:
+			if strings.Contains(status.Status().Message, initializing) {
+				return starting
+			}
 		case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
 			http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
 			return refused
@@ -58,6 +70,8 @@ func (v verdict) state() State {
 		return Forbidden
 	case notServed:
 		return Waiting
+	case starting:
+		return Syncing
 	}
 	return Unreachable
 }
@@ -82,6 +96,8 @@ const (
 	// allow a moment later.
 	rightsWait      = 15 * time.Second
 	firstRightsWait = time.Second
+	// startingWait is the longest wait, if the API server asks for no longer one, for what takes a moment.
+	startingWait = time.Second
 )
 
 func (p *patience) reset() { p.failures = 0 }
@@ -90,11 +106,15 @@ func (p *patience) reset() { p.failures = 0 }
 // never less than the API server asks for.
 func (p *patience) wait(err error) time.Duration {
 	p.failures++
-	if v := judge(err); v == forbidden || v == notServed {
+	longest := longestWait
+	switch judge(err) {
+	case forbidden, notServed:
 		d := p.grown(firstRightsWait, rightsWait)
 		return d + rand.N(d)
+	case starting:
+		longest = startingWait
 	}
-	d := p.grown(firstWait, longestWait)
+	d := p.grown(firstWait, longest)
 	d = d/2 + rand.N(d/2)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		d = max(d, time.Duration(seconds)*time.Second)

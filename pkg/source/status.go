@@ -13,7 +13,7 @@ type State string
 
 // The states. A scope leaves any of them by itself once what is in the way is gone.
 const (
-	Syncing     State = "syncing"     // the first list is being read, or the watch is being opened
+	Syncing     State = "syncing"     // the first list is being read, or the API server is not ready to show the resource
 	Live        State = "live"        // changes arrive as they happen
 	Forbidden   State = "forbidden"   // the API server does not allow list or watch
 	Unreachable State = "unreachable" // the API server does not answer, or with errors
@@ -49,9 +49,14 @@ type Status struct {
 type health struct {
 	log *slog.Logger
 
-	mu sync.Mutex
-	s  Status
+	mu       sync.Mutex
+	s        Status
+	starting time.Time // since when the API server says that it starts; zero if it does not
 }
+
+// startingLimit is how long an API server may fill its cache of a resource. If that takes longer something else is in
+// the way, such as a conversion webhook that is down.
+const startingLimit = 30 * time.Second
 
 func newHealth(log *slog.Logger, s Scope) *health {
 	return &health{
@@ -68,6 +73,9 @@ func (h *health) become(state State, reason string) {
 		h.s.Reason = reason
 		return
 	}
+	if state == Live {
+		h.starting = time.Time{}
+	}
 	before, since := h.s.State, h.s.Since
 	h.s.State, h.s.Reason, h.s.Since = state, reason, time.Now()
 	attrs := []any{"state", state, "before", before, "beforeFor", h.s.Since.Sub(since).Round(time.Millisecond)}
@@ -78,7 +86,7 @@ func (h *health) become(state State, reason string) {
 	case Live:
 		h.log.Info("watching", attrs...)
 	case Syncing:
-		h.log.Info("reading all objects", attrs...)
+		h.log.Info("not watching yet", attrs...)
 	case Gone:
 		h.log.Warn("resource is served no more", attrs...)
 	default:
@@ -99,7 +107,24 @@ func (h *health) lost(position, why string) {
 }
 
 // failed notes that a request failed.
-func (h *health) failed(err error) { h.become(judge(err).state(), reason(err)) }
+func (h *health) failed(err error) {
+	v := judge(err)
+	state := v.state()
+	if v == starting && h.startsFor() > startingLimit {
+		state = Unreachable
+	}
+	h.become(state, reason(err))
+}
+
+// startsFor notes that the API server says that it starts, and returns for how long it has.
+func (h *health) startsFor() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.starting.IsZero() {
+		h.starting = time.Now()
+	}
+	return time.Since(h.starting)
+}
 
 func (h *health) note(change func(*Status)) {
 	h.mu.Lock()

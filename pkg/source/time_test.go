@@ -209,6 +209,69 @@ func TestADayOfOutageWritesOneLine(t *testing.T) {
 	})
 }
 
+// filling is what an API server answers whose cache of a resource is not filled.
+func filling(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		err := apierrors.NewTooManyRequests("storage is (re)initializing", 1)
+		if code == http.StatusInternalServerError {
+			err = apierrors.NewInternalError(errors.New("storage is (re)initializing"))
+		}
+		writeStatus(w, err)
+	}
+}
+
+func TestAnAPIServerThatFillsItsCacheIsWaitedForWithoutAlarm(t *testing.T) {
+	for _, code := range []int{http.StatusTooManyRequests, http.StatusInternalServerError} {
+		inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+			for range 5 {
+				f.faults = append(f.faults, filling(code))
+			}
+			began := time.Now()
+			s, log, stop := running(t, f, st, on)
+			defer stop()
+			time.Sleep(10 * time.Millisecond)
+			if got := s.Status()[0]; got.State != Syncing || !strings.Contains(got.Reason, initializing) {
+				t.Errorf("%d: status %+v", code, got)
+			}
+			st.awaitTold(t, "snapshot a@11")
+			if took := time.Since(began); took > 6*time.Second {
+				t.Errorf("%d: took %s", code, took)
+			}
+			awaitState(t, st, s, Live)
+
+			f.breakAll(filling(code), filling(code)) // the API server was started again
+			awaitState(t, st, s, Syncing)
+			f.write("MODIFIED", "a")
+			st.awaitTold(t, "snapshot a@11", "updated a@12")
+			awaitState(t, st, s, Live)
+			if log.count("level=WARN") != 0 || log.count("not watching yet") != 1 {
+				t.Errorf("%d: log\n%s", code, log)
+			}
+		})
+	}
+}
+
+func TestAnAPIServerThatNeverFillsItsCacheIsUnreachable(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		for range 3600 { // a conversion webhook is down
+			f.faults = append(f.faults, filling(http.StatusTooManyRequests))
+		}
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Unreachable)
+		time.Sleep(10 * time.Minute)
+		if got := s.Status()[0]; got.State != Unreachable || log.count("level=WARN") != 1 {
+			t.Errorf("status %+v, log\n%s", got, log)
+		}
+		f.change(func() { f.faults = nil })
+		awaitState(t, st, s, Live)
+
+		f.breakAll(filling(http.StatusTooManyRequests))
+		awaitState(t, st, s, Syncing) // another start, another moment
+		awaitState(t, st, s, Live)
+	})
+}
+
 func TestWaitsGrowAndAreNeverInStep(t *testing.T) {
 	unavailable := apierrors.NewServiceUnavailable("down")
 	var p patience
