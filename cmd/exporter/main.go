@@ -80,6 +80,7 @@ func rootCommand() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
 	root.AddCommand(explainCommand(), rbacCommand())
+	root.AddCommand(journalCommand(), deadletterCommand())
 	return root
 }
 

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubecdc/kubecdc/internal/journal"
+)
+
+func deadletterCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "deadletter",
+		Short: "Look at and discard what a sink of a stopped exporter gave up on",
+		Long: `Look at and discard what a sink of a stopped exporter gave up on.
+
+A dead letter is a change that the destination has refused for ever. It is kept in
+the journal, and counts against journal.maxBytes, until it is discarded.
+
+There is no retry: an older change must not follow a newer one of the same object.
+The next change of the object carries its whole state.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("say what to do with the dead letters: list, show or discard")
+		},
+	}
+	cmd.AddCommand(deadletterListCommand(), deadletterShowCommand(), deadletterDiscardCommand())
+	return cmd
+}
+
+// sinkFlag adds --sink.
+func sinkFlag(cmd *cobra.Command) *string {
+	name := cmd.Flags().String("sink", "", "name of the sink")
+	if err := cmd.MarkFlagRequired("sink"); err != nil {
+		panic(err) // the flag is defined one line above
+	}
+	return name
+}
+
+// knowSink refuses a sink that neither the configuration nor the journal speaks of: most likely the name is mistyped.
+func knowSink(j *journal.Offline, configured []string, sink string) error {
+	names := append(j.Sinks(), configured...)
+	if slices.Contains(names, sink) {
+		return nil
+	}
+	slices.Sort(names)
+	return &usageError{fmt.Sprintf("no sink %q here; there are: %s", sink, orDash(strings.Join(slices.Compact(names), ", ")))}
+}
+
+func parseOffset(s string) (uint64, error) {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n == 0 {
+		return 0, &usageError{fmt.Sprintf("%q is not an offset: a whole number from 1 on, as list prints it", s)}
+	}
+	return n, nil
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubecdc/kubecdc/internal/journal"
+)
+
+func deadletterDiscardCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "discard (OFFSET... | --all) --sink NAME (--config FILE | --dir DIR)",
+		Short: "Drop dead letters of a sink for good",
+		Long: `Drop dead letters of a sink of a stopped exporter for good: those at the offsets
+named, or all of them. Where one of the offsets has no dead letter, none is dropped.
+
+Look first (list, show): what is dropped is nowhere else. The journal must be
+writable. While an exporter runs on it this ends with exit code 3.`,
+		Args: cobra.ArbitraryArgs,
+	}
+	place, sink := journalPlaceFlags(cmd), sinkFlag(cmd)
+	all := cmd.Flags().Bool("all", false, "drop all dead letters of the sink")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *all == (len(args) > 0) {
+			return &usageError{"say which dead letters to discard: their offsets, or --all"}
+		}
+		var offsets []uint64 // nil: all
+		for _, arg := range args {
+			offset, err := parseOffset(arg)
+			if err != nil {
+				return err
+			}
+			offsets = append(offsets, offset)
+		}
+		dir, _, err := place.load()
+		if err != nil {
+			return err
+		}
+		n, err := journal.DiscardDeadLetters(dir, *sink, offsets)
+		if errors.Is(err, journal.ErrNoDeadLetter) {
+			return &usageError{err.Error()}
+		}
+		if err != nil {
+			return journalError(err)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "discarded %d dead letters of sink %s\n", n, *sink)
+		return err
+	}
+	return cmd
+}

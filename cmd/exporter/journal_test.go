@@ -1,0 +1,322 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// change makes the n-th change of the test journal: pods, and every third one a Deployment.
+func change(n int) *event.Change {
+	c := &event.Change{
+		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "prod", Namespace: "shop", Name: fmt.Sprint("web-", n),
+		Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
+		UID:      fmt.Sprint("u", n), ResourceVersion: fmt.Sprint(100 + n),
+		ObservedAt: time.Date(2026, 1, 2, 3, 4, n, 0, time.UTC), After: fmt.Appendf(nil, `{"kind":"Pod","n":%d}`, n),
+	}
+	if n%3 == 0 {
+		c.Resource = event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
+	}
+	return c
+}
+
+// writeJournal makes the journal of a stopped exporter: nine changes, sink bus at 4 with two dead letters, sink main at 9.
+func writeJournal(t *testing.T, dir string) {
+	t.Helper()
+	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{"bus", "main"}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- j.Run(ctx) }()
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for n := 1; n <= 9; n++ {
+		c := change(n)
+		do(j.Append(ctx, journal.Observation{
+			Scope: c.Resource.String(), Changes: []*event.Change{c}, Position: c.ResourceVersion,
+			Known: []event.Known{{Key: c.Namespace + "/" + c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
+		}))
+	}
+	do(j.Flush(ctx))
+	at := time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC)
+	do(j.Settle(ctx, "main", journal.Cursor{Low: 9}, nil))
+	do(j.Settle(ctx, "bus", journal.Cursor{Low: 4, Lanes: map[string]uint64{"7": 6}, Layout: "x"}, []journal.DeadLetter{
+		{Offset: 2, Time: at, Reason: "message of 2 MB is larger than max_payload", Change: change(2)},
+		{Offset: 3, Time: at.Add(time.Second), Reason: "refused:\n\"no\"", Change: change(3)},
+	}))
+	stop()
+	do(errors.Join(<-done, j.Close()))
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// footprint describes every file and directory below dir: mode, time of the last change, and content.
+func footprint(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	prints := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		prints[path] = fmt.Sprint(info.Mode(), info.ModTime().UnixNano())
+		if d.IsDir() {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		prints[path] += fmt.Sprintf(" %x", sha256.Sum256(b))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prints
+}
+
+// read runs a command that must succeed and leave no trace in dir.
+func read(t *testing.T, dir string, args ...string) (stdout, stderr string) {
+	t.Helper()
+	before := footprint(t, dir)
+	code, stdout, stderr := try(t, args...)
+	if code != exitOK {
+		t.Fatalf("%v: exit %d, stderr %q", args, code, stderr)
+	}
+	if after := footprint(t, dir); !maps.Equal(before, after) {
+		t.Errorf("%v changed the journal: %v\nwas %v", args, after, before)
+	}
+	return stdout, stderr
+}
+
+func TestJournalStatSaysWhatThereIs(t *testing.T) {
+	dir := t.TempDir()
+	writeJournal(t, dir)
+	stdout, _ := read(t, dir, "journal", "stat", "--dir", dir)
+	stdout = regexp.MustCompile(`[0-9.]+ (B|KiB|MiB)`).ReplaceAllString(stdout, "SIZE")
+	want := "journal    " + dir + `
+changes    1 to 9 (9)
+retained   SIZE
+on disk    SIZE
+
+SCOPE              POSITION   KNOWN   GONE
+deployments.apps   109        3       0
+pods               108        6       0
+
+SINK   CURSOR   BACKLOG   DEAD LETTERS
+bus    4        5         2 (SIZE)
+main   9        0         0
+`
+	if stdout != want {
+		t.Errorf("got\n%s\nwant\n%s", stdout, want)
+	}
+}
+
+func TestJournalStatComparesWithTheConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	writeJournal(t, dir)
+	path := write(t, "c.yaml", "resources: [{select: [pods]}]\nsinks: [{name: main, stdout: {}}, {name: fresh, stdout: {path: x}}]\njournal: {dir: "+dir+"}\n")
+	stdout, _ := read(t, dir, "journal", "stat", "--config", path)
+	for _, want := range []string{`(?m)^bus \(not configured\) +4 +- +2 \(`, `(?m)^fresh +- +9 +0$`, `(?m)^main +9 +0 +0$`} {
+		if !regexp.MustCompile(want).MatchString(stdout) {
+			t.Errorf("no line like %s in\n%s", want, stdout)
+		}
+	}
+}
+
+func TestJournalStatAsJSON(t *testing.T) {
+	dir := t.TempDir()
+	writeJournal(t, dir)
+	stdout, _ := read(t, dir, "journal", "stat", "--dir", dir, "-o", "json")
+	var got journalReport
+	d := json.NewDecoder(strings.NewReader(stdout))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Dir != dir || got.Oldest != 1 || got.Newest != 9 || got.Changes != 9 || got.RetainedBytes <= 0 || got.DiskBytes <= 0 || len(got.Scopes) != 2 {
+		t.Errorf("%+v", got)
+	}
+	if len(got.Sinks) != 2 || *got.Sinks[0].Cursor != 4 || *got.Sinks[0].Backlog != 5 || got.Sinks[0].LanesAhead != 1 || got.Sinks[0].DeadLetters != 2 || got.Sinks[0].Configured != nil {
+		t.Errorf("sinks %s", stdout)
+	}
+}
+
+func TestJournalDumpPrintsEveryChangeUnderItsOffset(t *testing.T) {
+	dir := t.TempDir()
+	writeJournal(t, dir)
+	var want strings.Builder
+	for n := 1; n <= 9; n++ {
+		fmt.Fprintf(&want, "{\"offset\":%d,\"change\":%s}\n", n, format.AppendJSON(nil, change(n)))
+	}
+	stdout, stderr := read(t, dir, "journal", "dump", "--dir", dir)
+	if stdout != want.String() || stderr != "" {
+		t.Errorf("got\n%s\nwant\n%s\nstderr %q", stdout, want.String(), stderr)
+	}
+}
+
+func TestJournalDumpSelects(t *testing.T) {
+	dir := t.TempDir()
+	writeJournal(t, dir)
+	for _, c := range []struct{ args, offsets, note string }{
+		{"--from 8", "8 9", ""},
+		{"--to 2", "1 2", ""},
+		{"--from 3 --to 3", "3", ""},
+		{"--limit 2", "1 2", ""},
+		{"--resource deployments.apps", "3 6 9", ""},
+		{"--resource deployments.apps --limit 1 --from 4", "6", ""},
+		{"--resource deployments.apps,pods --to 3", "1 2 3", ""},
+		{"--resource deployments", "", ""},
+		{"--from 10", "", "exporter: the journal holds the changes 1 to 9 only\n"},
+	} {
+		stdout, stderr := read(t, dir, append([]string{"journal", "dump", "--dir", dir}, strings.Fields(c.args)...)...)
+		var offsets []string
+		for line := range strings.Lines(stdout) {
+			var r struct{ Offset uint64 }
+			if err := json.Unmarshal([]byte(line), &r); err != nil {
+				t.Fatal(err)
+			}
+			offsets = append(offsets, fmt.Sprint(r.Offset))
+		}
+		if got := strings.Join(offsets, " "); got != c.offsets || stderr != c.note {
+			t.Errorf("%s: offsets %q, stderr %q; want %q, %q", c.args, got, stderr, c.offsets, c.note)
+		}
+	}
+}
+
+func TestCommandsOnTheJournalExplainWhatTheyCannotDo(t *testing.T) {
+	dir, none := t.TempDir(), filepath.Join(t.TempDir(), "none")
+	writeJournal(t, dir)
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"journal", exitUsage, "stat or dump"},
+		{"journal stat", exitUsage, "config"},
+		{"journal stat --dir a --config b", exitUsage, "config"},
+		{"journal stat -o yaml --dir " + dir, exitUsage, "neither text nor json"},
+		{"journal dump --from 5 --to 4 --dir " + dir, exitUsage, "--from 5 is above --to 4"},
+		{"journal stat --dir " + none, exitEnvironment, "no journal here: " + none},
+		{"deadletter", exitUsage, "list, show or discard"},
+		{"deadletter list --dir " + dir, exitUsage, "sink"},
+		{"deadletter list --sink buss --dir " + dir, exitUsage, "there are: bus, main"},
+		{"deadletter show --sink bus --dir " + dir, exitUsage, "arg"},
+		{"deadletter show 0 --sink bus --dir " + dir, exitUsage, `"0" is not an offset`},
+		{"deadletter show 4 --sink bus --dir " + dir, exitUsage, "no dead letter at offset 4"},
+		{"deadletter discard --sink bus --dir " + dir, exitUsage, "--all"},
+		{"deadletter discard 2 --all --sink bus --dir " + dir, exitUsage, "--all"},
+		{"deadletter discard 2 4 --sink bus --dir " + dir, exitUsage, "offset 4; nothing was dropped"},
+		{"deadletter discard --all --sink bus --dir " + none, exitEnvironment, "no journal here: " + none},
+	} {
+		code, stdout, stderr := try(t, strings.Fields(c.args)...)
+		if code != c.code || stdout != "" || !strings.Contains(stderr, c.says) {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q; want exit %d and %q", c.args, code, stdout, stderr, c.code, c.says)
+		}
+	}
+	if _, err := os.Stat(none); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory was made: %v", err)
+	}
+}
+
+func TestABrokenJournalIsReportedAndLeftAsItIs(t *testing.T) {
+	dir := t.TempDir()
+	writeJournal(t, dir)
+	manifests, _ := filepath.Glob(filepath.Join(dir, "store", "MANIFEST-*"))
+	if len(manifests) == 0 {
+		t.Fatal("no manifest to remove")
+	}
+	for _, path := range manifests {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range []string{"journal stat", "journal dump", "deadletter list --sink bus", "deadletter show 2 --sink bus", "deadletter discard --all --sink bus"} {
+		before := footprint(t, filepath.Join(dir, "store"))
+		code, _, stderr := try(t, append(strings.Fields(args), "--dir", dir)...)
+		if code != exitRuntime || !strings.Contains(stderr, "journal is broken: "+dir) {
+			t.Errorf("%s: exit %d, stderr %q; want exit 1 and the directory named", args, code, stderr)
+		}
+		if !maps.Equal(before, footprint(t, filepath.Join(dir, "store"))) {
+			t.Errorf("%s changed the store", args)
+		}
+	}
+}
+
+// holdJournal is the environment variable that makes a child process hold a journal.
+const holdJournal = "EXPORTER_TEST_HOLD_JOURNAL"
+
+func TestWhileAnExporterRunsItsJournalIsNotRead(t *testing.T) {
+	if dir := os.Getenv(holdJournal); dir != "" {
+		hold(dir)
+	}
+	dir := t.TempDir()
+	writeJournal(t, dir)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), holdJournal+"="+dir)
+	cmd.Stderr = os.Stderr
+	in, inErr := cmd.StdinPipe()
+	out, outErr := cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "open\n" {
+		t.Fatalf("the child says %q, %v", line, err)
+	}
+	for _, args := range []string{"journal stat", "journal dump", "deadletter list --sink bus", "deadletter show 2 --sink bus", "deadletter discard --all --sink bus"} {
+		code, stdout, stderr := try(t, append(strings.Fields(args), "--dir", dir)...)
+		if code != exitEnvironment || stdout != "" || !strings.Contains(stderr, dir) || !strings.Contains(stderr, "stop the exporter first") {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q; want exit 3 and what to do", args, code, stdout, stderr)
+		}
+	}
+}
+
+// hold opens a journal, says so, and ends the process when its standard input does.
+func hold(dir string) {
+	if _, err := journal.Open(journal.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println("open")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+func TestCommandsThatPrintBodiesSayThatSecretsAreAmongThem(t *testing.T) {
+	for _, args := range []string{"journal dump --help", "deadletter show --help"} {
+		if code, stdout, _ := try(t, strings.Fields(args)...); code != exitOK || !strings.Contains(stdout, "Secret") {
+			t.Errorf("%s: exit %d\n%s", args, code, stdout)
+		}
+	}
+}
