@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -41,14 +42,13 @@ func destinationOf(s config.Sink) (kind string, name func(*event.Change) string)
 // appendPlain takes values as Kafka does: everything of Kubernetes is legal in the name of a topic. Only the cluster's
 // name, which people choose, may hold bytes that are not; then it stays a placeholder.
 func appendPlain(dst []byte, value string) []byte {
-	illegal := func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
-	}
-	if strings.ContainsFunc(value, illegal) {
+	if !legalInTopic.MatchString(value) {
 		value = "{cluster}"
 	}
 	return append(dst, value...)
 }
+
+var legalInTopic = regexp.MustCompile(`^[-._A-Za-z0-9]+$`)
 
 // fill names destinations by a template whose values escape writes. What differs from change to change stays a placeholder.
 func fill(template string, escape func([]byte, string) []byte) func(*event.Change) string {

@@ -136,10 +136,10 @@ func (s *scopeReport) access() source.Permission {
 
 // verb names the verb that has the permission if the other has not.
 func (s *scopeReport) verb(p source.Permission) string {
-	switch {
-	case s.List == s.Watch:
+	switch s.List {
+	case s.Watch:
 		return ""
-	case s.List == p:
+	case p:
 		return " (list)"
 	}
 	return " (watch)"

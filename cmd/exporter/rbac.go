@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	pathsegment "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -64,7 +64,7 @@ type rbacOptions struct {
 func (o rbacOptions) validate() error {
 	var all []error
 	for flag, problems := range map[string][]string{
-		"--name":            pathsegment.IsValidPathSegmentName(o.name),
+		"--name":            content.IsPathSegmentName(o.name),
 		"--namespace":       validation.IsDNS1123Label(o.namespace),
 		"--service-account": validation.IsDNS1123Subdomain(o.account),
 	} {

@@ -32,8 +32,11 @@ func writeRBAC(o rbacOptions, cfg *config.Config, found *source.Explanation) str
 // remarks say what a reviewer has to know.
 func remarks(o rbacOptions, cfg *config.Config, found *source.Explanation) []string {
 	lines := []string{
-		fmt.Sprintf("The least rights that %s needs, by \"exporter rbac\".", o.config),
+		fmt.Sprintf("The least rights for %s, printed by \"exporter rbac\".", o.config),
 		"Discovery is not in it: every account has it by the API server's own role system:discovery.",
+	}
+	if !o.triggers {
+		lines = append(lines, "Watching definitions of resources is not in it: without, new resources are noticed a little later (--with-triggers).")
 	}
 	if names := wildcards(cfg); len(names) > 0 && o.offline {
 		lines = append(lines, fmt.Sprintf("%s: left as wildcards, without the cluster. They allow what is excluded too.", strings.Join(names, ", ")))
@@ -62,8 +65,9 @@ func wildcards(cfg *config.Config) []string {
 func doubts(cfg *config.Config, found *source.Explanation) []string {
 	var lines []string
 	for _, n := range needs(cfg, found) {
-		if n.assumed && len(n.scopes) > 0 && n.scopes[0].Namespace != "" {
-			lines = append(lines, fmt.Sprintf("%s was taken for namespaced; what is cluster-scoped needs the ClusterRole.", n.name))
+		line := n.name + ": taken for namespaced. What is cluster-scoped needs its rule in a ClusterRole."
+		if n.assumed && len(n.scopes) > 0 && n.scopes[0].Namespace != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
 		}
 	}
 	return lines

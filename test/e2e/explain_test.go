@@ -1,0 +1,415 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
+	"github.com/kubecdc/kubecdc/test/parts/process"
+)
+
+// account is the user for whom rbac prints rights when nobody asks for another.
+const account = "system:serviceaccount:kubecdc:exporter"
+
+// leastRules have literal names, a wildcard, and names in one namespace only.
+const leastRules = `
+resources:
+  - select: ["configmaps", "services"]
+    namespaces: {include: ["web"]}
+  - select: ["widgets.demo.kubecdc.io"]
+  - select: ["*.apps"]
+    exclude: ["controllerrevisions.apps"]
+`
+
+// written are the kinds of leastRules that the test writes, by scope.
+var written = map[string]workload.Kind{
+	"configmaps;ns=web":       workload.ConfigMaps,
+	"services;ns=web":         workload.Services,
+	"widgets.demo.kubecdc.io": workload.Widgets,
+	"deployments.apps":        workload.Deployments,
+}
+
+// TestPrintedRightsAreEnoughAndNeeded gives a user nothing but what rbac prints and runs the exporter as that user; then
+// it takes each rule away in turn.
+func TestPrintedRightsAreEnoughAndNeeded(t *testing.T) {
+	l := newLeast(t)
+	for id, access := range l.access() {
+		if access != "forbidden" {
+			t.Fatalf("%s is %s before anything was allowed", id, access)
+		}
+	}
+	roles := l.apply(l.command("rbac", "--config", l.config))
+
+	l.awaitAccess("")
+	allowed := time.Now()
+	l.run("")
+	l.refusedNothing(allowed)
+	for _, role := range roles {
+		for i := range role.rules() {
+			if resource := role.resource(i); resource != "namespaces" { // which names the cluster; nothing runs without
+				l.without(role, i, resource)
+			}
+		}
+	}
+}
+
+// TestRatesAreMeasured writes to one of several resources while explain looks.
+func TestRatesAreMeasured(t *testing.T) {
+	l := newLeast(t)
+	l.apply(l.command("rbac", "--config", l.config))
+	l.awaitAccess("")
+	l.must(l.cluster.Create(t.Context(), workload.ConfigMaps, "web", "busy"))
+	ctx, stop := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for step := 0; ctx.Err() == nil; step++ {
+			_ = l.cluster.Change(ctx, workload.ConfigMaps, "web", "busy", step)
+		}
+	}()
+	e := l.explain("--for", "1s")
+	stop()
+	<-stopped
+	for id, s := range e.scopes() {
+		busy := id == "configmaps;ns=web"
+		if m := s.Measured; m == nil || m.Error != "" || (m.Changes > 0) != busy || (m.Bytes > m.Changes*100) != busy {
+			t.Errorf("%s: measured %+v", id, m)
+		}
+	}
+}
+
+// least is a cluster with a user who may do nothing yet.
+type least struct {
+	t            *testing.T
+	program      string
+	controlPlane *controlplane.ControlPlane
+	cluster      *workload.Cluster
+	admin        dynamic.Interface
+	dir, config  string
+	address      string // of the admin server
+	runs         int
+}
+
+func newLeast(t *testing.T) *least {
+	t.Helper()
+	l := &least{t: t, program: program(t), dir: t.TempDir()}
+	dir := filepath.Join(l.dir, "controlplane")
+	l.must(os.Mkdir(dir, 0o755))
+	var err error
+	l.controlPlane, err = controlplane.Start(t.Context(), controlplane.Options{
+		Dir: dir, Users: []controlplane.User{{Name: account, Token: "least-token"}},
+		APIServerArgs: []string{"--request-timeout=5s"},
+	})
+	l.must(err)
+	t.Cleanup(func() { l.must(l.controlPlane.Stop()) })
+	admin, err := clientcmd.BuildConfigFromFlags("", l.controlPlane.Kubeconfig())
+	l.must(err)
+	l.admin, err = dynamic.NewForConfig(admin)
+	l.must(err)
+	l.cluster, err = workload.Connect(l.controlPlane.Kubeconfig())
+	l.must(err)
+	l.must(l.cluster.CreateNamespace(t.Context(), "web"))
+	l.must(l.cluster.Define(t.Context(), workload.WidgetGroup, "widgets", "Widget"))
+	free, err := ports.Free(1)
+	l.must(err)
+	l.address = ports.Address(free[0])
+	l.config = l.configure("least.yaml")
+	return l
+}
+
+// configure writes the configuration of a run of its own: its journal and its output lie beside it.
+func (l *least) configure(name string) string {
+	l.t.Helper()
+	kubeconfig, err := l.controlPlane.KubeconfigFor(account)
+	l.must(err)
+	path := filepath.Join(l.dir, name)
+	l.must(os.WriteFile(path, fmt.Appendf(nil, "%scluster: {kubeconfig: %q}\nsinks: [{name: file, stdout: {path: %q}}]\njournal: {dir: %q}\nadmin: {listen: %q}\n",
+		leastRules, kubeconfig, path+".changes", path+".journal", l.address), 0o600))
+	return path
+}
+
+func (l *least) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// command runs the program to its end and returns what it printed.
+func (l *least) command(args ...string) []byte {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), answersWithin)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, l.program, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		l.t.Fatalf("%v: %v\n%s", args, err, stderr.String())
+	}
+	return out
+}
+
+// explanation is what the test reads of "explain -o json".
+type explanation struct {
+	Rules []struct {
+		Resources []struct{ Scopes []explainedScope }
+	}
+}
+
+type explainedScope struct {
+	ID, List, Watch string
+	Measured        *struct {
+		Changes, Bytes uint64
+		Error          string
+	}
+}
+
+func (e explanation) scopes() map[string]explainedScope {
+	all := make(map[string]explainedScope)
+	for _, rule := range e.Rules {
+		for _, resource := range rule.Resources {
+			for _, s := range resource.Scopes {
+				all[s.ID] = s
+			}
+		}
+	}
+	return all
+}
+
+func (l *least) explain(args ...string) explanation {
+	l.t.Helper()
+	var e explanation
+	l.must(json.Unmarshal(l.command(append([]string{"explain", "--config", l.config, "-o", "json"}, args...)...), &e))
+	return e
+}
+
+// access says of each scope what explain says: "allowed", "forbidden", or what is odd.
+func (l *least) access() map[string]string {
+	l.t.Helper()
+	all := make(map[string]string)
+	for id, s := range l.explain().scopes() {
+		all[id] = s.List
+		if s.Watch != s.List {
+			all[id] = "list " + s.List + ", watch " + s.Watch
+		}
+	}
+	return all
+}
+
+// awaitAccess waits until everything may be read but one resource; "" is none.
+func (l *least) awaitAccess(forbidden string) {
+	l.t.Helper()
+	deadline := time.Now().Add(arriveWithin)
+	for {
+		access := l.access()
+		if len(access) >= len(written) && wrong(access, forbidden, "allowed") == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("explain says %v; want %q forbidden and everything else allowed", access, forbidden)
+		}
+		pause(l.t, lookEvery)
+	}
+}
+
+// wrong says which scope is not as it should be: forbidden if it is one of that resource, else as all others.
+func wrong(states map[string]string, forbidden, others string) string {
+	for id, state := range states {
+		want := others
+		if isOf(id, forbidden) {
+			want = "forbidden"
+		}
+		if state != want {
+			return fmt.Sprintf("%s is %s, want %s", id, state, want)
+		}
+	}
+	return ""
+}
+
+// isOf says whether a scope is one of a resource.
+func isOf(scope, resource string) bool {
+	name, _, _ := strings.Cut(scope, ";")
+	return name == resource
+}
+
+// role is a Role or ClusterRole in the cluster.
+type role struct {
+	client dynamic.ResourceInterface
+	name   string
+	object *unstructured.Unstructured
+}
+
+func (r role) rules() []any {
+	rules, _, _ := unstructured.NestedSlice(r.object.Object, "rules")
+	return rules
+}
+
+// resource is what a rule is about, as selected. Each rule is about one.
+func (r role) resource(i int) string {
+	rule := r.rules()[i].(map[string]any)
+	name := rule["resources"].([]any)[0].(string)
+	if group := rule["apiGroups"].([]any)[0].(string); group != "" {
+		name += "." + group
+	}
+	return name
+}
+
+// apply creates what was printed, word by word, and returns the roles.
+func (l *least) apply(printed []byte) []role {
+	l.t.Helper()
+	var roles []role
+	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(printed), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		if err := documents.Decode(&o.Object); errors.Is(err, io.EOF) {
+			return roles
+		} else if err != nil {
+			l.t.Fatalf("%v in\n%s", err, printed)
+		}
+		plural := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: strings.ToLower(o.GetKind()) + "s"}
+		client := l.admin.Resource(plural).Namespace(o.GetNamespace())
+		_, err := client.Create(l.t.Context(), o, metav1.CreateOptions{})
+		l.must(err)
+		if strings.HasSuffix(o.GetKind(), "Role") {
+			roles = append(roles, role{client, o.GetName(), o})
+		}
+	}
+}
+
+// without runs the exporter while one rule is missing.
+func (l *least) without(r role, i int, resource string) {
+	l.t.Helper()
+	l.set(r, slices.Delete(r.rules(), i, i+1))
+	l.awaitAccess(resource)
+	l.run(resource)
+	l.set(r, r.rules())
+	l.awaitAccess("")
+}
+
+func (l *least) set(r role, rules []any) {
+	l.t.Helper()
+	o := r.object.DeepCopy()
+	l.must(unstructured.SetNestedSlice(o.Object, rules, "rules"))
+	_, err := r.client.Update(l.t.Context(), o, metav1.UpdateOptions{})
+	l.must(err)
+}
+
+// run runs the exporter from an empty journal until everything is live but one resource, "" for none, and what is
+// written then has arrived.
+func (l *least) run(forbidden string) {
+	l.t.Helper()
+	l.runs++
+	name := fmt.Sprintf("run-%d", l.runs)
+	config := l.configure(name + ".yaml")
+	p, err := process.Start(l.t.Context(), process.Options{
+		Name: "exporter", Path: l.program, Args: []string{"run", "--config", config}, Dir: l.dir, Log: config + ".log",
+	})
+	l.must(err)
+	defer func() { l.must(p.Stop()) }()
+	l.await(config+".log", func() string {
+		states := l.states()
+		if len(states) < len(written) {
+			return fmt.Sprintf("all resources; there are %v", states)
+		}
+		return wrong(states, forbidden, "live")
+	})
+	for _, kind := range written {
+		l.must(l.cluster.Create(l.t.Context(), kind, "web", name))
+	}
+	l.await(config+".log", func() string {
+		arrived := readFile(l.t, config+".changes")
+		for id, kind := range written {
+			is := strings.Contains(arrived, fmt.Sprintf(`"resource":%q,"kind":%q,"namespace":"web","name":%q`, kind.Resource.Resource, kind.Object().GetKind(), name))
+			if is == isOf(id, forbidden) {
+				return fmt.Sprintf("%s in the file (forbidden: %v); it is there: %v", id, isOf(id, forbidden), is)
+			}
+		}
+		return ""
+	})
+}
+
+// await waits until nothing is waited for any more.
+func (l *least) await(log string, waitingFor func() string) {
+	l.t.Helper()
+	deadline := time.Now().Add(arriveWithin)
+	for {
+		waits := waitingFor()
+		if waits == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("still waiting: %s\n%s", waits, readFile(l.t, log))
+		}
+		pause(l.t, lookEvery)
+	}
+}
+
+// states are the states of all scopes, as the metrics have them; empty while there is no answer.
+func (l *least) states() map[string]string {
+	l.t.Helper()
+	request, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, "http://"+l.address+"/metrics", nil)
+	l.must(err)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return nil
+	}
+	states := make(map[string]string)
+	for line := range strings.Lines(string(text)) {
+		if labels, ok := strings.CutPrefix(line, `kubecdc_resource_state{resource="`); ok {
+			id, rest, _ := strings.Cut(labels, `",state="`)
+			states[id], _, _ = strings.Cut(rest, `"`)
+		}
+	}
+	return states
+}
+
+// optional may be refused to the exporter without loss: definitions only tell it sooner what is new.
+var optional = []string{"customresourcedefinitions", "apiservices"}
+
+// refusedNothing checks that the exporter has asked since then for nothing that it may not have.
+func (l *least) refusedNothing(since time.Time) {
+	l.t.Helper()
+	entries, err := l.controlPlane.AuditEntries()
+	l.must(err)
+	for _, e := range entries {
+		if e.User == account && e.Time.After(since) && e.Code == http.StatusForbidden && !slices.Contains(optional, e.Resource) {
+			l.t.Errorf("the exporter was refused %s %s", e.Verb, e.RequestURI)
+		}
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return string(text)
+}
