@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
@@ -62,23 +63,27 @@ func openOutlet(s config.Sink, d config.Delivery, j *journal.Journal, observe fu
 // newSink makes the configured sink. layout names what its lane names depend on besides what they already say: with
 // another layout the stored lane positions mean nothing.
 func newSink(s config.Sink, log *slog.Logger) (o *outlet, layout string, err error) {
+	f, err := format.Parse(s.Format)
+	if err != nil {
+		return nil, "", err
+	}
 	switch {
 	case s.Kafka != nil:
-		sink, err := kafka.New(*s.Kafka, log)
+		sink, err := kafka.New(*s.Kafka, f, log)
 		if err != nil {
 			return nil, "", err
 		}
 		trouble := func() string { return sink.Status().Reason }
 		return &outlet{name: s.Name, kind: "kafka", sink: sink, trouble: trouble}, "kafka " + strconv.Quote(s.Kafka.Topic), nil
 	case s.NATS != nil:
-		sink, err := nats.New(*s.NATS, log)
+		sink, err := nats.New(*s.NATS, f, log)
 		if err != nil {
 			return nil, "", err
 		}
 		trouble := func() string { return sink.Status().Reason }
 		return &outlet{name: s.Name, kind: "nats", sink: sink, trouble: trouble}, "nats " + strconv.Quote(s.NATS.Stream), nil
 	default:
-		sink, err := stdout.New(*s.Stdout)
+		sink, err := stdout.New(*s.Stdout, f)
 		if err != nil {
 			return nil, "", err
 		}

@@ -64,7 +64,8 @@ type Sink struct {
 	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-". A sink that is renamed is a
 	// new sink and starts with what the journal still holds.
 	Name string `mapstructure:"name"`
-	// Form in which changes are written. This version knows json.
+	// Form in which changes are written: json, cloudevents (binary mode: attributes in headers; not on stdout) or
+	// cloudevents-structured.
 	Format string `mapstructure:"format"`
 	// Apache Kafka and what speaks its protocol.
 	Kafka *kafka.Config `mapstructure:"kafka"`

@@ -27,7 +27,7 @@ func (d *decoder) validateSinks(all []Sink) {
 		default:
 			names[s.Name] = at
 		}
-		d.validateFormat(at+".format", s.Format)
+		d.validateFormat(at+".format", s)
 		d.validateDestination(at, s)
 		if s.Stdout == nil {
 			continue
@@ -41,13 +41,22 @@ func (d *decoder) validateSinks(all []Sink) {
 	}
 }
 
-func (d *decoder) validateFormat(path, format string) {
-	switch format {
-	case "json":
-	case "cloudevents", "cloudevents-structured", "debezium":
-		d.unavailable(path, format, "json")
+func (d *decoder) validateFormat(path string, s Sink) {
+	known := "json, cloudevents or cloudevents-structured"
+	if s.Stdout != nil {
+		known = "json or cloudevents-structured"
+	}
+	switch s.Format {
+	case "json", "cloudevents-structured":
+	case "cloudevents":
+		if s.Stdout != nil {
+			d.report(path, Problem{Message: "a line of stdout has no headers, where a CloudEvent in binary mode has its attributes",
+				Found: strconv.Quote(s.Format), Expected: known})
+		}
+	case "debezium", "upsert":
+		d.unavailable(path, s.Format, known)
 	default:
-		d.report(path, Problem{Message: "unknown format", Found: strconv.Quote(format), Expected: "json"})
+		d.report(path, Problem{Message: "unknown format", Found: strconv.Quote(s.Format), Expected: known})
 	}
 }
 

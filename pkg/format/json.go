@@ -89,7 +89,7 @@ func appendMember(b []byte, member, value string) []byte {
 // appendString writes s as a JSON string. Kubernetes names need no escaping, so the common case is one copy.
 func appendString(b []byte, s string) []byte {
 	for i := 0; i < len(s); i++ {
-		if ch := s[i]; ch < 0x20 || ch == '"' || ch == '\\' || ch >= utf8.RuneSelf {
+		if special(s[i]) {
 			return appendEscaped(b, s)
 		}
 	}
@@ -97,6 +97,9 @@ func appendString(b []byte, s string) []byte {
 	b = append(b, s...)
 	return append(b, '"')
 }
+
+// special says whether ch may need an escape within a JSON string.
+func special(ch byte) bool { return ch < 0x20 || ch == '"' || ch == '\\' || ch >= utf8.RuneSelf }
 
 func appendEscaped(b []byte, s string) []byte {
 	q, err := json.Marshal(s)

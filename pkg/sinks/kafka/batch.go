@@ -44,19 +44,21 @@ type stamp struct {
 
 // encoder turns messages into record batches. It is used by one goroutine at a time and keeps its buffers.
 type encoder struct {
+	format    format.Format
 	attribute int16
 	compress  compressor
 	records   []byte // uncompressed records of the batch being made
 	prefix    []byte // scratch: what stands before a record's value
 	headers   []byte // scratch: a record's headers
+	value     []byte // scratch: a header's value
 }
 
-func newEncoder(c codec) (*encoder, error) {
+func newEncoder(f format.Format, c codec) (*encoder, error) {
 	compress, err := c.open()
 	if err != nil {
 		return nil, err
 	}
-	return &encoder{attribute: c.attribute, compress: compress}, nil
+	return &encoder{format: f, attribute: c.attribute, compress: compress}, nil
 }
 
 // encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records
@@ -126,7 +128,7 @@ const mostPrefix = binary.MaxVarintLen32 + 1 + binary.MaxVarintLen64 + 3*binary.
 // appendRecord appends one record. The value is written straight into the buffer, behind room for what stands before
 // it, and moved down by a few bytes when its length is known.
 func (e *encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int) {
-	e.headers = appendHeaders(e.headers[:0], c)
+	e.appendHeaders(c)
 
 	e.prefix = append(e.prefix[:0], 0) // attributes: none are defined for a record
 	e.prefix = binary.AppendVarint(e.prefix, timeDelta)
@@ -136,7 +138,7 @@ func (e *encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int
 	start := len(e.records)
 	room := mostPrefix + len(e.prefix)
 	e.records = slices.Grow(e.records, room)[:start+room]
-	e.records = format.AppendJSON(e.records, c)
+	e.records = e.format.AppendValue(e.records, c)
 	value := len(e.records) - start - room
 
 	e.prefix = binary.AppendVarint(e.prefix, int64(value))
@@ -165,29 +167,4 @@ func appendKey(b []byte, c *event.Change) []byte {
 	copy(b[start+w:], b[start+room:start+room+n])
 	copy(b[start:], length[:w])
 	return b
-}
-
-// appendHeaders appends the record's headers: enough to route, filter and drop duplicates without reading the value.
-func appendHeaders(b []byte, c *event.Change) []byte {
-	b = binary.AppendVarint(b, 5)
-	b = appendHeader(b, "id", c.ID())
-	b = appendHeader(b, "type", string(c.Type))
-	b = appendHeader(b, "content-type", format.ContentTypeJSON)
-	b = appendHeader(b, "cluster", c.Cluster)
-	b = binary.AppendVarint(b, int64(len("resource")))
-	b = append(b, "resource"...)
-	if c.Resource.Group == "" {
-		return appendString(b, c.Resource.Resource)
-	}
-	b = binary.AppendVarint(b, int64(len(c.Resource.Resource)+1+len(c.Resource.Group)))
-	b = append(append(b, c.Resource.Resource...), '.')
-	return append(b, c.Resource.Group...)
-}
-
-func appendHeader(b []byte, name, value string) []byte {
-	return appendString(appendString(b, name), value)
-}
-
-func appendString(b []byte, s string) []byte {
-	return append(binary.AppendVarint(b, int64(len(s))), s...)
 }

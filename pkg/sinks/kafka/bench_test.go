@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -41,7 +42,7 @@ func BenchmarkEncode(b *testing.B) {
 	messages := realistic(200)
 	for _, name := range []string{"none", "zstd", "lz4", "snappy", "gzip"} {
 		b.Run(name, func(b *testing.B) {
-			e, err := newEncoder(codecs[name])
+			e, err := newEncoder(format.JSON, codecs[name])
 			if err != nil {
 				b.Fatal(err)
 			}

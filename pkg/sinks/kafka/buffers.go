@@ -4,16 +4,18 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
 // encoders is a fixed set of encoders, one per processor: encoding is pure computation, and each holds a batch's worth
 // of memory.
 type encoders chan *encoder
 
-func newEncoders(c codec, n int) (encoders, error) {
+func newEncoders(f format.Format, c codec, n int) (encoders, error) {
 	es := make(encoders, n)
 	for range n {
-		e, err := newEncoder(c)
+		e, err := newEncoder(f, c)
 		if err != nil {
 			return nil, err
 		}

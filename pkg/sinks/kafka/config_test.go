@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -72,7 +73,7 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 		{Mechanism: "scram-sha-256", Username: "u", Password: secret},
 	} {
 		c.SASL = s
-		_, err := New(c, slog.New(slog.DiscardHandler))
+		_, err := New(c, format.JSON, slog.New(slog.DiscardHandler))
 		if err == nil || strings.Contains(err.Error(), "s3cr") {
 			t.Errorf("%+v", err)
 		}
@@ -82,13 +83,13 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 func TestAPasswordFileIsReadAtStart(t *testing.T) {
 	c := valid()
 	c.SASL = SASL{Mechanism: "plain", Username: "u", PasswordFile: filepath.Join(t.TempDir(), "password")}
-	if _, err := New(c, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.sasl.passwordFile: ") {
+	if _, err := New(c, format.JSON, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.sasl.passwordFile: ") {
 		t.Errorf("a missing file: %v", err)
 	}
 	if err := os.WriteFile(c.SASL.PasswordFile, []byte("p\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(c, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := New(c, format.JSON, slog.New(slog.DiscardHandler)); err != nil {
 		t.Error(err)
 	}
 }

@@ -30,8 +30,14 @@
 //
 // # Records
 //
-// Key: group/resource/namespace/name. Value: the native JSON form of pkg/format. Timestamp: when the change was observed.
-// Headers: id, type, content-type, cluster, and resource as kubectl writes it ("deployments.apps").
+// Key: group/resource/namespace/name. Timestamp: when the change was observed. Value and headers by format:
+//
+//	json                     the native form; id, type, content-type, cluster, and resource as kubectl writes it
+//	                         ("deployments.apps")
+//	cloudevents              the native form; content-type, and ce_ and the name of each attribute
+//	cloudevents-structured   attributes and native form in one object; content-type alone
+//
+// No value is ever null: that is for tombstones, which this package does not write.
 //
 // # Errors
 //

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 )
@@ -36,7 +37,7 @@ func fake(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
 // open opens a sink that is closed at the end of the test.
 func open(t testing.TB, cfg Config) *Sink {
 	t.Helper()
-	s, err := New(cfg, slog.New(slog.DiscardHandler))
+	s, err := New(cfg, format.JSON, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

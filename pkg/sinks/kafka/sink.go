@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -37,9 +38,9 @@ type Sink struct {
 
 var _ sinks.Sink = (*Sink)(nil)
 
-// New returns a sink for cfg. It checks cfg and reads the files it names; it opens no connection, so a cluster that is
+// New returns a sink for cfg that writes changes in the format f. It checks cfg and reads the files it names; it opens no connection, so a cluster that is
 // away shows at the first call, as an [sinks.UnavailableError]. The caller closes the sink.
-func New(cfg Config, log *slog.Logger) (*Sink, error) {
+func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -52,7 +53,7 @@ func New(cfg Config, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	encoders, err := newEncoders(codecs[cfg.Compression], runtime.GOMAXPROCS(0))
+	encoders, err := newEncoders(f, codecs[cfg.Compression], runtime.GOMAXPROCS(0))
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 )
@@ -416,7 +417,7 @@ func TestATopicDeletedUnderWayIsCreatedAgain(t *testing.T) {
 
 func TestNoBrokerIsUnavailableAndSaidOnce(t *testing.T) {
 	log := &lines{}
-	s, err := New(Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA}, log.logger())
+	s, err := New(Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA}, format.JSON, log.logger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -484,7 +485,7 @@ func TestObjectsKeepTheirLaneWhenATopicGrows(t *testing.T) {
 		}
 	}
 	publish(t, s, lane, pods("a", 3, 5))
-	after, err := New(s.config, grow.logger())
+	after, err := New(s.config, format.JSON, grow.logger())
 	if err != nil {
 		t.Fatal(err)
 	}

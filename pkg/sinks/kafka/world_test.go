@@ -15,13 +15,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // unclosed opens a sink that the caller closes.
 func unclosed(t testing.TB, cfg Config) sinks.Sink {
 	t.Helper()
-	s, err := New(cfg, slog.New(slog.DiscardHandler))
+	s, err := New(cfg, format.JSON, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,17 +12,22 @@
 //
 // # Messages
 //
-// The subject comes from a template; values are escaped by [AppendToken] so that each is one token. The payload is the
-// native JSON form. Headers:
+// The subject comes from a template; values are escaped by [AppendToken] so that each is one token. The payload is one JSON
+// object, as the format has it. Headers:
 //
 //	Nats-Msg-Id                the change ID; the stream drops a repetition by it
 //	Nats-Expected-Stream       the configured stream; another stream that captures the subject refuses the message
-//	Content-Type               application/json
+//	Content-Type               application/json; application/cloudevents+json in the format cloudevents-structured
+//
+// In the format json also:
+//
 //	Kubecdc-Type               type of the change: added, updated, deleted, snapshot, gap
 //	Kubecdc-Cluster            cluster name
 //	Kubecdc-Resource           resource as kubectl writes it: pods, deployments.apps
 //	Kubecdc-Key                key of the object: group/resource/namespace/name; group/resource// on control records
 //	Kubecdc-Resource-Version   resourceVersion of the object
+//
+// In the format cloudevents also ce- and the name of each attribute, with values percent-encoded where they are not plain.
 //
 // # Connection
 //

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
@@ -46,7 +47,7 @@ func configFor(url string) Config {
 
 func newSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	t.Helper()
-	s, err := New(cfg, log)
+	s, err := New(cfg, format.JSON, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +86,16 @@ func client(t testing.TB, url string, options ...nats.Option) jetstream.JetStrea
 // held reads everything a stream holds, in its order.
 func held(t testing.TB, js jetstream.JetStream, stream string) []sinktest.Delivered {
 	t.Helper()
+	var all []sinktest.Delivered
+	for _, m := range messages(t, js, stream) {
+		all = append(all, sinktest.Delivered{ID: m.Headers().Get(nats.MsgIdHdr), Key: m.Headers().Get(headerKey), Value: m.Data()})
+	}
+	return all
+}
+
+// messages reads everything a stream holds, in its order.
+func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.Msg {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := js.Stream(ctx, stream)
@@ -96,24 +107,24 @@ func held(t testing.TB, js jetstream.JetStream, stream string) []sinktest.Delive
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []sinktest.Delivered
+	var all []jetstream.Msg
 	for at := uint64(0); at < last; {
-		messages, err := consumer.Fetch(1000, jetstream.FetchMaxWait(10*time.Second))
+		fetched, err := consumer.Fetch(1000, jetstream.FetchMaxWait(10*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for m := range messages.Messages() {
+		for m := range fetched.Messages() {
 			meta, err := m.Metadata()
 			if err != nil {
 				t.Fatal(err)
 			}
 			at = meta.Sequence.Stream
-			all = append(all, sinktest.Delivered{ID: m.Headers().Get(nats.MsgIdHdr), Key: m.Headers().Get(headerKey), Value: m.Data()})
+			all = append(all, m)
 			if at >= last {
 				break
 			}
 		}
-		if err := messages.Error(); err != nil {
+		if err := fetched.Error(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -23,19 +23,10 @@ const (
 	keepBuffer = 1 << 20
 )
 
-// Names of the headers, see the package comment.
-const (
-	headerContentType     = "Content-Type"
-	headerType            = "Kubecdc-Type"
-	headerCluster         = "Kubecdc-Cluster"
-	headerResource        = "Kubecdc-Resource"
-	headerKey             = "Kubecdc-Key"
-	headerResourceVersion = "Kubecdc-Resource-Version"
-)
-
 // Sink delivers to one stream. It is safe for concurrent use as [sinks.Sink] says.
 type Sink struct {
 	cfg     Config
+	format  format.Format
 	log     *slog.Logger
 	subject *sinks.Template
 	pattern string // wildcard subject that covers the template
@@ -56,9 +47,9 @@ type Sink struct {
 
 var _ sinks.Sink = (*Sink)(nil)
 
-// New makes a sink. It reads no file, dials nothing and starts nothing: the first use does. Its errors are those of
+// New makes a sink that writes changes in the format f. It reads no file, dials nothing and starts nothing: the first use does. Its errors are those of
 // [Config.Validate].
-func New(cfg Config, log *slog.Logger) (*Sink, error) {
+func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -68,7 +59,7 @@ func New(cfg Config, log *slog.Logger) (*Sink, error) {
 		return nil, at("subject", err)
 	}
 	s := &Sink{
-		cfg: cfg, log: log, subject: subject, pattern: pattern(subject),
+		cfg: cfg, format: f, log: log, subject: subject, pattern: pattern(subject),
 		numbers: make(map[sinks.Lane]int, cfg.Lanes), inFlight: newBudget(cfg.MaxInFlightBytes),
 		buffers: sync.Pool{New: func() any { return new([]byte) }},
 		health:  &health{log: log, away: "not connected yet: nothing was to be delivered"}, verifying: make(chan struct{}, 1),
@@ -126,7 +117,7 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	if err != nil {
 		return 0, err
 	}
-	msg := newMessage(s.cfg.Stream)
+	msg := newMessage(s.cfg.Stream, s.format)
 	for i := range batch {
 		err := s.publish(ctx, l, number, msg, batch[i].Change)
 		s.judge(ctx, s.waiters[number], err)
@@ -137,22 +128,8 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	return len(batch), nil
 }
 
-// newMessage makes a message that is filled anew for each change.
-func newMessage(stream string) *nats.Msg {
-	return &nats.Msg{Header: nats.Header{
-		nats.MsgIdHdr:          {""},
-		nats.ExpectedStreamHdr: {stream},
-		headerContentType:      {format.ContentTypeJSON},
-		headerType:             {""},
-		headerCluster:          {""},
-		headerResource:         {""},
-		headerKey:              {""},
-		headerResourceVersion:  {""},
-	}}
-}
-
 // publish sends one change and waits for its acknowledgement.
-func (s *Sink) publish(ctx context.Context, l *link, number int, msg *nats.Msg, c *event.Change) error {
+func (s *Sink) publish(ctx context.Context, l *link, number int, msg *message, c *event.Change) error {
 	bytes, err := s.inFlight.take(ctx, int64(c.Size()))
 	if err != nil {
 		return err
@@ -161,16 +138,11 @@ func (s *Sink) publish(ctx context.Context, l *link, number int, msg *nats.Msg, 
 
 	var room [512]byte
 	msg.Subject = string(s.subject.Append(room[:0], c, AppendToken))
-	msg.Header[nats.MsgIdHdr][0] = c.ID()
-	msg.Header[headerType][0] = string(c.Type)
-	msg.Header[headerCluster][0] = c.Cluster
-	msg.Header[headerResource][0] = c.Resource.String()
-	msg.Header[headerKey][0] = c.Key()
-	msg.Header[headerResourceVersion][0] = c.ResourceVersion
+	msg.setHeaders(c)
 
 	buffer := s.buffers.Get().(*[]byte)
-	msg.Data = format.AppendJSON((*buffer)[:0], c)
-	a, err := s.send(ctx, l, number, msg)
+	msg.Data = s.format.AppendValue((*buffer)[:0], c)
+	a, err := s.send(ctx, l, number, msg.Msg)
 	if *buffer = msg.Data; cap(msg.Data) <= keepBuffer {
 		s.buffers.Put(buffer)
 	}

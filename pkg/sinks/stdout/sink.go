@@ -23,6 +23,7 @@ const keepBuffer = 1 << 20
 // Sink writes JSON lines. Its methods are called as [sinks.Sink] says; there is one lane, so one Publish at a time.
 type Sink struct {
 	out     *os.File
+	format  format.Format
 	regular bool // a file that can be cut back and made durable; otherwise a pipe or a terminal
 	owned   bool // opened here, so closed here
 
@@ -36,19 +37,23 @@ type Sink struct {
 
 var _ sinks.Sink = (*Sink)(nil)
 
-// New opens the file, if there is one, and cuts off a torn last line. Its errors name the file.
-func New(cfg Config) (*Sink, error) {
+// New opens the file, if there is one, and cuts off a torn last line. Its errors name the file. A line has no place for
+// what stands beside a value, so [format.CloudEvents] is refused.
+func New(cfg Config, f format.Format) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if f == format.CloudEvents {
+		return nil, fmt.Errorf("a line has no headers, which the format %v needs; use %v", f, format.CloudEventsStructured)
+	}
 	if cfg.Path == "" {
-		return on(os.Stdout)
+		return on(os.Stdout, f)
 	}
 	out, err := openFile(cfg.Path)
 	if err != nil {
 		return nil, fmt.Errorf("open the file of stdout.path: %w", err)
 	}
-	s, err := on(out)
+	s, err := on(out, f)
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
@@ -56,13 +61,13 @@ func New(cfg Config) (*Sink, error) {
 	return s, nil
 }
 
-// on makes a sink that writes to out, which stays the caller's.
-func on(out *os.File) (*Sink, error) {
+// on makes a sink that writes in the format f to out, which stays the caller's.
+func on(out *os.File, f format.Format) (*Sink, error) {
 	info, err := out.Stat()
 	if err != nil {
 		return nil, err
 	}
-	s := &Sink{out: out, regular: info.Mode().IsRegular() && canRead(out)}
+	s := &Sink{out: out, format: f, regular: info.Mode().IsRegular() && canRead(out)}
 	if !s.regular {
 		return s, nil
 	}
@@ -168,7 +173,7 @@ func (s *Sink) encode(batch []sinks.Message) {
 		s.buf = append(s.buf, '\n') // a pipe cannot be cut back: end the broken line, so that it spoils no other
 	}
 	for _, m := range batch {
-		s.buf = append(format.AppendJSON(s.buf, m.Change), '\n')
+		s.buf = append(s.format.AppendValue(s.buf, m.Change), '\n')
 	}
 }
 

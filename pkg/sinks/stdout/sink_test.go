@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 )
@@ -23,7 +24,7 @@ func TestFileKeepsTheContract(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "changes.jsonl")
 	sinktest.Run(t, sinktest.Harness{
 		New: func(t testing.TB) sinks.Sink {
-			s, err := New(Config{Path: path})
+			s, err := New(Config{Path: path}, format.JSON)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -31,6 +32,31 @@ func TestFileKeepsTheContract(t *testing.T) {
 		},
 		Read: func(t testing.TB) []sinktest.Delivered { return delivered(t, path) },
 	})
+}
+
+func TestCloudEventsInAFileKeepTheContract(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "changes.jsonl")
+	sinktest.Run(t, sinktest.Harness{
+		New: func(t testing.TB) sinks.Sink {
+			s, err := New(Config{Path: path}, format.CloudEventsStructured)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		},
+		Read:  func(t testing.TB) []sinktest.Delivered { return delivered(t, path) },
+		Value: func(c *event.Change) []byte { return format.CloudEventsStructured.AppendValue(nil, c) },
+	})
+}
+
+func TestWhatNeedsHeadersIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "changes.jsonl")
+	if _, err := New(Config{Path: path}, format.CloudEvents); err == nil || !strings.Contains(err.Error(), "use cloudevents-structured") {
+		t.Errorf("CloudEvents in binary mode went to a file (%v)", err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file was opened nevertheless (%v)", err)
+	}
 }
 
 // delivered reads a file as a consumer does.
@@ -73,7 +99,7 @@ func publish(t *testing.T, s *Sink, names ...string) {
 
 func newSink(t *testing.T, path string) *Sink {
 	t.Helper()
-	s, err := New(Config{Path: path})
+	s, err := New(Config{Path: path}, format.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +197,7 @@ func TestPublishReturnsWhenTheReaderOfAPipeIsSlow(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	s, err := on(w)
+	s, err := on(w, format.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +232,7 @@ func TestABrokenLineInAPipeSpoilsNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	s, err := on(w)
+	s, err := on(w, format.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +258,7 @@ func TestADirectoryIsRefusedWithARemedy(t *testing.T) {
 	if err := (Config{Path: "logs/"}).Validate(); err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
-	if _, err := New(Config{Path: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "stdout.path") {
+	if _, err := New(Config{Path: t.TempDir()}, format.JSON); err == nil || !strings.Contains(err.Error(), "stdout.path") {
 		t.Errorf("a directory was opened: %v", err)
 	}
 }

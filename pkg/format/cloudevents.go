@@ -1,0 +1,150 @@
+package format
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// ContentTypeCloudEvents is the media type of a CloudEvent in the JSON event format
+// (github.com/cloudevents/spec, cloudevents/formats/json-format.md).
+const ContentTypeCloudEvents = "application/cloudevents+json"
+
+// Attribute is one context attribute of a CloudEvent (github.com/cloudevents/spec, cloudevents/spec.md, version 1.0.2).
+type Attribute struct {
+	Name string // as the specification has it, without the prefix of any binding
+
+	boolean bool // the JSON form has no quotes
+	write   func(b []byte, c *event.Change) []byte
+}
+
+// Append appends the value that c has for a, in its canonical string form, to b and returns the extended slice. An
+// attribute that c does not have appends nothing: no value is empty.
+func (a Attribute) Append(b []byte, c *event.Change) []byte { return a.write(b, c) }
+
+// Attributes returns every attribute that a change can have, in the order in which they are written, but for
+// datacontenttype, which is [ContentTypeJSON] always and has a header of its own name in most bindings.
+//
+// Extensions have no capitals and no separators, because the specification allows none. There is no Integer among them:
+// theirs has 32 bits, and a resourceVersion has more.
+func Attributes() []Attribute { return append([]Attribute(nil), attributes...) }
+
+var attributes = []Attribute{
+	{Name: "specversion", write: constant("1.0")},
+	{Name: "id", write: func(b []byte, c *event.Change) []byte { return append(b, c.ID()...) }},
+	{Name: "source", write: appendSource},
+	{Name: "type", write: func(b []byte, c *event.Change) []byte { return append(append(b, "io.kubecdc.resource."...), c.Type...) }},
+	{Name: "subject", write: appendSubject},
+	{Name: "time", write: func(b []byte, c *event.Change) []byte {
+		return c.ObservedAt.UTC().AppendFormat(b, time.RFC3339Nano)
+	}},
+	{Name: "cluster", write: func(b []byte, c *event.Change) []byte { return append(b, c.Cluster...) }},
+	{Name: "group", write: func(b []byte, c *event.Change) []byte { return append(b, groupName(c)...) }},
+	{Name: "resource", write: func(b []byte, c *event.Change) []byte { return append(b, c.Resource.Resource...) }},
+	{Name: "kind", write: func(b []byte, c *event.Change) []byte { return append(b, c.Resource.Kind...) }},
+	{Name: "uid", write: func(b []byte, c *event.Change) []byte { return append(b, c.UID...) }},
+	{Name: "resourceversion", write: func(b []byte, c *event.Change) []byte { return append(b, c.ResourceVersion...) }},
+	{Name: "sequence", write: appendSequence},
+	{Name: "partitionkey", write: func(b []byte, c *event.Change) []byte { return c.AppendKey(b) }},
+	{Name: "delta", write: func(b []byte, c *event.Change) []byte { return append(b, c.Delta...) }},
+	{Name: "coalesced", boolean: true, write: whether(func(c *event.Change) bool { return c.Coalesced })},
+	{Name: "finalstateunknown", boolean: true, write: whether(func(c *event.Change) bool { return c.FinalStateUnknown })},
+}
+
+func constant(value string) func([]byte, *event.Change) []byte {
+	return func(b []byte, _ *event.Change) []byte { return append(b, value...) }
+}
+
+// whether writes true, or leaves the attribute out.
+func whether(holds func(*event.Change) bool) func([]byte, *event.Change) []byte {
+	return func(b []byte, c *event.Change) []byte {
+		if holds(c) {
+			return append(b, "true"...)
+		}
+		return b
+	}
+}
+
+// groupName names the core group, whose name is empty, as the key does: no attribute is empty.
+func groupName(c *event.Change) string {
+	if c.Resource.Group == "" {
+		return "core"
+	}
+	return c.Resource.Group
+}
+
+// appendSource writes the resource as a URI reference (RFC 3986, section 4.1): an absolute path.
+func appendSource(b []byte, c *event.Change) []byte {
+	b = appendSegment(append(b, "/clusters/"...), c.Cluster)
+	b = appendSegment(append(b, '/'), groupName(c))
+	b = appendSegment(append(b, '/'), c.Resource.Version)
+	return appendSegment(append(b, '/'), c.Resource.Resource)
+}
+
+// appendSegment writes s as one segment of a path: what is not unreserved in RFC 3986, section 2.3, is percent-encoded.
+func appendSegment(b []byte, s string) []byte {
+	const hex = "0123456789ABCDEF"
+	for i := 0; i < len(s); i++ {
+		switch ch := s[i]; {
+		case 'a' <= ch && ch <= 'z', 'A' <= ch && ch <= 'Z', '0' <= ch && ch <= '9', strings.IndexByte("-._~", ch) >= 0:
+			b = append(b, ch)
+		default:
+			b = append(b, '%', hex[ch>>4], hex[ch&15])
+		}
+	}
+	return b
+}
+
+// appendSubject writes namespace/name, or the name of what has no namespace. A gap has neither.
+func appendSubject(b []byte, c *event.Change) []byte {
+	if c.Namespace != "" {
+		b = append(append(b, c.Namespace...), '/')
+	}
+	return append(b, c.Name...)
+}
+
+// sequenceDigits is the length of the largest uint64.
+const sequenceDigits = 20
+
+// appendSequence writes the resourceVersion so that it sorts as text, as the sequence extension demands
+// (cloudevents/extensions/sequence.md). One that is no number, which aggregated API servers may have, gives none.
+func appendSequence(b []byte, c *event.Change) []byte {
+	rv := c.ResourceVersion
+	if rv == "" || len(rv) > sequenceDigits || strings.Trim(rv, "0123456789") != "" {
+		return b
+	}
+	const zeros = "00000000000000000000"
+	return append(append(b, zeros[:sequenceDigits-len(rv)]...), rv...)
+}
+
+// appendCloudEvent writes attributes and data as one JSON object.
+func appendCloudEvent(b []byte, c *event.Change) []byte {
+	b = append(b, '{')
+	for _, a := range attributes {
+		b = a.appendMember(b, c)
+	}
+	b = append(b, `"datacontenttype":"`+ContentTypeJSON+`","data":`...)
+	return append(AppendJSON(b, c), '}')
+}
+
+// appendMember writes the attribute as a member with a comma behind it, or nothing.
+func (a Attribute) appendMember(b []byte, c *event.Change) []byte {
+	start := len(b)
+	b = append(append(append(b, '"'), a.Name...), `":`...)
+	if !a.boolean {
+		b = append(b, '"')
+	}
+	value := len(b)
+	b = a.write(b, c)
+	switch text := b[value:]; {
+	case len(text) == 0:
+		return b[:start]
+	case a.boolean:
+		return append(b, ',')
+	case slices.ContainsFunc(text, special):
+		return append(appendEscaped(b[:value-1], string(text)), ',')
+	}
+	return append(b, `",`...)
+}

@@ -1,0 +1,97 @@
+package kafka
+
+import (
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+)
+
+func TestCloudEventsKeepTheContract(t *testing.T) {
+	for _, f := range []format.Format{format.CloudEvents, format.CloudEventsStructured} {
+		t.Run(f.String(), func(t *testing.T) {
+			_, brokers := fake(t, kfake.NumBrokers(1))
+			cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
+			sinktest.Run(t, sinktest.Harness{
+				New: func(t testing.TB) sinks.Sink {
+					s, err := New(cfg, f, slog.New(slog.DiscardHandler))
+					if err != nil {
+						t.Fatal(err)
+					}
+					return s
+				},
+				Read:       func(t testing.TB) []sinktest.Delivered { return cloudEvents(t, readAll(t, brokers)) },
+				Key:        (*event.Change).Key,
+				Value:      func(c *event.Change) []byte { return f.AppendValue(nil, c) },
+				ExactRetry: true,
+			})
+		})
+	}
+}
+
+// cloudEvents reads records as a consumer of CloudEvents does: where the ID is depends on the content type.
+func cloudEvents(t testing.TB, records []*kgo.Record) []sinktest.Delivered {
+	t.Helper()
+	var all []sinktest.Delivered
+	for _, r := range records {
+		id := header(r, "ce_id")
+		if header(r, "content-type") == format.ContentTypeCloudEvents {
+			var e struct{ ID string }
+			if err := json.Unmarshal(r.Value, &e); err != nil {
+				t.Errorf("%v in %.200q", err, r.Value)
+			}
+			id = e.ID
+		}
+		all = append(all, sinktest.Delivered{ID: id, Key: string(r.Key), Value: r.Value})
+	}
+	return all
+}
+
+func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
+	c := pod("a", 7)
+	c.Resource.Group, c.Coalesced = "apps", true
+	for f, want := range map[format.Format]map[string]string{
+		format.CloudEvents: {
+			"content-type": "application/json", "ce_specversion": "1.0", "ce_id": "test/uid-a/7/updated",
+			"ce_source": "/clusters/test/apps/v1/pods", "ce_type": "io.kubecdc.resource.updated", "ce_subject": "default/a",
+			"ce_time": c.ObservedAt.Format(time.RFC3339Nano), "ce_cluster": "test", "ce_group": "apps", "ce_resource": "pods",
+			"ce_kind": "Pod", "ce_uid": "uid-a", "ce_resourceversion": "7", "ce_sequence": "00000000000000000007",
+			"ce_partitionkey": "apps/pods/default/a", "ce_delta": "Updated", "ce_coalesced": "true",
+		},
+		format.CloudEventsStructured: {"content-type": "application/cloudevents+json"},
+	} {
+		t.Run(f.String(), func(t *testing.T) {
+			_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+			s, err := New(Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { closeSink(t, s) })
+			gone := pod("a", 8) // nothing is known of it but that it is gone
+			gone.Type, gone.After = event.Deleted, nil
+			publish(t, s, laneName(topicA, 0, 1), []sinks.Message{{Offset: 7, Change: c}, {Offset: 8, Change: gone}})
+			records := read(t, brokers, topicA)
+			got := map[string]string{}
+			for _, h := range records[0].Headers {
+				got[h.Key] = string(h.Value)
+			}
+			if len(got) != len(records[0].Headers) || !maps.Equal(got, want) {
+				t.Errorf("headers %v\nwant %v", got, want)
+			}
+			for _, r := range records {
+				if len(r.Value) == 0 {
+					t.Errorf("offset %d has no value and is a tombstone", r.Offset)
+				}
+			}
+		})
+	}
+}

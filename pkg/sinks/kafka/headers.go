@@ -1,0 +1,78 @@
+package kafka
+
+import (
+	"encoding/binary"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+const headerContentType = "content-type"
+
+// appendHeaders fills e.headers with the number of headers of c's record and the headers.
+func (e *encoder) appendHeaders(c *event.Change) {
+	switch e.format {
+	case format.CloudEvents:
+		e.appendAttributes(c)
+	case format.CloudEventsStructured:
+		e.headers = binary.AppendVarint(e.headers[:0], 1)
+		e.headers = appendHeader(e.headers, headerContentType, e.format.ContentType())
+	default:
+		e.headers = appendNative(e.headers[:0], c)
+	}
+}
+
+// appendNative appends the headers of the native form: enough to route, filter and drop duplicates without reading the
+// value.
+func appendNative(b []byte, c *event.Change) []byte {
+	b = binary.AppendVarint(b, 5)
+	b = appendHeader(b, "id", c.ID())
+	b = appendHeader(b, "type", string(c.Type))
+	b = appendHeader(b, headerContentType, format.ContentTypeJSON)
+	b = appendHeader(b, "cluster", c.Cluster)
+	b = binary.AppendVarint(b, int64(len("resource")))
+	b = append(b, "resource"...)
+	if c.Resource.Group == "" {
+		return appendString(b, c.Resource.Resource)
+	}
+	b = binary.AppendVarint(b, int64(len(c.Resource.Resource)+1+len(c.Resource.Group)))
+	b = append(append(b, c.Resource.Resource...), '.')
+	return append(b, c.Resource.Group...)
+}
+
+// attribute is a CloudEvents attribute and the header it goes to.
+type attribute struct {
+	format.Attribute
+	header string
+}
+
+// attributes are those of CloudEvents in binary mode (cloudevents/bindings/kafka-protocol-binding.md, section 3.2.3).
+var attributes = func() (all []attribute) {
+	for _, a := range format.Attributes() {
+		all = append(all, attribute{a, "ce_" + a.Name})
+	}
+	return all
+}()
+
+// appendAttributes fills e.headers with c's CloudEvents attributes. Their number is written last, into the one byte that
+// is kept for it: there are fewer than 64.
+func (e *encoder) appendAttributes(c *event.Change) {
+	count := 1
+	e.headers = appendHeader(append(e.headers[:0], 0), headerContentType, e.format.ContentType())
+	for _, a := range attributes {
+		if e.value = a.Append(e.value[:0], c); len(e.value) > 0 {
+			e.headers = appendString(e.headers, a.header)
+			e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
+			count++
+		}
+	}
+	e.headers[0] = byte(count) << 1 // a varint of the protocol is zigzag-encoded
+}
+
+func appendHeader(b []byte, name, value string) []byte {
+	return appendString(appendString(b, name), value)
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendVarint(b, int64(len(s))), s...)
+}

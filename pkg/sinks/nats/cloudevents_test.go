@@ -1,0 +1,98 @@
+package nats
+
+import (
+	"context"
+	"maps"
+	"net/url"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+)
+
+func newSinkOf(t testing.TB, url string, f format.Format) *Sink {
+	t.Helper()
+	s, err := New(configFor(url), f, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestCloudEventsKeepTheContract(t *testing.T) {
+	for _, f := range []format.Format{format.CloudEvents, format.CloudEventsStructured} {
+		t.Run(f.String(), func(t *testing.T) {
+			server := serve(t, "")
+			h := harness(server, server.URL())
+			h.New = func(t testing.TB) sinks.Sink { return newSinkOf(t, server.URL(), f) }
+			h.Value = func(c *event.Change) []byte { return f.AppendValue(nil, c) }
+			h.Key = nil
+			sinktest.Run(t, h)
+		})
+	}
+}
+
+func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
+	first, second := pod("a", 7), pod("a", 8)
+	first.Coalesced, first.Cluster = true, `50% "north" €`
+	second.Cluster = first.Cluster
+	always := map[string]string{nats.MsgIdHdr: first.ID(), nats.ExpectedStreamHdr: "K8S"}
+	for f, want := range map[format.Format]map[string]string{
+		format.CloudEvents: {
+			headerContentType: "application/json", "ce-datacontenttype": "application/json", "ce-specversion": "1.0",
+			"ce-id":     "50%25%20%22north%22%20%E2%82%AC/" + first.UID + "/" + first.ResourceVersion + "/updated",
+			"ce-source": "/clusters/50%2525%2520%2522north%2522%2520%25E2%2582%25AC/core/v1/pods", "ce-type": "io.kubecdc.resource.updated",
+			"ce-subject": first.Namespace + "/" + first.Name, "ce-time": first.ObservedAt.Format(time.RFC3339Nano),
+			"ce-cluster": "50%25%20%22north%22%20%E2%82%AC", "ce-group": "core", "ce-resource": "pods", "ce-kind": "Pod",
+			"ce-uid": first.UID, "ce-resourceversion": first.ResourceVersion, "ce-sequence": "0000000000000000000" + first.ResourceVersion,
+			"ce-partitionkey": first.Key(), "ce-coalesced": "true",
+		},
+		format.CloudEventsStructured: {headerContentType: "application/cloudevents+json"},
+	} {
+		t.Run(f.String(), func(t *testing.T) {
+			server := serve(t, "")
+			s := newSinkOf(t, server.URL(), f)
+			t.Cleanup(func() {
+				if err := s.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+			if n, err := deliver(t, s, first, second); n != 2 || err != nil {
+				t.Fatalf("published %d: %v", n, err)
+			}
+			got := messages(t, client(t, server.URL()), "K8S")
+			want := maps.Clone(want)
+			maps.Copy(want, always)
+			flat := map[string]string{}
+			for name, values := range got[0].Headers() {
+				flat[name] = values[0]
+			}
+			if !maps.Equal(flat, want) {
+				t.Errorf("headers %v\nwant %v", flat, want)
+			}
+			if stale := got[1].Headers()["ce-coalesced"]; stale != nil {
+				t.Errorf("the second message has the first one's ce-coalesced: %q", stale)
+			}
+		})
+	}
+}
+
+func FuzzHeaderValuesArePlainAndComeBack(f *testing.F) {
+	f.Add("a b")
+	f.Add("\x00\"%€\x7f\r\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		encoded := appendEncoded(nil, []byte(text))
+		if slices.ContainsFunc(encoded, func(b byte) bool { return b <= ' ' || b > '~' || b == '"' }) {
+			t.Errorf("%q became %q, which is no plain header", text, encoded)
+		}
+		if back, err := url.PathUnescape(string(encoded)); back != text || err != nil {
+			t.Errorf("%q came back as %q (%v)", text, back, err)
+		}
+	})
+}
