@@ -4,6 +4,7 @@ module github.com/kubecdc/kubecdc/test/e2e
 go 1.26.0
 
 require (
+	github.com/cloudevents/sdk-go/v2 v2.16.2
 	github.com/kubecdc/kubecdc v0.0.0-00010101000000-000000000000
 	github.com/nats-io/nats.go v1.55.0
 	github.com/twmb/franz-go v1.22.2

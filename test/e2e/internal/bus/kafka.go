@@ -22,6 +22,9 @@ type partition struct {
 
 // Kafka reads all topics whose names begin alike.
 type Kafka struct {
+	// Unwrap is set before the first Read where records are not in the native format.
+	Unwrap Unwrap
+
 	client *kgo.Client
 	prefix string
 	next   map[partition]int64 // offset of the record to read next
@@ -91,7 +94,11 @@ func (k *Kafka) take(r *kgo.Record) (Record, error) {
 		return Record{}, fmt.Errorf("partition %v: offset %d was read twice", p, r.Offset)
 	}
 	k.next[p] = r.Offset + 1
-	return parse(fmt.Sprintf("%s/%d", r.Topic, r.Partition), string(r.Key), r.Value)
+	headers := make(map[string]string, len(r.Headers))
+	for _, h := range r.Headers {
+		headers[h.Key] = string(h.Value)
+	}
+	return read(k.Unwrap, fmt.Sprintf("%s/%d", r.Topic, r.Partition), string(r.Key), headers, r.Value)
 }
 
 // partitions asks which there are.

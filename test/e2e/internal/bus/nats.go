@@ -12,6 +12,9 @@ import (
 
 // NATS reads one JetStream stream.
 type NATS struct {
+	// Unwrap is set before the first Read where messages are not in the native format.
+	Unwrap Unwrap
+
 	connection *nats.Conn
 	jetstream  jetstream.JetStream
 	stream     string
@@ -91,7 +94,11 @@ func (n *NATS) fetch(ctx context.Context, consumer jetstream.Consumer, count int
 		if meta.Sequence.Stream != n.next {
 			return records, fmt.Errorf("stream %s: sequence %d came where %d was expected", n.stream, meta.Sequence.Stream, n.next)
 		}
-		record, err := parse(n.stream, m.Headers().Get("Kubecdc-Key"), m.Data())
+		headers := make(map[string]string, len(m.Headers()))
+		for name := range m.Headers() {
+			headers[name] = m.Headers().Get(name)
+		}
+		record, err := read(n.Unwrap, n.stream, headers["Kubecdc-Key"], headers, m.Data())
 		if err != nil {
 			return records, err
 		}

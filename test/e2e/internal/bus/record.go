@@ -54,6 +54,24 @@ type Reader interface {
 	Close()
 }
 
+// Unwrap takes what lies on a bus, with its headers, apart: the native object and the object's key.
+type Unwrap func(headers map[string]string, value []byte) (payload []byte, key string, err error)
+
+// read reads what lies on a bus. Without an unwrap it is the native object, under the key that the bus has for it.
+func read(unwrap Unwrap, place, key string, headers map[string]string, value []byte) (Record, error) {
+	if unwrap == nil {
+		return parse(place, key, value)
+	}
+	payload, inner, err := unwrap(headers, value)
+	if err != nil {
+		return Record{}, fmt.Errorf("%s: %w: %.200s", place, err, value)
+	}
+	if key != "" && inner != key {
+		return Record{}, fmt.Errorf("%s: a message of %q has the key %q", place, inner, key)
+	}
+	return parse(place, inner, payload)
+}
+
 // parse reads a payload. That it cannot be read is a finding, not something to skip.
 func parse(place, key string, payload []byte) (Record, error) {
 	r := Record{Place: place, Key: key, Payload: payload}

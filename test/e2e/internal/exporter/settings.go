@@ -17,6 +17,7 @@ type Settings struct {
 	NATSURL      string
 	Stream       string // and the first token of the subjects
 
+	Format       string // of both sinks, as in the file; empty leaves the default
 	DrainTimeout string // as in the file; empty leaves the default
 }
 
@@ -47,6 +48,11 @@ func (s Settings) content(listen string) mapping {
 		"admin":   mapping{"listen": listen},
 		// Servers come back within seconds in a test; half a minute of back-off would only make it slow.
 		"delivery": mapping{"retry": mapping{"min": "50ms", "max": "1s"}},
+	}
+	if s.Format != "" {
+		for _, sink := range c["sinks"].([]mapping) {
+			sink["format"] = s.Format
+		}
 	}
 	if s.DrainTimeout != "" {
 		c["delivery"].(mapping)["drainTimeout"] = s.DrainTimeout
