@@ -1,12 +1,16 @@
 package journal
 
-import "fmt"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
 
 // OfflineStat is what is in the journal of an exporter that does not run.
 type OfflineStat struct {
 	Oldest, Newest uint64 // offsets; Oldest is Newest+1 before the first change
 	RetainedBytes  int64  // stored bytes of changes and dead letters; what Options.MaxBytes bounds
-	DiskBytes      int64  // of the whole store
+	DiskBytes      int64  // of all files of the store
 	Scopes         []ScopeStat
 	Sinks          []OfflineSink // by name
 	Recovery       *Recovery     // a broken store was replaced and the gaps are not announced yet; else nil
@@ -35,10 +39,11 @@ type OfflineSink struct {
 
 // Stat counts what is stored. It reads every known object, and no body.
 func (o *Offline) Stat() (OfflineStat, error) {
-	s := OfflineStat{
-		Oldest: o.ext.oldest, Newest: o.ext.newest,
-		RetainedBytes: o.ext.bytes(), DiskBytes: int64(o.db.Metrics().DiskSpaceUsage()),
+	disk, err := fileBytes(filepath.Join(o.dir, storeName))
+	if err != nil {
+		return OfflineStat{}, fmt.Errorf("journal: cannot tell the size of %s: %w", o.dir, err)
 	}
+	s := OfflineStat{Oldest: o.ext.oldest, Newest: o.ext.newest, RetainedBytes: o.ext.bytes(), DiskBytes: disk}
 	for _, name := range o.Sinks() {
 		state := o.sinks[name]
 		s.RetainedBytes += state.deadBytes
@@ -82,4 +87,20 @@ func (o *Offline) scopeStat(name string) (ScopeStat, error) {
 		return err
 	})
 	return s, err
+}
+
+// fileBytes adds up the files in a directory. The store itself does not count its log before it writes one.
+func fileBytes(dir string) (n int64, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			return 0, err
+		}
+		n += info.Size()
+	}
+	return n, nil
 }

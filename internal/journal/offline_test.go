@@ -140,7 +140,7 @@ func TestAStoppedJournalIsReadAndLeftAsItIs(t *testing.T) {
 				t.Fatalf("offset %d: %+v, want %+v", r.Offset, r.Change, all[i])
 			}
 		}
-		if s.RetainedBytes <= 0 || s.DiskBytes <= 0 || s.Changes() != 300 {
+		if s.RetainedBytes <= 0 || s.DiskBytes < s.RetainedBytes || s.Changes() != 300 {
 			t.Errorf("%d changes, %d bytes retained, %d on disk", s.Changes(), s.RetainedBytes, s.DiskBytes)
 		}
 		wantScopes := []ScopeStat{{Name: "deployments.apps", Position: "77"}, {Name: "pods", Position: "299", Known: 39, Gone: 1}}
