@@ -39,25 +39,35 @@ func realistic(n int) []sinks.Message {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	messages := realistic(200)
 	for _, name := range []string{"none", "zstd", "lz4", "snappy", "gzip"} {
-		b.Run(name, func(b *testing.B) {
-			e, err := newEncoder(format.JSON, codecs[name])
-			if err != nil {
-				b.Fatal(err)
-			}
-			var out []byte
-			b.ReportAllocs()
-			for n := 0; b.Loop(); n++ {
-				if out, _, err = e.encode(out[:0], messages, math.MaxInt, math.MaxInt, stamp{}); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(messages)), "ns/change")
-			b.ReportMetric(float64(len(e.records))/float64(len(messages)), "bytes/change")
-			b.ReportMetric(float64(len(e.records))/float64(len(out)), "ratio")
-		})
+		b.Run(name, func(b *testing.B) { benchmarkEncode(b, format.JSON, name) })
 	}
+}
+
+func BenchmarkEncodeFormat(b *testing.B) {
+	for _, f := range []format.Format{format.JSON, format.CloudEvents, format.CloudEventsStructured} {
+		for _, name := range []string{"none", "zstd"} {
+			b.Run(f.String()+"/"+name, func(b *testing.B) { benchmarkEncode(b, f, name) })
+		}
+	}
+}
+
+func benchmarkEncode(b *testing.B, f format.Format, codec string) {
+	messages := realistic(200)
+	e, err := newEncoder(f, codecs[codec])
+	if err != nil {
+		b.Fatal(err)
+	}
+	var out []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		if out, _, err = e.encode(out[:0], messages, math.MaxInt, math.MaxInt, stamp{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(messages)), "ns/change")
+	b.ReportMetric(float64(len(e.records))/float64(len(messages)), "bytes/change")
+	b.ReportMetric(float64(len(e.records))/float64(len(out)), "ratio")
 }
 
 func BenchmarkPublish(b *testing.B) {
