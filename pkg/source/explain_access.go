@@ -61,7 +61,11 @@ func (c *Client) reviewer() (rest.Interface, error) {
 
 func review(ctx context.Context, client rest.Interface, s Scope) Access {
 	var a Access
-	for verb, permission := range map[string]*Permission{"list": &a.List, "watch": &a.Watch} {
+	for _, verb := range []string{"list", "watch"} {
+		permission := &a.List
+		if verb == "watch" {
+			permission = &a.Watch
+		}
 		answer, err := mayI(ctx, client, &authorization.ResourceAttributes{
 			Verb: verb, Group: s.Resource.Group, Version: s.Resource.Version, Resource: s.Resource.Resource,
 			Namespace: s.Namespace, Name: s.Name(),

@@ -42,7 +42,7 @@ resources:
     exclude: ["controllerrevisions.apps"]
 `
 
-// written are the kinds of leastRules that the test writes, by scope.
+// written are the kinds that the tests write, by the scope that leastRules make of them.
 var written = map[string]workload.Kind{
 	"configmaps;ns=web":       workload.ConfigMaps,
 	"services;ns=web":         workload.Services,
@@ -53,7 +53,7 @@ var written = map[string]workload.Kind{
 // TestPrintedRightsAreEnoughAndNeeded gives a user nothing but what rbac prints and runs the exporter as that user; then
 // it takes each rule away in turn.
 func TestPrintedRightsAreEnoughAndNeeded(t *testing.T) {
-	l := newLeast(t)
+	l := newLeast(t, leastRules)
 	for id, access := range l.access() {
 		if access != "forbidden" {
 			t.Fatalf("%s is %s before anything was allowed", id, access)
@@ -74,9 +74,19 @@ func TestPrintedRightsAreEnoughAndNeeded(t *testing.T) {
 	}
 }
 
+// TestPrintedRightsForEverythingAreEnough selects all that the API server serves.
+func TestPrintedRightsForEverythingAreEnough(t *testing.T) {
+	l := newLeast(t, "resources: [{select: [\"*\"]}]\n")
+	l.apply(l.command("rbac", "--config", l.config))
+	l.awaitAccess("")
+	allowed := time.Now()
+	l.run("")
+	l.refusedNothing(allowed)
+}
+
 // TestRatesAreMeasured writes to one of several resources while explain looks.
 func TestRatesAreMeasured(t *testing.T) {
-	l := newLeast(t)
+	l := newLeast(t, leastRules)
 	l.apply(l.command("rbac", "--config", l.config))
 	l.awaitAccess("")
 	l.must(l.cluster.Create(t.Context(), workload.ConfigMaps, "web", "busy"))
@@ -103,6 +113,7 @@ func TestRatesAreMeasured(t *testing.T) {
 type least struct {
 	t            *testing.T
 	program      string
+	rules        string // of the configuration
 	controlPlane *controlplane.ControlPlane
 	cluster      *workload.Cluster
 	admin        dynamic.Interface
@@ -111,9 +122,9 @@ type least struct {
 	runs         int
 }
 
-func newLeast(t *testing.T) *least {
+func newLeast(t *testing.T, rules string) *least {
 	t.Helper()
-	l := &least{t: t, program: program(t), dir: t.TempDir()}
+	l := &least{t: t, program: program(t), rules: rules, dir: t.TempDir()}
 	dir := filepath.Join(l.dir, "controlplane")
 	l.must(os.Mkdir(dir, 0o755))
 	var err error
@@ -145,7 +156,7 @@ func (l *least) configure(name string) string {
 	l.must(err)
 	path := filepath.Join(l.dir, name)
 	l.must(os.WriteFile(path, fmt.Appendf(nil, "%scluster: {kubeconfig: %q}\nsinks: [{name: file, stdout: {path: %q}}]\njournal: {dir: %q}\nadmin: {listen: %q}\n",
-		leastRules, kubeconfig, path+".changes", path+".journal", l.address), 0o600))
+		l.rules, kubeconfig, path+".changes", path+".journal", l.address), 0o600))
 	return path
 }
 
@@ -322,7 +333,7 @@ func (l *least) run(forbidden string) {
 	l.t.Helper()
 	l.runs++
 	name := fmt.Sprintf("run-%d", l.runs)
-	config := l.configure(name + ".yaml")
+	config, scopes := l.configure(name+".yaml"), len(l.access())
 	p, err := process.Start(l.t.Context(), process.Options{
 		Name: "exporter", Path: l.program, Args: []string{"run", "--config", config}, Dir: l.dir, Log: config + ".log",
 	})
@@ -330,8 +341,8 @@ func (l *least) run(forbidden string) {
 	defer func() { l.must(p.Stop()) }()
 	l.await(config+".log", func() string {
 		states := l.states()
-		if len(states) < len(written) {
-			return fmt.Sprintf("all resources; there are %v", states)
+		if len(states) != scopes {
+			return fmt.Sprintf("%d scopes; there are %v", scopes, states)
 		}
 		return wrong(states, forbidden, "live")
 	})
