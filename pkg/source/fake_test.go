@@ -44,13 +44,16 @@ type fakeAPI struct {
 	cut      chan struct{} // closed and replaced to end all streams
 	log      []string      // requests, without discovery
 	groups   []apidiscovery.APIGroupDiscovery
-	noList   bool // WatchList is refused
-	noMark   bool // WatchList ends without the mark
-	indented bool // writes events over several lines
-	deny     bool // 403
-	absent   bool // 404
-	nameless bool // kube-system is not shown
-	down     bool // 503, discovery too
+	noList   bool          // WatchList is refused
+	noMark   bool          // WatchList ends without the mark
+	indented bool          // writes events over several lines
+	deny     bool          // 403
+	absent   bool          // 404
+	nameless bool          // kube-system is not shown
+	down     bool          // 503, discovery too
+	bookmark bool          // sends a bookmark every minute
+	mute     bool          // new watches stay silent
+	hang     chan struct{} // closed and replaced to silence all streams that are open
 
 	polls        int         // of discovery
 	types        []fakeEvent // what Triggers bring
@@ -64,7 +67,7 @@ type fakeEvent struct {
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
-	f := &fakeAPI{t: t, rv: 10, changed: make(chan struct{}), cut: make(chan struct{})}
+	f := &fakeAPI{t: t, rv: 10, changed: make(chan struct{}), cut: make(chan struct{}), hang: make(chan struct{})}
 	f.groups = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}
 	f.server = httptest.NewServer(f)
 	t.Cleanup(f.server.Close)
@@ -311,14 +314,33 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, what string) {
 		send("BOOKMARK", fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d","annotations":{"k8s.io/initial-events-end":"true"}}}`, newest))
 		from = newest
 	}
-	f.follow(r.Context(), cut, from, send)
+	ctx := r.Context()
+	if seconds, err := strconv.Atoi(q.Get("timeoutSeconds")); err == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+		defer cancel()
+	}
+	f.follow(ctx, cut, from, send)
 }
 
 // follow sends what comes after a resourceVersion until the stream is cut.
 func (f *fakeAPI) follow(ctx context.Context, cut chan struct{}, from int, send func(kind, object string)) {
+	f.mu.Lock()
+	hang, mute, bookmark := f.hang, f.mute, f.bookmark
+	f.mu.Unlock()
+	if mute {
+		<-ctx.Done()
+		return
+	}
+	var minute <-chan time.Time
+	if bookmark {
+		ticker := time.NewTicker(time.Minute)
+		defer ticker.Stop()
+		minute = ticker.C
+	}
 	for {
 		f.mu.Lock()
-		changed := f.changed
+		changed, newest := f.changed, f.rv
 		events := slices.Clone(f.history)
 		f.mu.Unlock()
 		for _, e := range events {
@@ -329,12 +351,26 @@ func (f *fakeAPI) follow(ctx context.Context, cut chan struct{}, from int, send 
 		}
 		select {
 		case <-changed:
+		case <-minute:
+			send("BOOKMARK", fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"%d"}}`, newest))
+		case <-hang:
+			<-ctx.Done()
+			return
 		case <-ctx.Done():
 			return
 		case <-cut:
 			panic(http.ErrAbortHandler)
 		}
 	}
+}
+
+// silence lets all streams that are open bring nothing more, after doing something that they do not see.
+func (f *fakeAPI) silence(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+	close(f.hang)
+	f.hang = make(chan struct{})
 }
 
 // store is a journal in memory.

@@ -426,7 +426,7 @@ func (s *Source) Ready() (bool, []string) {
 			continue
 		}
 		reasons = append(reasons, fmt.Sprintf("%s: %s: %s", st.Scope, st.State, st.Reason))
-		if st.State == Syncing || st.State == Unreachable {
+		if st.State == Syncing || st.State == Unreachable || st.State == Stale {
 			ready = false
 		}
 	}

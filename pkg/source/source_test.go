@@ -28,9 +28,7 @@ func TestTheFirstListIsASnapshotAndChangesFollow(t *testing.T) {
 		t.Errorf("%d LISTs where WatchList works", n)
 	}
 	awaitState(t, st, s, Live)
-	if ready, reasons := s.Ready(); !ready || len(reasons) != 0 {
-		t.Errorf("ready %v, %q", ready, reasons)
-	}
+	st.await(t, "readiness", func() bool { ready, reasons := s.Ready(); return ready && len(reasons) == 0 })
 	c := st.first()
 	if c.Cluster != "c" || c.Resource != (event.Resource{Version: "v1", Resource: "pods", Kind: "Kind"}) || c.Actor.Manager != "test" || strings.Contains(string(c.After), "managedFields") {
 		t.Errorf("change %+v\nafter %s", c, c.After)

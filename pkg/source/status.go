@@ -15,6 +15,7 @@ type State string
 const (
 	Syncing     State = "syncing"     // the first list is being read, or the API server is not ready to show the resource
 	Live        State = "live"        // changes arrive as they happen
+	Stale       State = "stale"       // nothing is heard of a watch that is open; it is opened again from its position
 	Forbidden   State = "forbidden"   // the API server does not allow list or watch
 	Unreachable State = "unreachable" // the API server does not answer, or with errors
 	Waiting     State = "waiting"     // nothing serves the resource yet
@@ -87,6 +88,8 @@ func (h *health) become(state State, reason string) {
 		h.log.Info("watching", attrs...)
 	case Syncing:
 		h.log.Info("not watching yet", attrs...)
+	case Stale:
+		h.log.Warn("the watch fell silent, opening it again", attrs...)
 	case Gone:
 		h.log.Warn("resource is served no more", attrs...)
 	default:

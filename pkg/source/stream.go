@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -27,6 +28,9 @@ type stream struct {
 	ordered  bool // events are in order of their resourceVersion, so position may follow them
 	patience patience
 	short    int // connections in a row that ended at once and brought nothing
+
+	bookmarks bool // the API server sends them, so silence means something
+	stale     bool // a connection fell silent and nothing has been heard since
 }
 
 const (
@@ -36,6 +40,10 @@ const (
 	// silence bounds the wait for the next initial event of a WatchList. An API server that does not know the request
 	// may serve an ordinary watch instead, which never marks the end.
 	silence = time.Minute
+	// staleAfter is how long a watch may be silent that brings bookmarks, about one a minute (KEP-956). A proxy may keep a
+	// connection open that leads nowhere. Bookmarks are expected where there were some: API servers without a watch cache,
+	// and kube-apiserver for events, send none.
+	staleAfter = 3 * time.Minute
 	// maxShort is how many short connections in a row make the scope unreachable.
 	maxShort = 3
 )
@@ -43,6 +51,7 @@ const (
 var (
 	errStreamEnd = errors.New("the API server ended the watch")
 	errShort     = errors.New("the API server ends each watch at once")
+	errStale     = fmt.Errorf("nothing was heard for %s, though there are bookmarks every minute", staleAfter)
 	errSilent    = errors.New("the API server does not mark the end of the initial events")
 )
 
@@ -185,7 +194,7 @@ func (s *stream) open(ctx context.Context, first bool) (watch.Interface, error) 
 			s.lose(ctx, err)
 			return nil, err
 		}
-		s.r.health.failed(err)
+		s.failed(err)
 		if err := sleep(ctx, s.patience.wait(err)); err != nil {
 			return nil, err
 		}
@@ -209,14 +218,21 @@ func (s *stream) try(ctx context.Context) (watch.Interface, error) {
 // pass passes on the events of one connection until it ends, and says how.
 func (s *stream) pass(ctx context.Context, w watch.Interface) error {
 	began, events := time.Now(), 0
-	steady := time.NewTimer(steadyAfter)
+	steady, quiet := time.NewTimer(steadyAfter), time.NewTimer(staleAfter)
 	defer steady.Stop()
+	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-steady.C:
-			s.works()
+			if !s.stale { // else it has to prove itself
+				s.works()
+			}
+		case <-quiet.C:
+			if s.bookmarks {
+				return errStale
+			}
 		case e, ok := <-w.ResultChan():
 			if !ok && events == 0 && time.Since(began) < steadyAfter {
 				return errShort
@@ -231,6 +247,8 @@ func (s *stream) pass(ctx context.Context, w watch.Interface) error {
 				return ctx.Err()
 			}
 			s.follow(e)
+			quiet.Reset(staleAfter) // the reader may have taken its time
+			s.bookmarks = s.bookmarks || e.Type == watch.Bookmark
 			if events++; events == 1 {
 				s.works()
 			}
@@ -240,9 +258,16 @@ func (s *stream) pass(ctx context.Context, w watch.Interface) error {
 
 // works notes that the connection does what it should.
 func (s *stream) works() {
-	s.short = 0
+	s.short, s.stale = 0, false
 	s.patience.reset()
 	s.r.health.become(Live, "")
+}
+
+// failed notes that the API server does not answer as it should. That is worse than silence, and what answers next may
+// be another one.
+func (s *stream) failed(err error) {
+	s.stale, s.bookmarks = false, false
+	s.r.health.failed(err)
 }
 
 // after decides what follows the end of a connection and says whether the stream goes on.
@@ -252,15 +277,18 @@ func (s *stream) after(ctx context.Context, err error) bool {
 		return false
 	case errors.Is(err, errStreamEnd):
 		// Its time was up, or the API server is leaving. The short wait keeps scopes from coming back in step.
+	case errors.Is(err, errStale):
+		s.stale = true
+		s.r.health.become(Stale, reason(err))
 	case judge(err) == expired:
 		s.lose(ctx, err)
 		return false
 	case errors.Is(err, errShort):
 		if s.short++; s.short >= maxShort {
-			s.r.health.failed(err)
+			s.failed(err)
 		}
 	default:
-		s.r.health.failed(err)
+		s.failed(err)
 	}
 	return sleep(ctx, s.patience.wait(err)) == nil
 }

@@ -1,0 +1,143 @@
+package source
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// addUnseen adds b without a word to streams.
+func addUnseen(f *fakeAPI) {
+	f.rv++
+	f.history = append(f.history, fakeEvent{f.rv, "ADDED", "b"})
+}
+
+func TestAWatchThatFellSilentGoesOnFromItsPosition(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.bookmark = true
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		time.Sleep(2*time.Minute + time.Second)
+		f.silence(func() { addUnseen(f) })
+		time.Sleep(staleAfter - 10*time.Second)
+		if got := s.Status()[0]; got.State != Live {
+			t.Errorf("status %+v", got)
+		}
+		st.awaitTold(t, "snapshot a@11", "added b@12")
+		awaitState(t, st, s, Live)
+		if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.count("WATCHLIST") != 1 {
+			t.Errorf("status %+v requests %q", got, f.requests())
+		}
+		if log.count("level=WARN") != 1 || log.count("state=stale before=live") != 1 {
+			t.Errorf("log\n%s", log)
+		}
+	})
+}
+
+func TestAWatchIsStaleUntilSomethingIsHeard(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.bookmark = true
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		time.Sleep(2*time.Minute + time.Second)
+		f.silence(func() { f.mute = true })
+		awaitState(t, st, s, Stale)
+		requests := f.count("WATCH rv=")
+		for range 60 {
+			time.Sleep(time.Minute)
+			if got := s.Status()[0]; got.State != Stale || !strings.Contains(got.Reason, "nothing was heard for 3m0s") {
+				t.Fatalf("status %+v", got)
+			}
+		}
+		if n := f.count("WATCH rv=") - requests; n < 19 || n > 21 {
+			t.Errorf("%d watches in an hour, want one every three minutes", n)
+		}
+		if ready, _ := s.Ready(); ready || log.count("level=WARN") != 1 {
+			t.Errorf("ready %v, log\n%s", ready, log)
+		}
+		f.change(func() { f.mute = false })
+		awaitState(t, st, s, Live) // a bookmark is enough
+		if got := st.told(); len(got) != 1 || s.Status()[0].Relists != 0 {
+			t.Errorf("told %q", got)
+		}
+	})
+}
+
+func TestAnAPIServerThatFailsAfterASilenceIsUnreachableAndThenLive(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.bookmark = true
+		s, _, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		time.Sleep(2*time.Minute + time.Second)
+		f.silence(func() { f.down = true })
+		awaitState(t, st, s, Unreachable)
+		f.change(func() { f.down, f.bookmark = false, false }) // whatever answers now
+		awaitState(t, st, s, Live)
+	})
+}
+
+func TestAConnectionThatIsSilentFromItsBeginningIsNoticed(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.bookmark = true
+		s, _, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		time.Sleep(2 * time.Minute)
+		f.change(func() { f.mute = true })
+		awaitState(t, st, s, Stale) // some time after the API server ended the first watch
+		f.change(func() { f.mute = false })
+		awaitState(t, st, s, Live)
+	})
+}
+
+func TestAWatchWithoutBookmarksMayBeSilent(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		time.Sleep(4 * time.Hour)
+		awaitState(t, st, s, Live)
+		if log.count("stale") != 0 {
+			t.Errorf("log\n%s", log)
+		}
+	})
+}
+
+func TestAReaderThatTakesItsTimeIsNoSilence(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, _ *store, on func(*Config)) {
+		f.bookmark = true
+		var cfg Config
+		on(&cfg)
+		e, err := cfg.Client.endpoint(Scope{ID: "pods", Resource: event.Resource{Version: "v1", Resource: "pods"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := newHealth(slog.New(slog.DiscardHandler), e.scope)
+		r := newResuming(func() *endpoint { return e }, h, make(chan struct{}, 1), "11", "")
+		ctx, cancel := context.WithCancel(t.Context())
+		s, err := r.startStream(ctx, "11", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // the journal is full for some time, again and again
+			if got := <-s.ResultChan(); got.Type != watch.Bookmark {
+				t.Errorf("got %+v", got)
+			}
+			time.Sleep(2 * staleAfter)
+		}
+		if got := h.status(); got.State != Live || got.Restarts > 2 {
+			t.Errorf("status %+v", got)
+		}
+		cancel()
+		r.close()
+	})
+}
