@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
@@ -21,7 +22,8 @@ func runCommand() *cobra.Command {
 		Long: `Watch and deliver until told to stop.
 
 SIGTERM or SIGINT stops watching, delivers what the journal holds for at most
-delivery.drainTimeout, and exits 0. A second signal exits at once. Either way
+delivery.drainTimeout, and exits 0. A second signal, at least a second after the
+first, exits at once. Either way
 nothing is lost: what was not delivered is in the journal.`,
 		Args: cobra.NoArgs,
 	}
@@ -39,25 +41,34 @@ nothing is lost: what was not delivered is in the journal.`,
 	return cmd
 }
 
-// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second one ends the process.
+// echo is how long after the first signal further ones are taken for copies of it: a terminal, timeout(1) and many
+// wrappers signal a process and its group.
+const echo = time.Second
+
+// untilSignal returns a context that ends with the first SIGTERM or SIGINT. A second one, later than an echo of the first,
+// ends the process.
 func untilSignal(parent context.Context, log *slog.Logger) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	released := make(chan struct{})
 	go func() {
-		select {
-		case s := <-signals:
-			log.Info("stopping; the same signal again stops hard", "signal", s.String())
-			cancel()
-		case <-released:
-			return
-		}
-		select {
-		case s := <-signals:
-			log.Warn("stopped hard; what was not delivered is in the journal", "signal", s.String())
-			os.Exit(exitRuntime)
-		case <-released:
+		var first time.Time
+		for {
+			select {
+			case s := <-signals:
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					log.Info("stopping; the same signal again stops hard", "signal", s.String())
+					cancel()
+				case time.Since(first) > echo:
+					log.Warn("stopped hard; what was not delivered is in the journal", "signal", s.String())
+					os.Exit(exitRuntime)
+				}
+			case <-released:
+				return
+			}
 		}
 	}()
 	return ctx, func() {
