@@ -48,7 +48,7 @@ func resourceStatus(r source.Status) admin.ResourceStatus {
 		s.Changes[string(t)] = n
 	}
 	switch {
-	case r.State == source.Unreachable:
+	case r.State == source.Unreachable, r.State == source.Stale:
 		s.NotReady = r.Reason
 	case r.State == source.Syncing && !r.Synced:
 		s.NotReady = "the first list is not complete: " + r.Reason

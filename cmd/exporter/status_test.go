@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // TestNotReadyBeforeItIsKnownWhatToWatch holds the moment between the start and the API server's first answer: no resource
@@ -30,5 +31,23 @@ func TestNotReadyBeforeItIsKnownWhatToWatch(t *testing.T) {
 	}
 	if len(s.Resources) != 0 || !strings.Contains(s.Discovery, "discovery: ") {
 		t.Errorf("resources %+v, discovery %q; want no resource and a reason", s.Resources, s.Discovery)
+	}
+}
+
+func TestReadinessFollowsTheStateOfAResource(t *testing.T) {
+	for state, notReady := range map[source.State]bool{
+		source.Live: false, source.Stale: true, source.Unreachable: true,
+		// These degrade alone: one resource that may not be read must not take the others out of service.
+		source.Forbidden: false, source.Waiting: false, source.Gone: false,
+	} {
+		s := resourceStatus(source.Status{Scope: "pods", State: state, Reason: "because"})
+		if (s.NotReady != "") != notReady {
+			t.Errorf("%s: not ready %q", state, s.NotReady)
+		}
+	}
+	first := resourceStatus(source.Status{State: source.Syncing, Reason: "reading"})
+	again := resourceStatus(source.Status{State: source.Syncing, Synced: true, Reason: "reading"})
+	if first.NotReady == "" || again.NotReady != "" {
+		t.Errorf("syncing: not ready %q the first time, %q after a gap", first.NotReady, again.NotReady)
 	}
 }
