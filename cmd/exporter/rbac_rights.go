@@ -17,7 +17,10 @@ type right struct {
 	why             string // where in the configuration it comes from
 }
 
-const readVerbs = `["list", "watch"]`
+const (
+	readVerbs  = `["list", "watch"]`
+	watchVerbs = `["watch"]`
+)
 
 // rights are what a configuration needs: by namespace, "" for the whole cluster, each in the order of the rules.
 type rights map[string][]right
@@ -34,7 +37,8 @@ func (r rights) add(namespace string, one right) {
 
 // covered says whether other allows the same.
 func (r right) covered(other right) bool {
-	return r.group == other.group && r.resource == other.resource && r.verbs == other.verbs && (r.object == other.object || other.object == "")
+	return r.group == other.group && r.resource == other.resource &&
+		(r.verbs == other.verbs || r.verbs == watchVerbs && other.verbs == readVerbs) && (r.object == other.object || other.object == "")
 }
 
 // namespaces are those with rights, without the whole cluster, sorted.
@@ -53,8 +57,9 @@ func rightsOf(cfg *config.Config, found *source.Explanation, triggers bool) righ
 	}
 	if triggers {
 		const why = "--with-triggers: definitions of resources, so that new ones are noticed sooner"
-		all.add("", right{group: "apiextensions.k8s.io", resource: "customresourcedefinitions", verbs: readVerbs, why: why})
-		all.add("", right{group: "apiregistration.k8s.io", resource: "apiservices", verbs: readVerbs, why: why})
+		for _, t := range source.Triggers(rulesOf(cfg)) {
+			all.add("", right{group: t.Group, resource: t.Resource, verbs: watchVerbs, why: why})
+		}
 	}
 	if cfg.Cluster.Name == "" {
 		all.add("", right{
