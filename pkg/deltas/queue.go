@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -141,7 +142,7 @@ func (q *Queue) process(ctx context.Context, ds cache.Deltas) error {
 	}
 	o := Observation{Scope: q.cfg.Scope.ID, Changes: changes}
 	o.Forget = q.known.forgetGone(q.ledger.position)
-	if after != before && !contains(o.Forget, key) {
+	if after != before && !slices.Contains(o.Forget, key) {
 		o.Known = []event.Known{after}
 	}
 	q.stats.count(changes)
@@ -171,15 +172,6 @@ func numberOf(d cache.Delta) uint64 {
 		return t.Obj.(*item).number
 	}
 	return d.Object.(*item).number
-}
-
-func contains(keys []string, key string) bool {
-	for _, k := range keys {
-		if k == key {
-			return true
-		}
-	}
-	return false
 }
 
 // Add takes an ADDED watch event.
