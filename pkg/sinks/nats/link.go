@@ -36,9 +36,10 @@ type link struct {
 	dialled chan struct{} // closed when nc and err are set
 	nc      *nats.Conn
 	err     error
-	cancel  context.CancelFunc // ends dialling, and whatever was dialled
-	closing atomic.Bool        // the end is our own doing, and health knows why
-	gone    chan struct{}      // closed when the library has closed nc
+	cancel  context.CancelFunc                     // ends dialling, and whatever was dialled
+	closing atomic.Bool                            // the end is our own doing, and health knows why
+	refusal atomic.Pointer[sinks.UnavailableError] // why that is, when the server refused what the link cannot do without
+	gone    chan struct{}                          // closed when the library has closed nc
 
 	mu      sync.Mutex
 	changed chan struct{} // closed, and replaced, when the connection's state may have changed
@@ -195,15 +196,23 @@ func (l *link) lost(err error) {
 	if !l.closing.Load() {
 		l.health.down(reason(err))
 	}
-	l.fail(&sinks.UnavailableError{Reason: "the connection to NATS was lost", Err: err})
+	l.fail(l.why(&sinks.UnavailableError{Reason: "the connection to NATS was lost", Err: err}))
 	l.notify()
 }
 
 func (l *link) closed(*nats.Conn) {
 	l.cancel()
-	l.fail(&sinks.UnavailableError{Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed})
+	l.fail(l.why(&sinks.UnavailableError{Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed}))
 	l.notify()
 	close(l.gone)
+}
+
+// why prefers a refusal to what follows from it: a message may have come to wait between the two.
+func (l *link) why(follows *sinks.UnavailableError) *sinks.UnavailableError {
+	if refusal := l.refusal.Load(); refusal != nil {
+		return refusal
+	}
+	return follows
 }
 
 func (l *link) fail(err error) {
@@ -229,9 +238,11 @@ func (l *link) refused(nc *nats.Conn, err error) {
 		}
 	}
 	if m := subscribeRefused.FindStringSubmatch(err.Error()); m != nil {
-		refusal := fmt.Sprintf("this user may not subscribe to its inbox %q; allow that on the server, or set nats.inboxPrefix", m[1])
-		l.health.down(refusal)
-		l.fail(&sinks.UnavailableError{Reason: refusal, Err: err})
+		reason := fmt.Sprintf("this user may not subscribe to its inbox %q; allow that on the server, or set nats.inboxPrefix", m[1])
+		refusal := &sinks.UnavailableError{Reason: reason, Err: err}
+		l.refusal.Store(refusal)
+		l.health.down(reason)
+		l.fail(refusal)
 		l.closing.Store(true)
 		nc.Close()
 	}

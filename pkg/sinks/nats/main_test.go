@@ -109,19 +109,20 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 	}
 	var all []jetstream.Msg
 	for at := uint64(0); at < last; {
-		fetched, err := consumer.Fetch(1000, jetstream.FetchMaxWait(10*time.Second))
+		if ctx.Err() != nil {
+			t.Fatalf("read up to %d of %d: %v", at, last, ctx.Err())
+		}
+		fetched, err := consumer.FetchNoWait(1000)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for m := range fetched.Messages() {
+		for m := range fetched.Messages() { // to its end: a fetch that is left alone keeps its goroutine
 			meta, err := m.Metadata()
 			if err != nil {
 				t.Fatal(err)
 			}
-			at = meta.Sequence.Stream
-			all = append(all, m)
-			if at >= last {
-				break
+			if at = meta.Sequence.Stream; at <= last {
+				all = append(all, m)
 			}
 		}
 		if err := fetched.Error(); err != nil {
