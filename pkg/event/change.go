@@ -15,6 +15,25 @@ const (
 	Deleted  Type = "deleted"  // the object is gone, or left the selection
 	Snapshot Type = "snapshot" // the object exists, as seen in the first list of its resource; claims no change
 	Gap      Type = "gap"      // a control record: history of a whole resource was lost, see [GapInfo]
+
+	// Control records around the first list of a resource, see [SnapshotInfo]. What lies between them in the journal is
+	// the snapshot and whatever else happened meanwhile.
+	SnapshotBegin Type = "snapshot.begin"
+	SnapshotEnd   Type = "snapshot.end"
+)
+
+// Control says that a record speaks of a whole resource and of no single object.
+func (t Type) Control() bool { return t == Gap || t == SnapshotBegin || t == SnapshotEnd }
+
+// Class says which part of an object an update touched. Where it touched several, the first of this list that applies.
+type Class string
+
+// The classes of the native format.
+const (
+	ClassDeleting Class = "deleting" // metadata.deletionTimestamp was set: the object waits for its finalizers
+	ClassSpec     Class = "spec"     // anything outside metadata and status: spec, data, rules, …
+	ClassStatus   Class = "status"   // status
+	ClassMetadata Class = "metadata" // labels, annotations, owners, finalizers; of metadata, what is not bookkeeping
 )
 
 // Delta names the DeltaFIFO delta type a change came from, as client-go spells it (k8s.io/client-go/tools/cache).
@@ -44,7 +63,8 @@ func (r Resource) String() string {
 	return r.Resource + "." + r.Group
 }
 
-// Actor says who made the newest write, taken from the newest entry of metadata.managedFields.
+// Actor says who made the write, taken from the entry of metadata.managedFields that it left behind (the API server's
+// record of field managers, KEP-555).
 type Actor struct {
 	Manager     string
 	Operation   string // "Apply" or "Update"
@@ -58,6 +78,18 @@ type GapInfo struct {
 	From   string // last position that was complete; empty when nothing was known before
 	To     string // position at which the stream is complete again
 	Reason string // one sentence for people
+}
+
+// SnapshotInfo says which snapshot a record belongs to. A snapshot is the first list of a resource, or of one namespace
+// of it where the selection is watched by namespace: then Change.Namespace of the control records names it. An exporter
+// that is restarted within a snapshot goes on with the same one.
+type SnapshotInfo struct {
+	ID string // unique among the snapshots of a resource; the same on begin, on every snapshot record and on end
+
+	// Only on [SnapshotEnd].
+	Position string // resourceVersion of the list: the objects named below existed then
+	Count    int    // objects that existed at Position
+	Digest   string // over those objects, see [Digest]
 }
 
 // Change is one change of one object, or a control record about a resource.
@@ -79,21 +111,32 @@ type Change struct {
 	ObservedAt        time.Time // when the exporter read it; UTC
 	Coalesced         bool      // history between the last change of this object and this one was lost
 	FinalStateUnknown bool      // deleted while nobody watched: identity, and Before where kept, are the last known ones
-	Actor             *Actor    // nil when the object carried no managedFields
+	Actor             *Actor    // nil when the API server's record does not tell, and on Deleted
+	Class             Class     // only on Updated; "" when what was there before is not known
 
-	Before []byte // JSON object; on Deleted the last state, where known
+	Changed []string // JSON Pointers (RFC 6901) of what differs between before and after, sorted; only where asked
+	Patch   []byte   // makes after of before: an object is RFC 7396, an array RFC 6902; nil where not asked
+
+	Before []byte // JSON object; on Deleted the last state, where known; on Updated only where asked
 	After  []byte // JSON object; nil on Deleted and on control records
 
-	Gap *GapInfo // only on Gap
+	Omitted  []string // members left out so that the destination takes the change: "before", "status", …
+	Withheld string   // why the bodies are missing and the change must not be delivered; it becomes a dead letter
+
+	Gap      *GapInfo      // only on Gap
+	Snapshot *SnapshotInfo // only on Snapshot, SnapshotBegin and SnapshotEnd
 }
 
 // ID identifies the change for ever: a pure function of cluster, UID, resourceVersion and type (I4). It is the same on
 // every redelivery, after every restart and on every sink, so that consumers and brokers can drop duplicates.
 func (c *Change) ID() string {
 	uid := c.UID
-	if c.Type == Gap {
+	switch c.Type {
+	case Gap:
 		// A gap belongs to a resource, which has no UID, and happened at most once between two positions.
 		uid = c.Resource.String() + "@" + c.Gap.From
+	case SnapshotBegin, SnapshotEnd:
+		uid = c.Resource.String() + "@" + c.Snapshot.ID
 	}
 	return strings.Join([]string{c.Cluster, uid, c.ResourceVersion, string(c.Type)}, "/")
 }
@@ -119,13 +162,17 @@ func (c *Change) AppendKey(b []byte) []byte {
 // Size estimates the memory a change holds, in bytes. Windows and queues are bounded by it (I6).
 func (c *Change) Size() int {
 	const overhead = 512 // the struct, its strings and its place in a queue
-	return overhead + len(c.Before) + len(c.After)
+	size := overhead + len(c.Before) + len(c.After) + len(c.Patch)
+	for _, path := range c.Changed {
+		size += len(path) + 16
+	}
+	return size
 }
 
 // Clone returns a copy whose bodies are its own, so that keeping it pins no larger buffer.
 func (c *Change) Clone() *Change {
 	d := *c
-	d.Before, d.After = clone(c.Before), clone(c.After)
+	d.Before, d.After, d.Patch = clone(c.Before), clone(c.After), clone(c.Patch)
 	d.Namespace, d.Name = strings.Clone(c.Namespace), strings.Clone(c.Name)
 	d.UID, d.ResourceVersion = strings.Clone(c.UID), strings.Clone(c.ResourceVersion)
 	return &d

@@ -54,3 +54,36 @@ func TestCloneSharesNoBody(t *testing.T) {
 		t.Fatalf("clone changed with the original: after %q before %v", d.After, d.Before)
 	}
 }
+
+func TestDigestsTellSetsApartWhateverTheirOrder(t *testing.T) {
+	of := func(objects ...[4]string) string {
+		var d Digest
+		for _, o := range objects {
+			d.Add(o[0], o[1], o[2], o[3])
+		}
+		return d.String()
+	}
+	a, b := [4]string{"ns", "a", "u1", "1"}, [4]string{"ns", "b", "u2", "2"}
+	if of(a, b) != of(b, a) {
+		t.Error("the order of the objects changed the digest")
+	}
+	for _, other := range [][][4]string{{}, {a}, {b}, {a, a}, {a, {"ns", "b", "u2", "3"}}, {a, {"ns", "b", "u3", "2"}}} {
+		if of(other...) == of(a, b) {
+			t.Errorf("%v and %v have the same digest", other, [][4]string{a, b})
+		}
+	}
+}
+
+func TestControlRecordsOfOneSnapshotDiffer(t *testing.T) {
+	of := func(typ Type, resource, snapshot string) string {
+		c := Change{Type: typ, Cluster: "c", Resource: Resource{Resource: resource}, Snapshot: &SnapshotInfo{ID: snapshot}}
+		return c.ID()
+	}
+	ids := map[string]bool{
+		of(SnapshotBegin, "pods", "1"): true, of(SnapshotEnd, "pods", "1"): true,
+		of(SnapshotBegin, "pods", "2"): true, of(SnapshotBegin, "nodes", "1"): true,
+	}
+	if len(ids) != 4 {
+		t.Fatalf("four different control records share IDs: %v", ids)
+	}
+}

@@ -1,0 +1,29 @@
+package event
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+)
+
+// Digest is a checksum over a set of objects that does not depend on their order: the sum, word by word and modulo 2⁶⁴,
+// of the SHA-256 of "namespace/name/uid/resourceVersion" of each. Its zero value is that of the empty set. It proves to a
+// consumer that it holds the same objects in the same versions; it is no protection against forgery.
+type Digest [4]uint64
+
+// Add adds an object that is not in the set.
+func (d *Digest) Add(namespace, name, uid, resourceVersion string) {
+	sum := sha256.Sum256([]byte(namespace + "/" + name + "/" + uid + "/" + resourceVersion))
+	for i := range d {
+		d[i] += binary.BigEndian.Uint64(sum[8*i:])
+	}
+}
+
+// String returns the digest as 64 hexadecimal digits.
+func (d *Digest) String() string {
+	var b [32]byte
+	for i, word := range d {
+		binary.BigEndian.PutUint64(b[8*i:], word)
+	}
+	return hex.EncodeToString(b[:])
+}
