@@ -235,10 +235,12 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 		records := changesIn(slices.Repeat([]string{"a"}, 100)...)
 		size := int64(records[0].Change.Size())
 		var s stored
-		journal, full := journalOf(records, &s), true
+		var full atomic.Bool
+		full.Store(true)
+		journal := journalOf(records, &s)
 		store := journal.settle
 		journal.settle = func(ctx context.Context, c Cursor, dead []DeadLetter) error {
-			if full {
+			if full.Load() {
 				return errors.New("no space left on device")
 			}
 			return store(ctx, c, dead)
@@ -248,11 +250,12 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 		}}
 		p := run(t, sink, journal, Cursor{}, Config{WindowBytes: 10 * size})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if got := p.Stats(); got.Read != 10 || got.WindowBytes != 10*size || !strings.Contains(got.SettleReason, "no space left") {
 			t.Errorf("dead letters that cannot be stored: %+v", got)
 		}
 		p.log.wantOnce(t, "progress cannot be stored")
-		full = false
+		full.Store(false)
 		p.drained(t, 100)
 		if _, dead := s.get(); len(dead) != 100 {
 			t.Errorf("%d dead letters stored, want 100", len(dead))
