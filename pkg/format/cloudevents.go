@@ -49,6 +49,8 @@ var attributes = []Attribute{
 	{Name: "sequence", write: appendSequence},
 	{Name: "partitionkey", write: func(b []byte, c *event.Change) []byte { return c.AppendKey(b) }},
 	{Name: "delta", write: func(b []byte, c *event.Change) []byte { return append(b, c.Delta...) }},
+	{Name: "class", write: func(b []byte, c *event.Change) []byte { return append(b, c.Class...) }},
+	{Name: "snapshotid", write: appendSnapshotID},
 	{Name: "coalesced", boolean: true, write: whether(func(c *event.Change) bool { return c.Coalesced })},
 	{Name: "finalstateunknown", boolean: true, write: whether(func(c *event.Change) bool { return c.FinalStateUnknown })},
 }
@@ -97,9 +99,17 @@ func appendSegment(b []byte, s string) []byte {
 	return b
 }
 
-// appendSubject writes namespace/name, or the name of what has no namespace. A gap has neither.
+func appendSnapshotID(b []byte, c *event.Change) []byte {
+	if c.Snapshot == nil {
+		return b
+	}
+	return append(b, c.Snapshot.ID...)
+}
+
+// appendSubject writes namespace/name, or the name of what has no namespace. A control record
+// is about no object and has none.
 func appendSubject(b []byte, c *event.Change) []byte {
-	if c.Namespace != "" {
+	if c.Namespace != "" && c.Name != "" {
 		b = append(append(b, c.Namespace...), '/')
 	}
 	return append(b, c.Name...)

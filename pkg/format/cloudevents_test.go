@@ -2,94 +2,11 @@ package format
 
 import (
 	"encoding/json"
-	"flag"
-	"os"
-	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
-
-var update = flag.Bool("update", false, "write the samples of testdata anew; read every one before you commit it")
-
-// samples are one change of each type, as docs/events.md shows them.
-func samples() map[string]*event.Change {
-	added, updated, deleted, snapshot := sample(), sample(), sample(), sample()
-	added.Type, added.Delta, added.Generation = event.Added, event.DeltaAdded, 1
-	updated.ResourceVersion = "43"
-	deleted.Type, deleted.Delta, deleted.FinalStateUnknown = event.Deleted, event.DeltaDeleted, true
-	deleted.Before, deleted.After = deleted.After, nil
-	snapshot.Type, snapshot.Delta = event.Snapshot, event.DeltaReplaced
-	node := sample()
-	node.Resource, node.Namespace, node.Name = event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}, "", "node-1"
-	node.Coalesced, node.Delta, node.After = true, event.DeltaReplaced, []byte(`{"kind":"Node"}`)
-	return map[string]*event.Change{
-		"added": added, "updated": updated, "deleted": deleted, "snapshot": snapshot, "coalesced-without-namespace": node,
-		"gap": {
-			Type: event.Gap, Cluster: "prod", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
-			ResourceVersion: "9", ObservedAt: added.ObservedAt, Gap: &event.GapInfo{From: "3", To: "9", Reason: `history "expired"`},
-		},
-	}
-}
-
-// binary writes what a binding puts beside each other, one header a line, with the data below.
-func binary(c *event.Change) string {
-	var b strings.Builder
-	for _, a := range Attributes() {
-		if value := a.Append(nil, c); len(value) > 0 {
-			b.WriteString(a.Name + ": " + string(value) + "\n")
-		}
-	}
-	b.WriteString("content-type: " + CloudEvents.ContentType() + "\n\n")
-	b.Write(CloudEvents.AppendValue(nil, c))
-	return b.String() + "\n"
-}
-
-func TestCloudEventsAreTheDocumentedForm(t *testing.T) {
-	for name, c := range samples() {
-		for file, got := range map[string]string{
-			name + ".binary.txt":      binary(c),
-			name + ".structured.json": string(CloudEventsStructured.AppendValue(nil, c)) + "\n",
-		} {
-			golden := filepath.Join("testdata", "cloudevents", file)
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("%s: got\n%swant\n%s", file, got, want)
-			}
-		}
-	}
-}
-
-// TestTheDocumentationShowsTheSamples keeps docs/events.md from telling something else than the code.
-func TestTheDocumentationShowsTheSamples(t *testing.T) {
-	page, err := os.ReadFile("../../docs/events.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob("testdata/cloudevents/*")
-	if err != nil || len(files) != 2*len(samples()) {
-		t.Fatalf("%d samples for %d changes (%v)", len(files), len(samples()), err)
-	}
-	for _, file := range []string{"updated.binary.txt", "updated.structured.json", "gap.binary.txt"} {
-		want, err := os.ReadFile(filepath.Join("testdata", "cloudevents", file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(page), string(want)) {
-			t.Errorf("docs/events.md does not show %s as it is:\n%s", file, want)
-		}
-	}
-}
 
 func TestACloudEventIsNeverEmpty(t *testing.T) {
 	for _, f := range []Format{CloudEvents, CloudEventsStructured} {

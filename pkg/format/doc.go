@@ -6,3 +6,5 @@
 //
 // The package knows no destination. How attributes become headers, their prefix and their encoding are for each sink.
 package format
+
+//go:generate go test -run TestEveryFormatIsTheDocumentedForm|TestTheDocumentationShowsTheSamples . -update

@@ -14,8 +14,18 @@ const ContentTypeJSON = "application/json"
 
 // AppendJSON appends c in the native format to b and returns the extended slice: one JSON object without a newline
 // outside the bodies. The members and their order are a contract (docs/events.md). It allocates only when b is too
-// small. Before and After must be valid JSON; they are copied as they are.
+// small. Before, After and Patch must be valid JSON; they are copied as they are.
 func AppendJSON(b []byte, c *event.Change) []byte {
+	b = appendFacts(b, c)
+	b = appendBody(b, `,"patch":`, c.Patch)
+	b = appendBody(b, `,"before":`, c.Before)
+	b = appendBody(b, `,"after":`, c.After)
+	return append(b, '}')
+}
+
+// appendFacts writes all of the native object but the members that hold parts of the Kubernetes object, and leaves it
+// open.
+func appendFacts(b []byte, c *event.Change) []byte {
 	b = append(b, `{"id":`...)
 	b = appendString(b, c.ID())
 	b = appendMember(b, `,"type":`, string(c.Type))
@@ -26,6 +36,12 @@ func AppendJSON(b []byte, c *event.Change) []byte {
 	b = appendMember(b, `,"kind":`, c.Resource.Kind)
 	b = appendOptional(b, `,"namespace":`, c.Namespace)
 	b = appendOptional(b, `,"name":`, c.Name)
+	return appendHistory(b, c)
+}
+
+// appendHistory writes what every form but a binary CloudEvent's attributes tells under the same names: which version
+// of the object this is, how it was seen, and why it is what it is.
+func appendHistory(b []byte, c *event.Change) []byte {
 	b = appendOptional(b, `,"uid":`, c.UID)
 	b = appendOptional(b, `,"resourceVersion":`, c.ResourceVersion)
 	if c.Generation != 0 {
@@ -41,10 +57,11 @@ func AppendJSON(b []byte, c *event.Change) []byte {
 		b = append(b, `,"finalStateUnknown":true`...)
 	}
 	b = appendActor(b, c.Actor)
+	b = appendOptional(b, `,"class":`, string(c.Class))
+	b = appendSnapshot(b, c)
 	b = appendGap(b, c.Gap)
-	b = appendBody(b, `,"before":`, c.Before)
-	b = appendBody(b, `,"after":`, c.After)
-	return append(b, '}')
+	b = appendList(b, `,"omitted":`, c.Omitted)
+	return appendList(b, `,"changed":`, c.Changed)
 }
 
 func appendActor(b []byte, a *event.Actor) []byte {
@@ -58,6 +75,21 @@ func appendActor(b []byte, a *event.Actor) []byte {
 	return append(b, '}')
 }
 
+// appendSnapshot writes which snapshot c belongs to. Only its end knows how much there was.
+func appendSnapshot(b []byte, c *event.Change) []byte {
+	s := c.Snapshot
+	if s == nil {
+		return b
+	}
+	b = appendMember(b, `,"snapshot":{"id":`, s.ID)
+	if c.Type == event.SnapshotEnd {
+		b = appendMember(b, `,"position":`, s.Position)
+		b = strconv.AppendInt(append(b, `,"count":`...), int64(s.Count), 10)
+		b = appendMember(b, `,"digest":`, s.Digest)
+	}
+	return append(b, '}')
+}
+
 func appendGap(b []byte, g *event.GapInfo) []byte {
 	if g == nil {
 		return b
@@ -66,6 +98,20 @@ func appendGap(b []byte, g *event.GapInfo) []byte {
 	b = appendMember(b, `,"to":`, g.To)
 	b = appendMember(b, `,"reason":`, g.Reason)
 	return append(b, '}')
+}
+
+func appendList(b []byte, member string, values []string) []byte {
+	if len(values) == 0 {
+		return b
+	}
+	b = append(append(b, member...), '[')
+	for i, value := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, value)
+	}
+	return append(b, ']')
 }
 
 func appendBody(b []byte, member string, body []byte) []byte {

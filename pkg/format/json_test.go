@@ -19,26 +19,6 @@ func sample() *event.Change {
 	}
 }
 
-func TestJSONIsTheDocumentedForm(t *testing.T) {
-	const want = `{"id":"prod/u-1/42/updated","type":"updated","cluster":"prod","group":"apps","version":"v1",` +
-		`"resource":"deployments","kind":"Deployment","namespace":"shop","name":"web","uid":"u-1","resourceVersion":"42",` +
-		`"generation":3,"observedAt":"2026-01-02T03:04:05.000000006Z","delta":"Updated",` +
-		`"actor":{"manager":"kubectl","operation":"Update","time":"2026-01-02T03:04:05Z"},"after":{"kind":"Deployment","n":1.0}}`
-	if got := string(AppendJSON(nil, sample())); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-}
-
-func TestJSONTellsAGap(t *testing.T) {
-	c := &event.Change{Type: event.Gap, Cluster: "prod", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
-		ResourceVersion: "9", ObservedAt: time.Unix(0, 0), Gap: &event.GapInfo{From: "3", To: "9", Reason: `history "expired"`}}
-	const want = `{"id":"prod/pods@3/9/gap","type":"gap","cluster":"prod","group":"","version":"v1","resource":"pods","kind":"Pod",` +
-		`"resourceVersion":"9","observedAt":"1970-01-01T00:00:00Z","gap":{"from":"3","to":"9","reason":"history \"expired\""}}`
-	if got := string(AppendJSON(nil, c)); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-}
-
 func FuzzJSONStaysValidForAnyName(f *testing.F) {
 	f.Add("web", "u", "\x00\"\\\xff€")
 	f.Fuzz(func(t *testing.T, name, uid, manager string) {

@@ -93,6 +93,8 @@ func agree(e *event.Event) (string, error) {
 	var data struct {
 		ID, Type, Cluster, Group, Version, Resource, Kind string
 		Namespace, Name, UID, ResourceVersion, Delta      string
+		Class                                             string
+		Snapshot                                          struct{ ID string }
 		ObservedAt                                        time.Time
 		Coalesced, FinalStateUnknown                      bool
 	}
@@ -104,13 +106,14 @@ func agree(e *event.Event) (string, error) {
 		group = "core"
 	}
 	key := strings.Join([]string{group, data.Resource, data.Namespace, data.Name}, "/")
-	revision, err := strconv.ParseUint(data.ResourceVersion, 10, 64)
-	if err != nil {
-		return "", err
+	sequence := ""
+	if revision, err := strconv.ParseUint(data.ResourceVersion, 10, 64); err == nil {
+		sequence = fmt.Sprintf("%020d", revision)
 	}
 	want := map[string]string{
 		"cluster": data.Cluster, "group": group, "resource": data.Resource, "kind": data.Kind, "uid": data.UID,
-		"resourceversion": data.ResourceVersion, "sequence": fmt.Sprintf("%020d", revision), "partitionkey": key, "delta": data.Delta,
+		"resourceversion": data.ResourceVersion, "sequence": sequence, "partitionkey": key, "delta": data.Delta,
+		"class": data.Class, "snapshotid": data.Snapshot.ID,
 	}
 	if data.Coalesced {
 		want["coalesced"] = "true"
@@ -127,7 +130,10 @@ func agree(e *event.Event) (string, error) {
 	for name, v := range e.Extensions() {
 		got[name] = fmt.Sprint(v)
 	}
-	subject := strings.TrimPrefix(data.Namespace+"/"+data.Name, "/")
+	subject := ""
+	if data.Name != "" {
+		subject = strings.TrimPrefix(data.Namespace+"/"+data.Name, "/")
+	}
 	source := fmt.Sprintf("/clusters/%s/%s/%s/%s", data.Cluster, group, data.Version, data.Resource)
 	one := fmt.Sprint(e.ID(), e.Type(), e.Source(), e.Subject(), e.Time().UTC(), e.DataContentType(), e.SpecVersion(), got)
 	other := fmt.Sprint(data.ID, "io.kubecdc.resource."+data.Type, source, subject, data.ObservedAt.UTC(), "application/json", "1.0", want)

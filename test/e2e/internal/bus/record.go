@@ -78,6 +78,9 @@ func parse(place, key string, payload []byte) (Record, error) {
 	if err := json.Unmarshal(payload, &r); err != nil {
 		return r, fmt.Errorf("%s holds what is no event: %w: %.200s", place, err, payload)
 	}
+	if r.ResourceVersion == "" && r.Name == "" { // a control record that is at no position
+		return r, nil
+	}
 	var err error
 	if r.Revision, err = strconv.ParseInt(r.ResourceVersion, 10, 64); err != nil {
 		return r, fmt.Errorf("%s: event %s: resourceVersion: %w", place, r.ID, err)

@@ -1,0 +1,160 @@
+package format
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+var update = flag.Bool("update", false, "write the samples of testdata anew; read every one before you commit it")
+
+// named is a change that docs/events.md shows.
+type named struct {
+	name   string
+	change event.Change
+}
+
+var deployments = event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
+
+// body is the object of the samples in one of its versions.
+func body(version, generation, replicas string) []byte {
+	return []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"shop",` +
+		`"uid":"8c1f6b1e-5d0a-4a83-9a3e-2f0c6f5d7b11","resourceVersion":"` + version + `","generation":` + generation +
+		`,"creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{"replicas":` + replicas + `}}`)
+}
+
+// samples are one change of each type, and the special cases among them.
+func samples() []named {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC)
+	object := event.Change{
+		Cluster: "prod", Resource: deployments, Namespace: "shop", Name: "web", UID: "8c1f6b1e-5d0a-4a83-9a3e-2f0c6f5d7b11",
+		ResourceVersion: "4711", Generation: 1, ObservedAt: at,
+	}
+	control := event.Change{Cluster: "prod", Resource: deployments, ObservedAt: at}
+
+	added, updated, deleted, unseen, snapshot := object, object, object, object, object
+	added.Type, added.Delta, added.After = event.Added, event.DeltaAdded, body("4711", "1", "2")
+	added.Actor = &event.Actor{Manager: "kubectl-create", Operation: "Update", Time: "2026-01-02T03:04:05Z"}
+	updated.Type, updated.Delta, updated.ResourceVersion, updated.Generation = event.Updated, event.DeltaUpdated, "4715", 2
+	updated.Actor = &event.Actor{Manager: "kubectl-scale", Operation: "Update", Subresource: "scale", Time: "2026-01-02T03:04:05Z"}
+	updated.Class = event.ClassSpec
+	updated.Changed = []string{"/metadata/generation", "/metadata/resourceVersion", "/spec/replicas"}
+	updated.Patch = []byte(`{"metadata":{"generation":2,"resourceVersion":"4715"},"spec":{"replicas":3}}`)
+	updated.Before, updated.After = body("4711", "1", "2"), body("4715", "2", "3")
+	deleted.Type, deleted.Delta, deleted.ResourceVersion, deleted.Generation = event.Deleted, event.DeltaDeleted, "4720", 2
+	deleted.Before = body("4720", "2", "3")
+	unseen.Type, unseen.Delta, unseen.ResourceVersion, unseen.Generation = event.Deleted, event.DeltaDeleted, "4715", 0
+	unseen.Coalesced, unseen.FinalStateUnknown = true, true
+	snapshot.Type, snapshot.Delta, snapshot.After = event.Snapshot, event.DeltaReplaced, body("4711", "1", "2")
+	snapshot.Snapshot = &event.SnapshotInfo{ID: "4712"}
+
+	node := event.Change{
+		Type: event.Updated, Delta: event.DeltaReplaced, Cluster: "prod", Name: "node-1", UID: "0b7d2c7a-7f43-43a9-8f0e-3f9a5f1c2d22",
+		Resource: event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}, ResourceVersion: "4801", ObservedAt: at,
+		Coalesced: true, Class: event.ClassStatus, Omitted: []string{"before", "status"},
+		After: []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"node-1","uid":"0b7d2c7a-7f43-43a9-8f0e-3f9a5f1c2d22","resourceVersion":"4801"}}`),
+	}
+
+	var digest event.Digest
+	digest.Add(object.Namespace, object.Name, object.UID, object.ResourceVersion)
+	begin, end, gap := control, control, control
+	begin.Type, begin.Snapshot = event.SnapshotBegin, &event.SnapshotInfo{ID: "4712"}
+	end.Type, end.ResourceVersion = event.SnapshotEnd, "4713"
+	end.Snapshot = &event.SnapshotInfo{ID: "4712", Position: "4713", Count: 1, Digest: digest.String()}
+	gap.Type, gap.ResourceVersion = event.Gap, "4800"
+	gap.Gap = &event.GapInfo{From: "4715", To: "4800", Reason: "the API server no longer has the history since 4715"}
+
+	return []named{
+		{"added", added}, {"updated", updated}, {"deleted", deleted}, {"snapshot.begin", begin}, {"snapshot", snapshot},
+		{"snapshot.end", end}, {"gap", gap}, {"updated-coalesced-omitted", node}, {"deleted-final-state-unknown", unseen},
+	}
+}
+
+// record writes what lies on a bus: headers, one a line, and the value below.
+func record(f Format, c *event.Change) string {
+	var b strings.Builder
+	if f == CloudEvents {
+		for _, a := range Attributes() {
+			if value := a.Append(nil, c); len(value) > 0 {
+				b.WriteString("ce_" + a.Name + ": " + string(value) + "\n")
+			}
+		}
+		b.WriteString("content-type: " + f.ContentType() + "\n\n")
+	}
+	b.Write(f.AppendValue(nil, c))
+	b.WriteByte('\n')
+	return b.String()
+}
+
+// golden is the file that holds a sample.
+func golden(f Format, name string) string { return filepath.Join("testdata", f.String(), name+".txt") }
+
+func TestEveryFormatIsTheDocumentedForm(t *testing.T) {
+	for f := range Format(len(names)) {
+		for _, s := range samples() {
+			file, got := golden(f, s.name), record(f, &s.change)
+			if *update {
+				write(t, file, got)
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s: got\n%swant\n%s", file, got, want)
+			}
+		}
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	samplesBegin = "<!-- samples: written by make generate -->\n"
+	samplesEnd   = "<!-- end of samples -->\n"
+)
+
+// TestTheDocumentationShowsTheSamples keeps docs/events.md from telling something else than the code.
+func TestTheDocumentationShowsTheSamples(t *testing.T) {
+	const file = "../../docs/events.md"
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, opened := strings.Cut(string(page), samplesBegin)
+	_, tail, closed := strings.Cut(rest, samplesEnd)
+	if !opened || !closed {
+		t.Fatal("docs/events.md has no place for the samples")
+	}
+	want := head + samplesBegin + shown() + samplesEnd + tail
+	if *update {
+		write(t, file, want)
+	} else if string(page) != want {
+		t.Error("docs/events.md does not show the samples as they are; run make generate")
+	}
+}
+
+// shown is the part of docs/events.md with every sample.
+func shown() string {
+	var b strings.Builder
+	for f := range Format(len(names)) {
+		b.WriteString("\n### `" + f.String() + "`\n")
+		for _, s := range samples() {
+			b.WriteString("\n" + s.name + "\n\n```\n" + record(f, &s.change) + "```\n")
+		}
+	}
+	return b.String() + "\n"
+}
