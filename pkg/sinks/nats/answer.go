@@ -18,12 +18,14 @@ const (
 	codeNoMetaLeader      = 10008
 	codeResources         = 10023
 	codeMemory            = 10028
+	codeNoMessage         = 10037
 	codeAccountNotEnabled = 10039
 	codeStorage           = 10047
 	codeMessageTooLarge   = 10054
 	codeStreamExists      = 10058
 	codeStreamNotFound    = 10059
 	codeOtherStream       = 10060
+	codeWrongLastSequence = 10071
 	codeNotEnabled        = 10076
 	codeStoreFailed       = 10077
 	codeSealed            = 10109
@@ -46,28 +48,35 @@ func (e *apiError) Error() string {
 	return fmt.Sprintf("JetStream error %d: %s", e.ErrCode, e.Description)
 }
 
+// receipt is what a stream says of a message that it has stored ("PubAck", ADR-22).
+type receipt struct {
+	Sequence  uint64
+	Duplicate bool // it was stored before, with this sequence
+}
+
 // acknowledged reads the answer to a message for the stream. A duplicate is an acknowledgement, too: the message is
 // stored, by an earlier attempt.
-func acknowledged(stream, subject string, a answer) error {
+func acknowledged(stream, subject string, a answer) (receipt, error) {
 	if a.noResponder {
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
+		return receipt{}, &sinks.UnavailableError{Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
 			"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
 	}
 	var ack struct {
-		Stream   string    `json:"stream"`
-		Sequence uint64    `json:"seq"`
-		Error    *apiError `json:"error"`
+		Stream    string    `json:"stream"`
+		Sequence  uint64    `json:"seq"`
+		Duplicate bool      `json:"duplicate"`
+		Error     *apiError `json:"error"`
 	}
 	if err := json.Unmarshal(a.data, &ack); err != nil {
-		return fmt.Errorf("the answer for %q is no acknowledgement: %w", subject, err)
+		return receipt{}, fmt.Errorf("the answer for %q is no acknowledgement: %w", subject, err)
 	}
 	if ack.Error != nil {
-		return classify(stream, subject, ack.Error)
+		return receipt{}, classify(stream, subject, ack.Error)
 	}
 	if ack.Stream != stream || ack.Sequence == 0 {
-		return fmt.Errorf("the answer for %q is no acknowledgement of stream %q: %.200q", subject, stream, a.data)
+		return receipt{}, fmt.Errorf("the answer for %q is no acknowledgement of stream %q: %.200q", subject, stream, a.data)
 	}
-	return nil
+	return receipt{Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
 }
 
 // classify says what an error of JetStream means for delivery. What is not known is retried on its lane.

@@ -25,6 +25,11 @@ type Config struct {
 	// Create makes the stream if it is missing. An existing stream is never changed.
 	Create Create `mapstructure:"create"`
 
+	// Exact makes the stream refuse what is not the direct successor of the last message on its subject, so that a change
+	// is stored once however late it is sent again, and a second writer is found out: the sink then stops and says so.
+	// Subject must then have {group}, {resource}, {namespace} and {name}, each between dots. Default false.
+	Exact bool `mapstructure:"exact"`
+
 	// Lanes is the number of lanes objects hash to; each has one message in flight. Another number makes other lanes,
 	// whose cursors start anew. Default 512, at most 65536.
 	Lanes int `mapstructure:"lanes"`
@@ -170,7 +175,25 @@ func (c Config) validateSubject() error {
 	if err != nil {
 		return err
 	}
-	return validateLiteral(string(template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, 'x') })))
+	if err := validateLiteral(string(template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, 'x') }))); err != nil {
+		return err
+	}
+	if c.Exact {
+		return ownSubject(c.Subject)
+	}
+	return nil
+}
+
+// ownSubject checks that no two objects can share a subject.
+func ownSubject(template string) error {
+	tokens := strings.Split(template, ".")
+	for _, need := range [][]string{{"{group}"}, {"{resource}", "{kind}"}, {"{namespace}"}, {"{name}"}} {
+		if !slices.ContainsFunc(need, func(placeholder string) bool { return slices.Contains(tokens, placeholder) }) {
+			return fmt.Errorf("%q does not give each object a subject of its own, which nats.exact needs; write %s between dots",
+				template, strings.Join(need, " or "))
+		}
+	}
+	return nil
 }
 
 // validateLiteral checks that s is a subject without wildcards that JetStream may store. The client and the server let

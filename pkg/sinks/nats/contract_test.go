@@ -49,7 +49,42 @@ func TestAServerKilledAgainAndAgainLosesRepeatsAndReordersNothing(t *testing.T) 
 	})
 }
 
-func TestAReplicatedStreamLosesRepeatsAndReordersNothingWhenServersDie(t *testing.T) {
+// The stream's leader is killed three times, and every connection is cut again and again meanwhile.
+func TestAReplicatedStreamLosesRepeatsAndReordersNothingWhenServersDieAndConnectionsBreak(t *testing.T) {
+	for name, exact := range map[string]bool{"by ID": false, "exact": true} {
+		t.Run(name, func(t *testing.T) {
+			servers := cluster(t)
+			var urls []string
+			for _, server := range servers {
+				proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
+				stop := proxy.cutEvery(250 * time.Millisecond)
+				t.Cleanup(func() { stop() })
+				urls = append(urls, "nats://"+proxy.address())
+			}
+			h := harness(servers[0], "")
+			h.Read = func(t testing.TB) []sinktest.Delivered { return held(t, client(t, servers.URL()), "K8S") }
+			h.New = func(t testing.TB) sinks.Sink {
+				cfg := configFor(strings.Join(urls, ","))
+				cfg.Create.Replicas, cfg.Exact = 3, exact
+				return newSink(t, cfg, quiet)
+			}
+			drive(t, h, 3, func(int) error {
+				leader, err := leaderOf(t, servers)
+				if err != nil {
+					return err
+				}
+				return errors.Join(leader.Kill(), leader.Restart(context.Background()), servers.WaitHealthy(context.Background()))
+			})
+			if _, err := leaderOf(t, servers); err != nil {
+				t.Errorf("at the end: %v", err)
+			}
+		})
+	}
+}
+
+// cluster starts three servers for one test.
+func cluster(t testing.TB) natsserver.Servers {
+	t.Helper()
 	require.Integration(t)
 	servers, err := natsserver.StartCluster(context.Background(), t.TempDir(), 3, "")
 	if err != nil {
@@ -60,19 +95,7 @@ func TestAReplicatedStreamLosesRepeatsAndReordersNothingWhenServersDie(t *testin
 			t.Error(err)
 		}
 	})
-	h := harness(servers[0], servers.URL())
-	h.New = func(t testing.TB) sinks.Sink {
-		cfg := configFor(servers.URL())
-		cfg.Create.Replicas = 3
-		return newSink(t, cfg, quiet)
-	}
-	drive(t, h, 3, func(int) error {
-		leader, err := leaderOf(t, servers)
-		if err != nil {
-			return err
-		}
-		return errors.Join(leader.Kill(), leader.Restart(context.Background()), servers.WaitHealthy(context.Background()))
-	})
+	return servers
 }
 
 // leaderOf returns the server that leads the stream.

@@ -17,6 +17,7 @@
 //
 //	Nats-Msg-Id                the change ID; the stream drops a repetition by it
 //	Nats-Expected-Stream       the configured stream; another stream that captures the subject refuses the message
+//	Nats-Expected-Last-Subject-Sequence   with exact: where the subject must end for the message to be taken
 //	Content-Type               application/json; application/cloudevents+json in the format cloudevents-structured
 //
 // In the format json also:

@@ -23,12 +23,15 @@ type message struct {
 	describe func(c *event.Change) // sets the headers that the format has of its own
 }
 
-func newMessage(stream string, f format.Format) *message {
+func newMessage(cfg Config, f format.Format) *message {
 	m := &message{Msg: &nats.Msg{Header: nats.Header{
 		nats.MsgIdHdr:          {""},
-		nats.ExpectedStreamHdr: {stream},
+		nats.ExpectedStreamHdr: {cfg.Stream},
 		headerContentType:      {f.ContentType()},
 	}}}
+	if cfg.Exact {
+		m.Header[nats.ExpectedLastSubjSeqHdr] = []string{""}
+	}
 	switch f {
 	case format.CloudEvents:
 		m.Header["ce-datacontenttype"] = []string{f.ContentType()}

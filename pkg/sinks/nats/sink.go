@@ -34,6 +34,7 @@ type Sink struct {
 	names    []sinks.Lane       // by number
 	numbers  map[sinks.Lane]int // the way back
 	waiters  []*waiter          // one a lane, and one for questions about the stream
+	ledgers  []*ledger          // one a lane, when exact
 	inFlight *budget
 	buffers  sync.Pool // *[]byte, for encoded changes
 	health   *health
@@ -67,6 +68,9 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	for i := range cfg.Lanes {
 		name := sinks.Lane(fmt.Sprintf("%d/%d", i, cfg.Lanes))
 		s.names, s.numbers[name] = append(s.names, name), i
+	}
+	if cfg.Exact {
+		s.ledgers = newLedgers(cfg.Lanes)
 	}
 	for range cfg.Lanes + 1 {
 		s.waiters = append(s.waiters, newWaiter())
@@ -117,7 +121,7 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	if err != nil {
 		return 0, err
 	}
-	msg := newMessage(s.cfg.Stream, s.format)
+	msg := newMessage(s.cfg, s.format)
 	for i := range batch {
 		err := s.publish(ctx, l, number, msg, batch[i].Change)
 		s.judge(ctx, s.waiters[number], err)
@@ -142,13 +146,23 @@ func (s *Sink) publish(ctx context.Context, l *link, number int, msg *message, c
 
 	buffer := s.buffers.Get().(*[]byte)
 	msg.Data = s.format.AppendValue((*buffer)[:0], c)
-	a, err := s.send(ctx, l, number, msg.Msg)
+	if s.cfg.Exact {
+		err = s.exactly(ctx, l, number, msg.Msg, c)
+	} else {
+		_, err = s.attempt(ctx, l, number, msg.Msg)
+	}
 	if *buffer = msg.Data; cap(msg.Data) <= keepBuffer {
 		s.buffers.Put(buffer)
 	}
 	msg.Data = nil
+	return err
+}
+
+// attempt sends a message to the stream and waits for its acknowledgement.
+func (s *Sink) attempt(ctx context.Context, l *link, number int, msg *nats.Msg) (receipt, error) {
+	a, err := s.send(ctx, l, number, msg)
 	if err != nil {
-		return err
+		return receipt{}, err
 	}
 	return acknowledged(s.cfg.Stream, msg.Subject, a)
 }

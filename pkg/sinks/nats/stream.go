@@ -110,7 +110,7 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 		s.log.Warn("NATS stream does not take every subject the template can give; delivery stops at the first that it does not take",
 			"stream", s.cfg.Stream, "subjects", config.Subjects, "template", s.subject.String())
 	}
-	if config.Duplicates < safeDuplicates {
+	if !s.cfg.Exact && config.Duplicates < safeDuplicates {
 		s.log.Warn("NATS stream forgets message IDs soon; a change sent again after an outage may be there twice",
 			"stream", s.cfg.Stream, "duplicates", config.Duplicates, "better", safeDuplicates)
 	}

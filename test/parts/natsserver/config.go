@@ -16,8 +16,8 @@ func (s *Server) config(options Options) string {
 	fmt.Fprintf(&b, "listen: %q\n", ports.Address(s.port))
 	fmt.Fprintf(&b, "http: %q\n", ports.Address(s.monitor))
 	fmt.Fprintf(&b, "jetstream {\n  store_dir: %q\n}\n", filepath.Join(options.Dir, "store"))
-	if cluster := options.Cluster; cluster != nil {
-		fmt.Fprintf(&b, "cluster {\n  name: %q\n  listen: %q\n  routes: [%s]\n}\n",
+	if cluster := options.Cluster; cluster != nil { // clients know the servers they were given, so that all go through a test's proxies
+		fmt.Fprintf(&b, "cluster {\n  name: %q\n  listen: %q\n  routes: [%s]\n  no_advertise: true\n}\n",
 			cluster.Name, ports.Address(cluster.Port), routes(cluster.Routes))
 	}
 	b.WriteString(options.Config)
