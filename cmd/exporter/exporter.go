@@ -51,10 +51,20 @@ func runExporter(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 	failed := e.failure.get()
 	e.stop(failed != nil)
 	if err := errors.Join(failed, e.close()); err != nil {
-		return &runtimeError{err}
+		return failedRun(failed, err)
 	}
 	log.Info("stopped")
 	return nil
+}
+
+// failedRun says what a failure is an instance of: the source finds out only after its start that it cannot begin.
+func failedRun(cause, err error) error {
+	var start *source.StartError
+	var forbidden *source.ForbiddenError
+	if errors.As(cause, &start) || errors.As(cause, &forbidden) && forbidden.AtStart {
+		return &environmentError{err}
+	}
+	return &runtimeError{err}
 }
 
 // open makes everything and starts nothing. What it cannot make is an environmentError.

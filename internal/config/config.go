@@ -164,7 +164,7 @@ func Default() Config {
 func Preset(p any) {
 	switch v := p.(type) {
 	case *Resource:
-		*v = Resource{Before: "none"}
+		*v = Resource{Rule: source.Rule{OnForbidden: source.Degrade}, Before: "none"}
 	case *Sink:
 		*v = Sink{Format: "json"}
 	}

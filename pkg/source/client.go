@@ -130,7 +130,7 @@ func (e *endpoint) request(o metav1.ListOptions) *rest.Request {
 func (e *endpoint) list(ctx context.Context, o metav1.ListOptions) (*list, error) {
 	obj, err := e.request(o).Timeout(listTimeout).Do(ctx).Get()
 	if err != nil {
-		return nil, err
+		return nil, denied("list", err)
 	}
 	l, ok := obj.(*list)
 	if !ok {
@@ -150,7 +150,7 @@ func (e *endpoint) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	w, err := e.request(o).Watch(ctx)
 	if err != nil {
 		cancel()
-		return nil, err
+		return nil, denied("watch", err)
 	}
 	return &boundedWatch{Interface: w, cancel: cancel}, nil
 }

@@ -27,7 +27,16 @@ type Rule struct {
 	// LabelSelector and FieldSelector are evaluated by the API server, as kubectl writes them.
 	LabelSelector string `mapstructure:"labelSelector"`
 	FieldSelector string `mapstructure:"fieldSelector"`
+	// What happens when the API server does not allow to list and watch what this rule selects: degrade leaves that
+	// resource out until it is allowed and goes on with the others; fail ends the exporter.
+	OnForbidden string `mapstructure:"onForbidden"`
 }
+
+// The values of Rule.OnForbidden. Empty means Degrade.
+const (
+	Degrade = "degrade"
+	Fail    = "fail"
+)
 
 // Namespaces chooses namespaces by name or glob ("team-*"). If Include holds names only, each is watched by itself, so
 // that a Role in it is enough; otherwise the whole cluster is watched and the rest is dropped here.
@@ -64,6 +73,9 @@ func (r Rule) Validate(path string) error {
 	}
 	if _, err := fieldselector.ParseSelector(r.FieldSelector); err != nil {
 		all = append(all, fmt.Errorf("%s.fieldSelector: %w", path, err))
+	}
+	if r.OnForbidden != "" && r.OnForbidden != Degrade && r.OnForbidden != Fail {
+		all = append(all, fmt.Errorf("%s.onForbidden: %q is neither %q nor %q", path, r.OnForbidden, Degrade, Fail))
 	}
 	slices.SortFunc(all, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(all...)

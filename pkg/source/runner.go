@@ -21,6 +21,7 @@ type runner struct {
 	endpoint atomic.Pointer[endpoint]
 	queue    atomic.Pointer[deltas.Queue]
 
+	initial     bool // found when the API server first said what it serves; set before it runs
 	stopReading context.CancelFunc
 	vanished    atomic.Bool // the resource is served no more
 	done        chan struct{}
@@ -29,7 +30,11 @@ type runner struct {
 }
 
 func newRunner(s *Source, scope Scope) *runner {
-	return &runner{source: s, scope: scope, health: newHealth(s.cfg.Log, scope), done: make(chan struct{})}
+	r := &runner{source: s, scope: scope, health: newHealth(s.cfg.Log, scope), done: make(chan struct{})}
+	if scope.Mandatory {
+		r.health.insist = r.insist
+	}
+	return r
 }
 
 func (r *runner) ended() bool {

@@ -18,6 +18,7 @@ type Scope struct {
 	LabelSelector string
 	FieldSelector string
 	Filter        func(namespace string) bool // of a cluster-wide watch; nil takes all
+	Mandatory     bool                        // without the right to read it the Source ends, see Rule.OnForbidden
 }
 
 // scopes are the scopes of one resource under a rule.
@@ -25,6 +26,7 @@ func (r Rule) scopes(s served) []Scope {
 	base := Scope{
 		Resource: s.resource, Namespaced: s.namespaced,
 		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector,
+		Mandatory: r.OnForbidden == Fail,
 	}
 	if !s.namespaced {
 		return []Scope{base.named("")}

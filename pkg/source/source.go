@@ -82,6 +82,12 @@ const (
 	defaultInterval = 5 * time.Second
 )
 
+// StartError says that a Source could not begin because of what it found: nothing has been observed.
+type StartError struct{ Err error }
+
+func (e *StartError) Error() string { return e.Err.Error() }
+func (e *StartError) Unwrap() error { return e.Err }
+
 // New returns a Source. It starts nothing and connects to nothing.
 func New(cfg Config) (*Source, error) {
 	for i, rule := range cfg.Rules {
@@ -100,8 +106,8 @@ func New(cfg Config) (*Source, error) {
 }
 
 // Run watches until ctx ends, and then returns nil when everything has stopped. It waits for an API server that does not
-// answer, for rights, and for resources, as long as it takes. Errors are those of Load, Append and Drop, and a cluster
-// whose name cannot be found out.
+// answer, for rights, and for resources, as long as it takes. Errors are those of Load, Append and Drop, a *StartError,
+// and a *ForbiddenError where a rule asks for it.
 func (s *Source) Run(ctx context.Context) error {
 	// What client-go has to say about its retries is told by the states of scopes, once instead of each time.
 	ctx = klog.NewContext(ctx, klog.Logger{})
@@ -203,7 +209,7 @@ func (s *Source) identify(ctx context.Context) error {
 			s.mu.Unlock()
 			return nil
 		case (v == forbidden || v == notServed) && p.failures >= triesToIdentify:
-			return fmt.Errorf("the cluster's name is the UID of the namespace kube-system, which cannot be read: %w; set cluster.name, or allow get on that namespace", err)
+			return &StartError{fmt.Errorf("the cluster's name is the UID of the namespace kube-system, which cannot be read: %w; set cluster.name, or allow get on that namespace", err)}
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
@@ -303,6 +309,7 @@ func (s *Source) want(ctx context.Context, scope Scope) {
 func (s *Source) start(ctx context.Context, r *runner) {
 	s.mu.Lock()
 	s.runners[r.scope.ID] = r
+	r.initial = !s.discovered
 	cluster := s.cluster
 	s.mu.Unlock()
 	reading, stop := context.WithCancel(ctx)

@@ -53,6 +53,12 @@ type health struct {
 	mu       sync.Mutex
 	s        Status
 	starting time.Time // since when the API server says that it starts; zero if it does not
+	refusals int       // in a row
+	lived    bool      // it has been Live
+
+	// insist is called with the refusal that is one too many, and whether the scope has been Live; nil if a refusal is
+	// waited out. It is set before the scope runs.
+	insist func(err error, lived bool)
 }
 
 // startingLimit is how long an API server may fill its cache of a resource. If that takes longer something else is in
@@ -70,12 +76,12 @@ func newHealth(log *slog.Logger, s Scope) *health {
 func (h *health) become(state State, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if state == Live {
+		h.starting, h.refusals, h.lived = time.Time{}, 0, true
+	}
 	if h.s.State == state {
 		h.s.Reason = reason
 		return
-	}
-	if state == Live {
-		h.starting = time.Time{}
 	}
 	before, since := h.s.State, h.s.Since
 	h.s.State, h.s.Reason, h.s.Since = state, reason, time.Now()
@@ -117,6 +123,20 @@ func (h *health) failed(err error) {
 		state = Unreachable
 	}
 	h.become(state, reason(err))
+	h.refused(v, err)
+}
+
+// refused counts refusals in a row.
+func (h *health) refused(v verdict, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v != forbidden {
+		h.refusals = 0
+		return
+	}
+	if h.refusals++; h.refusals == refusalsToFail && h.insist != nil {
+		h.insist(err, h.lived)
+	}
 }
 
 // startsFor notes that the API server says that it starts, and returns for how long it has.

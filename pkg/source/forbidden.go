@@ -1,0 +1,58 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ForbiddenError ends a Source whose rule says so: the API server does not allow to read a mandatory scope.
+type ForbiddenError struct {
+	Scope   Scope
+	Verb    string // what was refused: "list" or "watch"
+	AtStart bool   // it was refused from the start, and not taken away later
+	Err     error  // what the API server says
+}
+
+// Error names the resource, the verb and the remedy.
+func (e *ForbiddenError) Error() string {
+	where := "at cluster scope"
+	if e.Scope.Namespace != "" {
+		where = "in namespace " + e.Scope.Namespace
+	}
+	return fmt.Sprintf("may not %s %s %s, and its rule says onForbidden: fail: %v; "+
+		`allow it ("exporter rbac" prints the rights that the configuration needs), or write onForbidden: degrade`,
+		e.Verb, e.Scope.Resource, where, e.Err)
+}
+
+func (e *ForbiddenError) Unwrap() error { return e.Err }
+
+// refusalsToFail is how many times in a row a mandatory scope must be refused: with the waits between them 7 to 14
+// seconds. An API server that has just started, or an authorizer behind it, refuses for a moment what it will allow.
+const refusalsToFail = 4
+
+// deniedError is a 403 with the verb it was the answer to.
+type deniedError struct {
+	verb string
+	err  error
+}
+
+func (e *deniedError) Error() string { return e.err.Error() }
+func (e *deniedError) Unwrap() error { return e.err }
+
+// denied adds the verb to err where that is a 403.
+func denied(verb string, err error) error {
+	if judge(err) != forbidden {
+		return err
+	}
+	return &deniedError{verb, err}
+}
+
+// insist ends the source when a mandatory scope is refused for good.
+func (r *runner) insist(err error, lived bool) {
+	verb := "watch"
+	var d *deniedError
+	if errors.As(err, &d) {
+		verb, err = d.verb, d.err
+	}
+	r.source.failed(&ForbiddenError{Scope: r.scope, Verb: verb, AtStart: r.initial && !lived, Err: err})
+}

@@ -1,0 +1,99 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+)
+
+// ending starts a Source that is expected to end by itself, with the error that comes.
+func ending(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, ended <-chan error) {
+	t.Helper()
+	cfg := Config{
+		Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
+		Load: st.load, Append: st.append, Drop: st.drop, Stored: st.stored, Log: slog.New(slog.DiscardHandler),
+	}
+	client, err := NewClient(f.config(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Client = client
+	for _, a := range adjust {
+		a(&cfg)
+	}
+	if s, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		done <- s.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-finished
+		cfg.Client.http.CloseIdleConnections()
+	})
+	return s, done
+}
+
+func mandatory(c *Config) { c.Rules = []Rule{{Select: []string{"pods"}, OnForbidden: Fail}} }
+
+func TestAForbiddenTypeThatIsMandatoryEndsTheSource(t *testing.T) {
+	check := func(t *testing.T, err error, atStart bool) {
+		t.Helper()
+		var refused *ForbiddenError
+		if !errors.As(err, &refused) || refused.AtStart != atStart || refused.Verb != "watch" || refused.Scope.ID != "pods" {
+			t.Fatalf("ended with %#v", err)
+		}
+		for _, part := range []string{"watch pods at cluster scope", "exporter rbac", "onForbidden: degrade"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q does not say %q", err, part)
+			}
+		}
+	}
+	t.Run("from the start", func(t *testing.T) {
+		inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+			f.deny = true
+			began := time.Now()
+			_, ended := ending(t, f, st, on, mandatory)
+			check(t, <-ended, true)
+			if took := time.Since(began); took < 7*time.Second || took > 14*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	})
+	t.Run("taken away later", func(t *testing.T) {
+		inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+			s, ended := ending(t, f, st, on, mandatory)
+			awaitState(t, st, s, Live)
+			f.change(func() { f.deny = true })
+			f.breakAll()
+			check(t, <-ended, false)
+		})
+	})
+}
+
+// Authorizers that start, and roles that are replaced, refuse for a moment.
+func TestAMandatoryTypeMayBeRefusedForAMoment(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.deny = true
+		s, _, stop := running(t, f, st, on, mandatory)
+		defer stop()
+		for range 3 {
+			awaitState(t, st, s, Forbidden)
+			f.change(func() { f.deny = false })
+			awaitState(t, st, s, Live)
+			f.change(func() { f.deny = true })
+			f.breakAll()
+		}
+		awaitState(t, st, s, Forbidden)
+		f.change(func() { f.deny = false })
+		awaitState(t, st, s, Live)
+	})
+}
