@@ -202,6 +202,7 @@ func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 		j.append(observe("s", n+1))
 	}
 	j.waitFor(50)
+	j.db.TestOnlyWaitForCleaning() // no file may vanish while it is copied
 	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil { // as a SIGKILL now would leave it
 		t.Fatal(err)
 	}
@@ -354,6 +355,7 @@ func hold(dir string) {
 		fmt.Println(err)
 		os.Exit(0)
 	}
+	j.db.TestOnlyWaitForCleaning() // the parent watches that nothing changes from now on
 	fmt.Println("open")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	_ = j.Close()

@@ -41,7 +41,7 @@ func inBackground(t *testing.T, run func(context.Context) error) (stop func()) {
 // eventually polls a condition of another part.
 func eventually(t *testing.T, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for !condition() {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not come about")

@@ -56,7 +56,7 @@ func TestWhatIsWrittenIsCountedAndRead(t *testing.T) {
 
 func awaitFile(t *testing.T, path string) string {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		text, err := os.ReadFile(path)
 		if err == nil {

@@ -84,7 +84,7 @@ func play(t *testing.T, o corpus.Options, bookmarkEvery time.Duration) *playing 
 // eventually polls a condition of another goroutine.
 func eventually(t *testing.T, condition func() error) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		err := condition()
 		if err == nil {
@@ -203,7 +203,7 @@ func next(t *testing.T, w watch.Interface) watch.Event {
 			t.Fatal("the watch has ended")
 		}
 		return e
-	case <-time.After(20 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("nothing comes")
 	}
 	return watch.Event{}

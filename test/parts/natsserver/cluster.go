@@ -13,7 +13,7 @@ import (
 
 const (
 	healthPoll    = 100 * time.Millisecond
-	healthTimeout = time.Minute
+	healthTimeout = 5 * time.Minute
 )
 
 // Servers are the servers of one cluster.
@@ -60,7 +60,7 @@ func startServers(ctx context.Context, dir, config string, routes []int) (Server
 }
 
 // WaitHealthy returns when every server is healthy; call it after a restart, before the test goes on to count on all
-// of them. It gives up when ctx ends or after a minute.
+// of them. It gives up when ctx ends or after five minutes.
 func (s Servers) WaitHealthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()

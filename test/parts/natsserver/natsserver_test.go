@@ -14,10 +14,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
+// patience bounds waits that end by a condition when all is well.
+const patience = 3 * time.Minute
+
 // request asks and fails the test if there is no answer.
 func request(t *testing.T, s *Server, subject, payload string) string {
 	t.Helper()
-	answer, err := ask(s, subject, payload, 20*time.Second)
+	answer, err := ask(s, subject, payload, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +134,7 @@ func TestAReplicatedStreamOutlivesOneServer(t *testing.T) {
 // there is a new one nobody answers.
 func publishUntilAcknowledged(t *testing.T, s *Server) {
 	t.Helper()
-	deadline := time.Now().Add(40 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		ack, err := ask(s, "k8s.core.pods", "one", 2*time.Second)
 		if err == nil && strings.Contains(ack, `"seq":`) {

@@ -19,27 +19,30 @@ const (
 // Address returns the loopback address of a port, as "127.0.0.1:PORT".
 func Address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// Free returns n different ports on which nothing listens at the moment.
+// Free returns n different ports on which nothing listens at the moment. They are this process's own until it ends: no
+// other process is given them, and no other call in this one.
 func Free(n int) ([]int, error) {
 	ports := make([]int, 0, n)
-	taken := make(map[int]bool)
 	for range n {
-		port, err := draw(taken)
+		port, err := draw()
 		if err != nil {
 			return nil, err
 		}
-		taken[port] = true
 		ports = append(ports, port)
 	}
 	return ports, nil
 }
 
 // draw finds a port by chance, so that processes that search at the same time seldom meet.
-func draw(taken map[int]bool) (int, error) {
-	var last error
+func draw() (int, error) {
+	last := errors.New("other processes have reserved them")
 	for range draws {
 		port := low + rand.IntN(high-low)
-		if taken[port] {
+		own, err := reserve(port)
+		if err != nil {
+			return 0, err
+		}
+		if !own {
 			continue
 		}
 		listener, err := net.Listen("tcp", Address(port))

@@ -28,6 +28,16 @@ func TestPortsAreDifferentAndFree(t *testing.T) {
 	}
 }
 
+func TestAPortStaysItsProcessesOwnWhileNothingListens(t *testing.T) {
+	found, err := Free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := reserve(found[0]); again || err != nil {
+		t.Errorf("port %d was given out again (%v)", found[0], err)
+	}
+}
+
 func TestAPortTakenMeanwhileIsReplaced(t *testing.T) {
 	for name, taken := range map[string]error{
 		"the system's error": fmt.Errorf("listen: %w", syscall.EADDRINUSE),

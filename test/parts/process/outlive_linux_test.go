@@ -15,6 +15,9 @@ import (
 	"time"
 )
 
+// patience bounds waits that end by a condition when all is well.
+const patience = 2 * time.Minute
+
 // ending tells a re-executed test binary how to end after it has started a child of its own.
 const ending = "KUBECDC_TEST_ENDING"
 
@@ -69,7 +72,7 @@ func dieAndLook(t *testing.T, how string) {
 	if err != nil {
 		t.Fatalf("the parent could not start a child: %s", out)
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for alive(pid) {
 		if time.Now().After(deadline) {
 			t.Fatalf("process %d outlived its parent's %s", pid, how)
@@ -94,7 +97,7 @@ func TestUsageCountsWhatTheChildDid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for p.Usage().CPU < 20*time.Millisecond {
 		if time.Now().After(deadline) {
 			t.Fatal("a busy child uses no CPU time")

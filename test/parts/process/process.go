@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	defaultReadyTimeout = 2 * time.Minute
-	defaultGrace        = 20 * time.Second
+	defaultReadyTimeout = 5 * time.Minute
+	defaultGrace        = 2 * time.Minute
 	pollInterval        = 50 * time.Millisecond
 	attemptTimeout      = 5 * time.Second
 )
@@ -33,9 +33,9 @@ type Options struct {
 	Log string
 	// Ready is polled until it returns nil; its last error explains a timeout. nil means ready at once.
 	Ready func(ctx context.Context) error
-	// ReadyTimeout bounds the wait for Ready; 0 means two minutes.
+	// ReadyTimeout bounds the wait for Ready; 0 means five minutes, which is for machines that starve.
 	ReadyTimeout time.Duration
-	// Grace is the time between SIGTERM and SIGKILL in Stop; 0 means 20 s.
+	// Grace is the time between SIGTERM and SIGKILL in Stop; 0 means two minutes.
 	Grace time.Duration
 }
 
