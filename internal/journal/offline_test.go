@@ -202,7 +202,7 @@ func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 		j.append(observe("s", n+1))
 	}
 	j.waitFor(50)
-	j.db.TestOnlyWaitForCleaning() // no file may vanish while it is copied
+	j.db.TestOnlyWaitForCleaning()                           // no file may vanish while it is copied
 	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil { // as a SIGKILL now would leave it
 		t.Fatal(err)
 	}
