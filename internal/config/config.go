@@ -64,8 +64,9 @@ type Sink struct {
 	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-". A sink that is renamed is a
 	// new sink and starts with what the journal still holds.
 	Name string `mapstructure:"name"`
-	// Form in which changes are written: json, cloudevents (binary mode: attributes in headers; not on stdout) or
-	// cloudevents-structured.
+	// Form in which changes are written: json, cloudevents (binary mode: attributes in headers), cloudevents-structured,
+	// debezium (keeps the state before every update, for every sink) or upsert (the object itself, or nothing once it is
+	// deleted: for compacted topics and key-value buckets). On stdout json or cloudevents-structured.
 	Format string `mapstructure:"format"`
 	// Apache Kafka and what speaks its protocol.
 	Kafka *kafka.Config `mapstructure:"kafka"`

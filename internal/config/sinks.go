@@ -3,8 +3,11 @@ package config
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
 // sinkName keeps names fit for metrics labels, file names and consumer names alike.
@@ -42,22 +45,30 @@ func (d *decoder) validateSinks(all []Sink) {
 }
 
 func (d *decoder) validateFormat(path string, s Sink) {
-	known := "json, cloudevents or cloudevents-structured"
+	known := "json, cloudevents, cloudevents-structured, debezium or upsert"
 	if s.Stdout != nil {
 		known = "json or cloudevents-structured"
 	}
-	switch s.Format {
-	case "json", "cloudevents-structured":
-	case "cloudevents":
-		if s.Stdout != nil {
-			d.report(path, Problem{Message: "a line of stdout has no headers, where a CloudEvent in binary mode has its attributes",
-				Found: strconv.Quote(s.Format), Expected: known})
-		}
-	case "debezium", "upsert":
-		d.unavailable(path, s.Format, known)
-	default:
+	f, err := format.Parse(s.Format)
+	switch {
+	case err != nil:
 		d.report(path, Problem{Message: "unknown format", Found: strconv.Quote(s.Format), Expected: known})
+	case s.Stdout != nil && f.NeedsHeaders():
+		d.report(path, Problem{Message: "a line of stdout has no key and no headers, which this format needs",
+			Found: strconv.Quote(s.Format), Expected: known})
+	case s.Kafka != nil && s.Kafka.Tombstones && f != format.Debezium:
+		d.report(path, Problem{Message: "only readers of debezium expect the records of kafka.tombstones",
+			Found: strconv.Quote(s.Format), Expected: "debezium, or kafka.tombstones: false"})
 	}
+}
+
+// NeedsBefore says whether a sink's format cannot do without the state before an update, so that every rule has to keep
+// it, whatever its own setting is.
+func (c *Config) NeedsBefore() bool {
+	return slices.ContainsFunc(c.Sinks, func(s Sink) bool {
+		f, err := format.Parse(s.Format)
+		return err == nil && f.NeedsBefore()
+	})
 }
 
 // validateDestination sees to it that the sink goes to one place, and asks the sink's own package about it.

@@ -18,9 +18,21 @@ const (
 	CloudEvents
 	// CloudEventsStructured is a CloudEvent 1.0 in the JSON event format: attributes and data in one object.
 	CloudEventsStructured
+	// Debezium is the envelope of Debezium's connectors, {before, after, source, op, ts_ms}, as its JSON converter writes
+	// it without schemas. Control records have no value.
+	Debezium
+	// Upsert is the object itself, for compacted topics and tables of what there is now. A delete has no value, and
+	// neither have control records.
+	Upsert
 )
 
-var names = [...]string{JSON: "json", CloudEvents: "cloudevents", CloudEventsStructured: "cloudevents-structured"}
+var names = [...]string{
+	JSON: "json", CloudEvents: "cloudevents", CloudEventsStructured: "cloudevents-structured",
+	Debezium: "debezium", Upsert: "upsert",
+}
+
+// All returns every format.
+func All() []Format { return []Format{JSON, CloudEvents, CloudEventsStructured, Debezium, Upsert} }
 
 // Parse returns the format of that name.
 func Parse(name string) (Format, error) {
@@ -29,7 +41,7 @@ func Parse(name string) (Format, error) {
 			return Format(f), nil
 		}
 	}
-	return JSON, fmt.Errorf("%q is no format; expected json, cloudevents or cloudevents-structured", name)
+	return JSON, fmt.Errorf("%q is no format; expected json, cloudevents, cloudevents-structured, debezium or upsert", name)
 }
 
 // String returns the name of f.
@@ -43,11 +55,35 @@ func (f Format) ContentType() string {
 	return ContentTypeJSON
 }
 
+// NeedsBefore says whether f cannot be what its readers expect unless updates come with the state before them.
+func (f Format) NeedsBefore() bool { return f == Debezium }
+
+// NeedsHeaders says whether something stands beside the value that is needed to understand it: attributes, or a key.
+func (f Format) NeedsHeaders() bool { return f == CloudEvents || f == Debezium || f == Upsert }
+
 // AppendValue appends c, as the value of a record or the payload of a message, to b and returns the extended slice. It is
-// always one JSON object without a newline outside the bodies.
+// one JSON object without a newline outside the bodies, or nothing where the format has no value for c: null in Kafka,
+// an empty payload in NATS.
 func (f Format) AppendValue(b []byte, c *event.Change) []byte {
-	if f == CloudEventsStructured {
+	switch f {
+	case CloudEventsStructured:
 		return appendCloudEvent(b, c)
+	case Debezium:
+		return appendEnvelope(b, c)
+	case Upsert:
+		return append(b, c.After...)
 	}
 	return AppendJSON(b, c)
+}
+
+// FactsBeside says whether the value hides that c took place or is not whole, so that [AppendFacts] has to stand beside
+// it: nothing disappears without a word. // I5
+func (f Format) FactsBeside(c *event.Change) bool {
+	switch f {
+	case Debezium:
+		return c.Type.Control()
+	case Upsert:
+		return len(c.After) == 0 || len(c.Omitted) > 0
+	}
+	return false
 }

@@ -16,16 +16,19 @@ const ContentTypeJSON = "application/json"
 // outside the bodies. The members and their order are a contract (docs/events.md). It allocates only when b is too
 // small. Before, After and Patch must be valid JSON; they are copied as they are.
 func AppendJSON(b []byte, c *event.Change) []byte {
-	b = appendFacts(b, c)
+	b = appendOpenFacts(b, c)
 	b = appendBody(b, `,"patch":`, c.Patch)
 	b = appendBody(b, `,"before":`, c.Before)
 	b = appendBody(b, `,"after":`, c.After)
 	return append(b, '}')
 }
 
-// appendFacts writes all of the native object but the members that hold parts of the Kubernetes object, and leaves it
-// open.
-func appendFacts(b []byte, c *event.Change) []byte {
+// AppendFacts appends the native object without patch, before and after: everything that is said about the change, and
+// nothing of what is in the object. See [Format.FactsBeside].
+func AppendFacts(b []byte, c *event.Change) []byte { return append(appendOpenFacts(b, c), '}') }
+
+// appendOpenFacts writes the facts without the brace that closes them.
+func appendOpenFacts(b []byte, c *event.Change) []byte {
 	b = append(b, `{"id":`...)
 	b = appendString(b, c.ID())
 	b = appendMember(b, `,"type":`, string(c.Type))
@@ -36,11 +39,14 @@ func appendFacts(b []byte, c *event.Change) []byte {
 	b = appendMember(b, `,"kind":`, c.Resource.Kind)
 	b = appendOptional(b, `,"namespace":`, c.Namespace)
 	b = appendOptional(b, `,"name":`, c.Name)
-	return appendHistory(b, c)
+	b = appendHistory(b, c)
+	b = appendSnapshot(b, c)
+	b = appendGap(b, c.Gap)
+	b = appendList(b, `,"omitted":`, c.Omitted)
+	return appendList(b, `,"changed":`, c.Changed)
 }
 
-// appendHistory writes what every form but a binary CloudEvent's attributes tells under the same names: which version
-// of the object this is, how it was seen, and why it is what it is.
+// appendHistory writes which version of the object this is, how it was seen, and who made it.
 func appendHistory(b []byte, c *event.Change) []byte {
 	b = appendOptional(b, `,"uid":`, c.UID)
 	b = appendOptional(b, `,"resourceVersion":`, c.ResourceVersion)
@@ -57,11 +63,7 @@ func appendHistory(b []byte, c *event.Change) []byte {
 		b = append(b, `,"finalStateUnknown":true`...)
 	}
 	b = appendActor(b, c.Actor)
-	b = appendOptional(b, `,"class":`, string(c.Class))
-	b = appendSnapshot(b, c)
-	b = appendGap(b, c.Gap)
-	b = appendList(b, `,"omitted":`, c.Omitted)
-	return appendList(b, `,"changed":`, c.Changed)
+	return appendOptional(b, `,"class":`, string(c.Class))
 }
 
 func appendActor(b []byte, a *event.Actor) []byte {

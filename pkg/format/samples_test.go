@@ -86,16 +86,20 @@ func record(f Format, c *event.Change) string {
 		}
 		b.WriteString("content-type: " + f.ContentType() + "\n\n")
 	}
-	b.Write(f.AppendValue(nil, c))
-	b.WriteByte('\n')
-	return b.String()
+	if f.FactsBeside(c) {
+		b.WriteString("change: " + string(AppendFacts(nil, c)) + "\n\n")
+	}
+	if value := f.AppendValue(nil, c); len(value) > 0 {
+		return b.String() + string(value) + "\n"
+	}
+	return b.String() + "(no value)\n"
 }
 
 // golden is the file that holds a sample.
 func golden(f Format, name string) string { return filepath.Join("testdata", f.String(), name+".txt") }
 
 func TestEveryFormatIsTheDocumentedForm(t *testing.T) {
-	for f := range Format(len(names)) {
+	for _, f := range All() {
 		for _, s := range samples() {
 			file, got := golden(f, s.name), record(f, &s.change)
 			if *update {
@@ -150,7 +154,7 @@ func TestTheDocumentationShowsTheSamples(t *testing.T) {
 // shown is the part of docs/events.md with every sample.
 func shown() string {
 	var b strings.Builder
-	for f := range Format(len(names)) {
+	for _, f := range All() {
 		b.WriteString("\n### `" + f.String() + "`\n")
 		for _, s := range samples() {
 			b.WriteString("\n" + s.name + "\n\n```\n" + record(f, &s.change) + "```\n")

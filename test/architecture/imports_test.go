@@ -29,7 +29,7 @@ var mayImport = map[string][]string{
 
 	"internal/journal":    {"pkg/event"},
 	"internal/delivery":   {"pkg/event", "pkg/sinks", "pkg/ratelimit"},
-	"internal/config":     {"pkg/source", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout"},
+	"internal/config":     {"pkg/format", "pkg/source", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout"},
 	"internal/config/gen": {"internal/config"},
 	"internal/admin":      nil,
 

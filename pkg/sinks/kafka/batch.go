@@ -44,49 +44,49 @@ type stamp struct {
 
 // encoder turns messages into record batches. It is used by one goroutine at a time and keeps its buffers.
 type encoder struct {
-	format    format.Format
-	attribute int16
-	compress  compressor
-	records   []byte // uncompressed records of the batch being made
-	prefix    []byte // scratch: what stands before a record's value
-	headers   []byte // scratch: a record's headers
-	value     []byte // scratch: a header's value
+	format     format.Format
+	tombstones bool // behind each delete, a record of the same key without a value
+	attribute  int16
+	compress   compressor
+	records    []byte // uncompressed records of the batch being made
+	prefix     []byte // scratch: what stands before a record's value
+	headers    []byte // scratch: a record's headers
+	value      []byte // scratch: a header's value
 }
 
-func newEncoder(f format.Format, c codec) (*encoder, error) {
+func newEncoder(f format.Format, tombstones bool, c codec) (*encoder, error) {
 	compress, err := c.open()
 	if err != nil {
 		return nil, err
 	}
-	return &encoder{format: f, attribute: c.attribute, compress: compress}, nil
+	return &encoder{format: f, tombstones: tombstones, attribute: c.attribute, compress: compress}, nil
 }
 
 // encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records
-// and at most most, but at least one. It returns the extended slice and how many messages are in it.
-func (e *encoder) encode(dst []byte, messages []sinks.Message, budget, most int, s stamp) ([]byte, int, error) {
+// and at most most, but at least one. It returns the extended slice, how many messages are in it, and how many records.
+func (e *encoder) encode(dst []byte, messages []sinks.Message, budget, most int, s stamp) (b []byte, count, records int, err error) {
 	base := messages[0].Change.ObservedAt.UnixMilli()
 	latest := base
 	e.records = e.records[:0]
-	count := 0
 	for count < len(messages) && count < most {
 		c, before := messages[count].Change, len(e.records)
-		e.appendRecord(c, c.ObservedAt.UnixMilli()-base, count)
+		more := e.appendMessage(c, c.ObservedAt.UnixMilli()-base, records)
 		if count > 0 && len(e.records) > budget {
 			e.records = e.records[:before]
 			break
 		}
 		latest = max(latest, c.ObservedAt.UnixMilli())
-		count++
+		count, records = count+1, records+more
 	}
 	start := len(dst)
 	dst = append(dst, make([]byte, lengthPrefix+headerSize)...)
-	dst, err := e.compress(dst, e.records)
+	dst, err = e.compress(dst, e.records)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
-	e.writeHeader(dst[start:], base, latest, count, s)
+	e.writeHeader(dst[start:], base, latest, records, s)
 	e.trim()
-	return dst, count, nil
+	return dst, count, records, nil
 }
 
 // trim lets go of a buffer that one unusually large change made grow.
@@ -96,7 +96,7 @@ func (e *encoder) trim() {
 	}
 }
 
-func (e *encoder) writeHeader(b []byte, base, latest int64, count int, s stamp) {
+func (e *encoder) writeHeader(b []byte, base, latest int64, records int, s stamp) {
 	be := binary.BigEndian
 	be.PutUint32(b, uint32(len(b)-lengthPrefix))
 	b = b[lengthPrefix:]
@@ -105,10 +105,10 @@ func (e *encoder) writeHeader(b []byte, base, latest int64, count int, s stamp) 
 	be.PutUint32(b[atLeaderEpoch:], math.MaxUint32) // -1: the leader writes its own
 	b[atMagic] = 2
 	be.PutUint16(b[atAttributes:], uint16(e.attribute))
-	be.PutUint32(b[atLastDelta:], uint32(count-1))
+	be.PutUint32(b[atLastDelta:], uint32(records-1))
 	be.PutUint64(b[atBaseTime:], uint64(base))
 	be.PutUint64(b[atMaxTime:], uint64(latest))
-	be.PutUint32(b[atCount:], uint32(count))
+	be.PutUint32(b[atCount:], uint32(records))
 	restamp(b, s)
 }
 
@@ -121,14 +121,29 @@ func restamp(b []byte, s stamp) {
 	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli))
 }
 
+// nullLength is the length of a value that is not there, which is another thing than an empty one.
+const nullLength = -1
+
 // mostPrefix bounds what stands before a record's value, the key apart: a record's length, attributes, two deltas and
 // the lengths of key and value.
 const mostPrefix = binary.MaxVarintLen32 + 1 + binary.MaxVarintLen64 + 3*binary.MaxVarintLen32
 
-// appendRecord appends one record. The value is written straight into the buffer, behind room for what stands before
-// it, and moved down by a few bytes when its length is known.
-func (e *encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int) {
+// appendMessage appends the records of one change and returns how many there are.
+func (e *encoder) appendMessage(c *event.Change, timeDelta int64, offsetDelta int) int {
 	e.appendHeaders(c)
+	e.appendRecord(c, timeDelta, offsetDelta, e.format.AppendValue)
+	if !e.tombstones || c.Type != event.Deleted {
+		return 1
+	}
+	e.appendRecord(c, timeDelta, offsetDelta+1, noValue)
+	return 2
+}
+
+func noValue(b []byte, _ *event.Change) []byte { return b }
+
+// appendRecord appends one record with the headers that are in e. The value is written straight into the buffer, behind
+// room for what stands before it, and moved down by a few bytes when its length is known. One that is empty is null.
+func (e *encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int, appendValue func([]byte, *event.Change) []byte) {
 
 	e.prefix = append(e.prefix[:0], 0) // attributes: none are defined for a record
 	e.prefix = binary.AppendVarint(e.prefix, timeDelta)
@@ -138,10 +153,14 @@ func (e *encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int
 	start := len(e.records)
 	room := mostPrefix + len(e.prefix)
 	e.records = slices.Grow(e.records, room)[:start+room]
-	e.records = e.format.AppendValue(e.records, c)
+	e.records = appendValue(e.records, c)
 	value := len(e.records) - start - room
 
-	e.prefix = binary.AppendVarint(e.prefix, int64(value))
+	if value > 0 {
+		e.prefix = binary.AppendVarint(e.prefix, int64(value))
+	} else {
+		e.prefix = binary.AppendVarint(e.prefix, nullLength)
+	}
 	var lead [binary.MaxVarintLen32]byte
 	n := binary.PutVarint(lead[:], int64(len(e.prefix)+value+len(e.headers)))
 

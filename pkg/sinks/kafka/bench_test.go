@@ -54,14 +54,14 @@ func BenchmarkEncodeFormat(b *testing.B) {
 
 func benchmarkEncode(b *testing.B, f format.Format, codec string) {
 	messages := realistic(200)
-	e, err := newEncoder(f, codecs[codec])
+	e, err := newEncoder(f, false, codecs[codec])
 	if err != nil {
 		b.Fatal(err)
 	}
 	var out []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		if out, _, err = e.encode(out[:0], messages, math.MaxInt, math.MaxInt, stamp{}); err != nil {
+		if out, _, _, err = e.encode(out[:0], messages, math.MaxInt, math.MaxInt, stamp{}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -12,10 +12,10 @@ import (
 // of memory.
 type encoders chan *encoder
 
-func newEncoders(f format.Format, c codec, n int) (encoders, error) {
+func newEncoders(f format.Format, tombstones bool, c codec, n int) (encoders, error) {
 	es := make(encoders, n)
 	for range n {
-		e, err := newEncoder(f, c)
+		e, err := newEncoder(f, tombstones, c)
 		if err != nil {
 			return nil, err
 		}

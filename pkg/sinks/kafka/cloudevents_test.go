@@ -16,8 +16,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 )
 
-func TestCloudEventsKeepTheContract(t *testing.T) {
-	for _, f := range []format.Format{format.CloudEvents, format.CloudEventsStructured} {
+func TestEveryFormatKeepsTheContract(t *testing.T) {
+	for _, f := range format.All()[1:] {
 		t.Run(f.String(), func(t *testing.T) {
 			_, brokers := fake(t, kfake.NumBrokers(1))
 			cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
@@ -29,7 +29,7 @@ func TestCloudEventsKeepTheContract(t *testing.T) {
 					}
 					return s
 				},
-				Read:       func(t testing.TB) []sinktest.Delivered { return cloudEvents(t, readAll(t, brokers)) },
+				Read:       func(t testing.TB) []sinktest.Delivered { return inFormats(t, readAll(t, brokers)) },
 				Key:        (*event.Change).Key,
 				Value:      func(c *event.Change) []byte { return f.AppendValue(nil, c) },
 				ExactRetry: true,
@@ -38,12 +38,12 @@ func TestCloudEventsKeepTheContract(t *testing.T) {
 	}
 }
 
-// cloudEvents reads records as a consumer of CloudEvents does: where the ID is depends on the content type.
-func cloudEvents(t testing.TB, records []*kgo.Record) []sinktest.Delivered {
+// inFormats reads records as their consumers do: where the ID is depends on the format.
+func inFormats(t testing.TB, records []*kgo.Record) []sinktest.Delivered {
 	t.Helper()
 	var all []sinktest.Delivered
 	for _, r := range records {
-		id := header(r, "ce_id")
+		id := header(r, "id") + header(r, "ce_id")
 		if header(r, "content-type") == format.ContentTypeCloudEvents {
 			var e struct{ ID string }
 			if err := json.Unmarshal(r.Value, &e); err != nil {

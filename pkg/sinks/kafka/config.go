@@ -24,6 +24,9 @@ type Config struct {
 	CreateTopics CreateTopics `mapstructure:"createTopics"`
 	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
 	Compression string `mapstructure:"compression"`
+	// Tombstones writes a record without a value behind each delete in the format debezium, under the same key, as
+	// Debezium's connectors do: a compacted topic then forgets the object.
+	Tombstones bool `mapstructure:"tombstones"`
 	// ClientID is told to the brokers, for their logs and quotas. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`
 	// BatchBytes bounds the uncompressed records of one batch, in bytes. A single larger record is a batch of its own.

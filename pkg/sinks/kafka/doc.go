@@ -34,10 +34,15 @@
 //
 //	json                     the native form; id, type, content-type, cluster, and resource as kubectl writes it
 //	                         ("deployments.apps")
+//	debezium                 the envelope of Debezium; headers as json
+//	upsert                   the object; headers as json
 //	cloudevents              the native form; content-type, and ce_ and the name of each attribute
 //	cloudevents-structured   attributes and native form in one object; content-type alone
 //
-// No value is ever null: that is for tombstones, which this package does not write.
+// A value that the format does not have is null: control records in debezium, and control records and deletes in upsert.
+// The header change then holds the native form without bodies. With the option tombstones, each delete in the format
+// debezium is two records, the second one with the same key and headers and no value. They are one message to the caller:
+// in one batch, acknowledged and refused together. The broker counts records, the caller messages.
 //
 // # Errors
 //

@@ -18,14 +18,27 @@ func (e *encoder) appendHeaders(c *event.Change) {
 		e.headers = binary.AppendVarint(e.headers[:0], 1)
 		e.headers = appendHeader(e.headers, headerContentType, e.format.ContentType())
 	default:
-		e.headers = appendNative(e.headers[:0], c)
+		e.appendNative(c)
 	}
 }
 
-// appendNative appends the headers of the native form: enough to route, filter and drop duplicates without reading the
-// value.
-func appendNative(b []byte, c *event.Change) []byte {
-	b = binary.AppendVarint(b, 5)
+// appendNative fills e.headers with enough to route, filter and drop duplicates without reading the value, and with what
+// the value cannot tell.
+func (e *encoder) appendNative(c *event.Change) {
+	beside := e.format.FactsBeside(c)
+	count := int64(5)
+	if beside {
+		count++
+	}
+	e.headers = appendIdentity(binary.AppendVarint(e.headers[:0], count), c)
+	if beside {
+		e.value = format.AppendFacts(e.value[:0], c)
+		e.headers = appendString(e.headers, "change")
+		e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
+	}
+}
+
+func appendIdentity(b []byte, c *event.Change) []byte {
 	b = appendHeader(b, "id", c.ID())
 	b = appendHeader(b, "type", string(c.Type))
 	b = appendHeader(b, headerContentType, format.ContentTypeJSON)

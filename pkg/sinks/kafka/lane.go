@@ -42,6 +42,7 @@ type lane struct {
 type flight struct {
 	bytes    []byte // with the length prefix; nil between calls when there was no room to hold them
 	offsets  []uint64
+	records  int  // at least one for each offset; what the broker counts
 	raw      int  // bytes before compression
 	doubtful bool // an attempt ended without saying whether it was written: only the same stamp is safe to send
 	shared   bool // an attempt ended without an answer: the library may still read bytes
@@ -145,7 +146,7 @@ func (l *lane) reload(ctx context.Context, messages []sinks.Message) error {
 		return err
 	}
 	defer l.sink.encoders.give(e)
-	b, _, err := e.encode(nil, messages, math.MaxInt, math.MaxInt, l.next)
+	b, _, _, err := e.encode(nil, messages, math.MaxInt, math.MaxInt, l.next)
 	l.flight.bytes, l.flight.shared = b, false
 	return err
 }
@@ -159,11 +160,11 @@ func (l *lane) encode(ctx context.Context, messages []sinks.Message) (*flight, e
 	}
 	defer l.sink.encoders.give(e)
 	for {
-		b, count, err := e.encode(l.sink.buffers.take(), messages, l.target, l.most, l.next)
+		b, count, records, err := e.encode(l.sink.buffers.take(), messages, l.target, l.most, l.next)
 		if err != nil {
 			return nil, err
 		}
-		f := &flight{bytes: b, raw: len(e.records), offsets: make([]uint64, count)}
+		f := &flight{bytes: b, records: records, raw: len(e.records), offsets: make([]uint64, count)}
 		if len(b)-lengthPrefix >= l.limit && count > 1 {
 			l.halve(f)
 			l.sink.buffers.give(b)
@@ -338,7 +339,7 @@ func (l *lane) settle(room int) int {
 	l.flight = nil
 	count := len(f.offsets)
 	// Sequence numbers wrap to 0 after the largest int32.
-	l.next.sequence = int32((int64(l.next.sequence) + int64(count)) & math.MaxInt32)
+	l.next.sequence = int32((int64(l.next.sequence) + int64(f.records)) & math.MaxInt32)
 	l.restamped = 0
 	l.adapt(f)
 	if count > room {

@@ -53,7 +53,10 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	encoders, err := newEncoders(f, codecs[cfg.Compression], runtime.GOMAXPROCS(0))
+	if cfg.Tombstones && f != format.Debezium {
+		return nil, fmt.Errorf("kafka.tombstones: true, with the format %v; only debezium has readers who expect them", f)
+	}
+	encoders, err := newEncoders(f, cfg.Tombstones, codecs[cfg.Compression], runtime.GOMAXPROCS(0))
 	if err != nil {
 		return nil, err
 	}

@@ -337,7 +337,7 @@ func TestEpochsRunOutIntoANewProducerID(t *testing.T) {
 
 func TestSequencesWrapAsTheJavaClientsDo(t *testing.T) {
 	l := &lane{sink: &Sink{config: Config{BatchBytes: 1000}}, next: stamp{sequence: 1<<31 - 3}}
-	l.flight = &flight{offsets: make([]uint64, 5), bytes: make([]byte, 100)}
+	l.flight = &flight{offsets: make([]uint64, 5), records: 5, bytes: make([]byte, 100)}
 	l.settle(5)
 	if l.next.sequence != 2 {
 		t.Errorf("sequence %d, want 2", l.next.sequence)

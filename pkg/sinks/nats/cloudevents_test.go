@@ -25,14 +25,16 @@ func newSinkOf(t testing.TB, url string, f format.Format) *Sink {
 	return s
 }
 
-func TestCloudEventsKeepTheContract(t *testing.T) {
-	for _, f := range []format.Format{format.CloudEvents, format.CloudEventsStructured} {
+func TestEveryFormatKeepsTheContract(t *testing.T) {
+	for _, f := range format.All()[1:] {
 		t.Run(f.String(), func(t *testing.T) {
 			server := serve(t, "")
 			h := harness(server, server.URL())
 			h.New = func(t testing.TB) sinks.Sink { return newSinkOf(t, server.URL(), f) }
 			h.Value = func(c *event.Change) []byte { return f.AppendValue(nil, c) }
-			h.Key = nil
+			if f == format.CloudEvents || f == format.CloudEventsStructured {
+				h.Key = nil
+			}
 			sinktest.Run(t, h)
 		})
 	}
@@ -95,4 +97,30 @@ func FuzzHeaderValuesArePlainAndComeBack(f *testing.F) {
 			t.Errorf("%q came back as %q (%v)", text, back, err)
 		}
 	})
+}
+
+func TestAnUpsertWithoutAPayloadIsADeleteToABucket(t *testing.T) {
+	server := serve(t, "")
+	s := newSinkOf(t, server.URL(), format.Upsert)
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	gone := pod("a", 8)
+	gone.Type, gone.After = event.Deleted, nil
+	again := pod("a", 9)
+	if n, err := deliver(t, s, pod("a", 7), gone, again); n != 3 || err != nil {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	for i, m := range messages(t, client(t, server.URL()), "K8S") {
+		h := m.Headers()
+		deleted := i == 1
+		if (h.Get(headerOperation) == "DEL") != deleted || (len(m.Data()) == 0) != deleted || (h.Get(headerChange) != "") != deleted {
+			t.Errorf("message %d: headers %v, payload %q", i, h, m.Data())
+		}
+		if deleted && h.Get(headerChange) != string(format.AppendFacts(nil, gone)) {
+			t.Errorf("the delete is told as %s", h.Get(headerChange))
+		}
+	}
 }

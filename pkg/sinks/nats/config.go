@@ -20,7 +20,8 @@ type Config struct {
 	URL string `mapstructure:"url"`
 	// Stream is the JetStream stream that keeps the changes. Required.
 	Stream string `mapstructure:"stream"`
-	// Subject is the template of subjects, for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}. Required.
+	// Subject is the template of subjects, for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}. Required. It may
+	// be that of a key-value bucket, $KV.BUCKET.{group}.{resource}.{namespace}.{name}, with the stream KV_BUCKET.
 	Subject string `mapstructure:"subject"`
 	// Create makes the stream if it is missing. An existing stream is never changed.
 	Create Create `mapstructure:"create"`
@@ -167,6 +168,10 @@ func validateStream(name string) error {
 	return nil
 }
 
+// bucketPrefix begins the subjects of key-value buckets, which are streams like others (nats-io/
+// nats-architecture-and-design, ADR-8).
+const bucketPrefix = "$KV."
+
 func (c Config) validateSubject() error {
 	if c.Subject == "" {
 		return errors.New("required; for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}")
@@ -175,7 +180,8 @@ func (c Config) validateSubject() error {
 	if err != nil {
 		return err
 	}
-	if err := validateLiteral(string(template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, 'x') }))); err != nil {
+	subject := string(template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, 'x') }))
+	if err := validateLiteral(strings.TrimPrefix(subject, bucketPrefix)); err != nil {
 		return err
 	}
 	if c.Exact {

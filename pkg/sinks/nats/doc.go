@@ -13,20 +13,22 @@
 // # Messages
 //
 // The subject comes from a template; values are escaped by [AppendToken] so that each is one token. The payload is one JSON
-// object, as the format has it. Headers:
+// object, as the format has it, or empty where it has none. Headers:
 //
 //	Nats-Msg-Id                the change ID; the stream drops a repetition by it
 //	Nats-Expected-Stream       the configured stream; another stream that captures the subject refuses the message
 //	Nats-Expected-Last-Subject-Sequence   with exact: where the subject must end for the message to be taken
 //	Content-Type               application/json; application/cloudevents+json in the format cloudevents-structured
 //
-// In the format json also:
+// In the formats json, debezium and upsert also:
 //
-//	Kubecdc-Type               type of the change: added, updated, deleted, snapshot, gap
+//	Kubecdc-Type               type of the change: added, updated, deleted, snapshot, …
 //	Kubecdc-Cluster            cluster name
 //	Kubecdc-Resource           resource as kubectl writes it: pods, deployments.apps
 //	Kubecdc-Key                key of the object: group/resource/namespace/name; group/resource// on control records
 //	Kubecdc-Resource-Version   resourceVersion of the object
+//	Kubecdc-Change             in debezium and upsert, where the payload is empty or not whole: the native object without bodies
+//	KV-Operation               DEL, in upsert, where the payload is empty: so a key-value bucket takes it
 //
 // In the format cloudevents also ce- and the name of each attribute, with values percent-encoded where they are not plain.
 //

@@ -15,16 +15,20 @@ const (
 	headerResource        = "Kubecdc-Resource"
 	headerKey             = "Kubecdc-Key"
 	headerResourceVersion = "Kubecdc-Resource-Version"
+	headerChange          = "Kubecdc-Change"
+	headerOperation       = "KV-Operation" // of key-value buckets (nats-io/nats-architecture-and-design, ADR-8)
 )
 
 // message is filled anew for each change of one Publish. Its payload is the caller's to set.
 type message struct {
 	*nats.Msg
+	format   format.Format
+	facts    []byte                // scratch
 	describe func(c *event.Change) // sets the headers that the format has of its own
 }
 
 func newMessage(cfg Config, f format.Format) *message {
-	m := &message{Msg: &nats.Msg{Header: nats.Header{
+	m := &message{format: f, Msg: &nats.Msg{Header: nats.Header{
 		nats.MsgIdHdr:          {""},
 		nats.ExpectedStreamHdr: {cfg.Stream},
 		headerContentType:      {f.ContentType()},
@@ -59,6 +63,21 @@ func (m *message) describeNative(c *event.Change) {
 	m.Header[headerResource][0] = c.Resource.String()
 	m.Header[headerKey][0] = c.Key()
 	m.Header[headerResourceVersion][0] = c.ResourceVersion
+	m.describeBeside(c)
+}
+
+// describeBeside sets what the payload cannot tell.
+func (m *message) describeBeside(c *event.Change) {
+	delete(m.Header, headerChange)
+	delete(m.Header, headerOperation)
+	if !m.format.FactsBeside(c) {
+		return
+	}
+	m.facts = format.AppendFacts(m.facts[:0], c)
+	m.Header[headerChange] = []string{string(m.facts)}
+	if m.format == format.Upsert && len(c.After) == 0 {
+		m.Header[headerOperation] = []string{"DEL"}
+	}
 }
 
 // attributes are the CloudEvents attributes of one change in the headers of a message (cloudevents/bindings/

@@ -38,13 +38,13 @@ type Sink struct {
 var _ sinks.Sink = (*Sink)(nil)
 
 // New opens the file, if there is one, and cuts off a torn last line. Its errors name the file. A line has no place for
-// what stands beside a value, so [format.CloudEvents] is refused.
+// what stands beside a value, so formats that need it are refused.
 func New(cfg Config, f format.Format) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if f == format.CloudEvents {
-		return nil, fmt.Errorf("a line has no headers, which the format %v needs; use %v", f, format.CloudEventsStructured)
+	if f.NeedsHeaders() {
+		return nil, fmt.Errorf("a line has no key and no headers, which the format %v needs; use %v or %v", f, format.JSON, format.CloudEventsStructured)
 	}
 	if cfg.Path == "" {
 		return on(os.Stdout, f)

@@ -51,8 +51,10 @@ func TestCloudEventsInAFileKeepTheContract(t *testing.T) {
 
 func TestWhatNeedsHeadersIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "changes.jsonl")
-	if _, err := New(Config{Path: path}, format.CloudEvents); err == nil || !strings.Contains(err.Error(), "use cloudevents-structured") {
-		t.Errorf("CloudEvents in binary mode went to a file (%v)", err)
+	for _, f := range []format.Format{format.CloudEvents, format.Debezium, format.Upsert} {
+		if _, err := New(Config{Path: path}, f); err == nil || !strings.Contains(err.Error(), "use json or cloudevents-structured") {
+			t.Errorf("%v went to a file (%v)", f, err)
+		}
 	}
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the file was opened nevertheless (%v)", err)
