@@ -75,10 +75,12 @@ type journaledRecovery struct {
 }
 
 type journaledScope struct {
-	Name     string `json:"name"`
-	Position string `json:"position"`
-	Known    int64  `json:"known"`
-	Gone     int64  `json:"gone"`
+	Name      string `json:"name"`
+	Position  string `json:"position"`
+	Known     int64  `json:"known"`
+	Gone      int64  `json:"gone"`
+	Bodies    int64  `json:"bodies"`
+	BodyBytes int64  `json:"bodyBytes"`
 }
 
 type journaledSink struct {
@@ -148,9 +150,9 @@ func (r *journalReport) write(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(t, "\nSCOPE\tPOSITION\tKNOWN\tGONE\n")
+	fmt.Fprintf(t, "\nSCOPE\tPOSITION\tKNOWN\tGONE\tBODIES\n")
 	for _, s := range r.Scopes {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\n", s.Name, orDash(s.Position), s.Known, s.Gone)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\n", s.Name, orDash(s.Position), s.Known, s.Gone, countOf(s.Bodies, s.BodyBytes))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -169,11 +171,14 @@ func (s *journaledSink) title() string {
 	return s.Name
 }
 
-func (s *journaledSink) dead() string {
-	if s.DeadLetters == 0 {
+func (s *journaledSink) dead() string { return countOf(s.DeadLetters, s.DeadBytes) }
+
+// countOf writes a number of things and what they take.
+func countOf(n, bytes int64) string {
+	if n == 0 {
 		return "0"
 	}
-	return fmt.Sprintf("%d (%s)", s.DeadLetters, humanBytes(s.DeadBytes))
+	return fmt.Sprintf("%d (%s)", n, humanBytes(bytes))
 }
 
 func orDash(s string) string {

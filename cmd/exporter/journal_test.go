@@ -125,9 +125,9 @@ changes    1 to 9 (9)
 retained   SIZE
 on disk    SIZE
 
-SCOPE              POSITION   KNOWN   GONE
-deployments.apps   109        3       0
-pods               108        6       0
+SCOPE              POSITION   KNOWN   GONE   BODIES
+deployments.apps   109        3       0      0
+pods               108        6       0      0
 
 SINK   CURSOR   BACKLOG   DEAD LETTERS
 bus    4        5         2 (SIZE)

@@ -28,7 +28,7 @@ func (j *Journal) Append(ctx context.Context, o Observation) error {
 			return err
 		}
 		if j.admits() {
-			j.enqueue(queued{request: &o, bytes: o.size()})
+			j.enqueue(queued{request: &observed{o, j.bodies.note(&o)}, bytes: o.size()})
 			j.mu.Unlock()
 			return nil
 		}
@@ -92,6 +92,9 @@ func (j *Journal) submit(ctx context.Context, r request) error {
 		j.mu.Unlock()
 		return err
 	}
+	if n, ok := r.(interface{ noteTo(*bodies) }); ok {
+		n.noteTo(&j.bodies)
+	}
 	j.enqueue(queued{request: r, done: done})
 	j.mu.Unlock()
 	select {
@@ -111,7 +114,13 @@ func (j *Journal) submit(ctx context.Context, r request) error {
 	}
 }
 
-func (o *Observation) addTo(g *group) error {
+// observed is an observation with what it does to bodies.
+type observed struct {
+	Observation
+	bodies []notedBody
+}
+
+func (o *observed) addTo(g *group) error {
 	for _, c := range o.Changes {
 		g.add(c)
 	}
@@ -128,6 +137,11 @@ func (o *Observation) addTo(g *group) error {
 			g.key = append(g.key[:prefix], key...)
 			g.delete(g.key)
 		}
+	}
+	g.storeBodies(o.bodies)
+	g.bodies = append(g.bodies, o.bodies...)
+	if o.Snapshot != "" {
+		g.set(keySnapshot(o.Scope), []byte(o.Snapshot))
 	}
 	if o.Position != "" {
 		g.positions[o.Scope] = o.Position // I1: the same batch as the changes

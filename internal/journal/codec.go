@@ -15,8 +15,9 @@ var errMalformed = errors.New("malformed")
 // Codes of the enumerations in stored changes. They are part of the format: append only. Code 0 means that the value
 // follows as a string.
 var (
-	typeCodes  = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap}
+	typeCodes  = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd}
 	deltaCodes = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced}
+	classCodes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )
 
 const (
@@ -26,7 +27,19 @@ const (
 	flagGap
 	flagBefore
 	flagAfter
+	flagMore   // a second byte of flags follows
 	flagsKnown = 1<<iota - 1
+)
+
+// Flags of the second byte. It is left out when it would be 0.
+const (
+	moreClass = 1 << iota
+	moreSnapshot
+	moreChanged
+	morePatch
+	moreOmitted
+	moreWithheld
+	moreKnown = 1<<iota - 1
 )
 
 // minChangeMeta is the least number of bytes the facts of one change take: three codes, nine strings, three numbers. It
@@ -55,7 +68,12 @@ func appendCode[T ~string](b []byte, codes []T, v T) []byte {
 func appendMeta(b []byte, c *event.Change) []byte {
 	b = appendCode(b, typeCodes, c.Type)
 	b = appendCode(b, deltaCodes, c.Delta)
-	b = append(b, flagsOf(c))
+	more := moreOf(c)
+	if more == 0 {
+		b = append(b, flagsOf(c))
+	} else {
+		b = append(b, flagsOf(c)|flagMore, more)
+	}
 	for _, s := range [...]string{
 		c.Cluster, c.Resource.Group, c.Resource.Version, c.Resource.Resource, c.Resource.Kind,
 		c.Namespace, c.Name, c.UID, c.ResourceVersion,
@@ -70,28 +88,63 @@ func appendMeta(b []byte, c *event.Change) []byte {
 	if g := c.Gap; g != nil {
 		b = appendString(appendString(appendString(b, g.From), g.To), g.Reason)
 	}
-	if c.Before != nil {
-		b = binary.AppendUvarint(b, uint64(len(c.Before)))
+	if more != 0 {
+		b = appendMore(b, c)
 	}
-	if c.After != nil {
-		b = binary.AppendUvarint(b, uint64(len(c.After)))
+	for _, body := range [...][]byte{c.Before, c.After, c.Patch} {
+		if body != nil {
+			b = binary.AppendUvarint(b, uint64(len(body)))
+		}
 	}
 	return b
 }
 
-func flagsOf(c *event.Change) (f byte) {
-	set := func(on bool, flag byte) {
-		if on {
-			f |= flag
-		}
+// appendMore appends what the second byte of flags announces, but for bodies.
+func appendMore(b []byte, c *event.Change) []byte {
+	if c.Class != "" {
+		b = appendCode(b, classCodes, c.Class)
 	}
-	set(c.Coalesced, flagCoalesced)
-	set(c.FinalStateUnknown, flagFinalStateUnknown)
-	set(c.Actor != nil, flagActor)
-	set(c.Gap != nil, flagGap)
-	set(c.Before != nil, flagBefore)
-	set(c.After != nil, flagAfter)
-	return f
+	if s := c.Snapshot; s != nil {
+		b = appendString(appendString(appendString(b, s.ID), s.Position), s.Digest)
+		b = binary.AppendVarint(b, int64(s.Count))
+	}
+	if c.Changed != nil {
+		b = appendStrings(b, c.Changed)
+	}
+	if c.Omitted != nil {
+		b = appendStrings(b, c.Omitted)
+	}
+	if c.Withheld != "" {
+		b = appendString(b, c.Withheld)
+	}
+	return b
+}
+
+func appendStrings(b []byte, list []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, s := range list {
+		b = appendString(b, s)
+	}
+	return b
+}
+
+func flagsOf(c *event.Change) byte {
+	return flag(c.Coalesced, flagCoalesced) | flag(c.FinalStateUnknown, flagFinalStateUnknown) |
+		flag(c.Actor != nil, flagActor) | flag(c.Gap != nil, flagGap) |
+		flag(c.Before != nil, flagBefore) | flag(c.After != nil, flagAfter)
+}
+
+func moreOf(c *event.Change) byte {
+	return flag(c.Class != "", moreClass) | flag(c.Snapshot != nil, moreSnapshot) |
+		flag(c.Changed != nil, moreChanged) | flag(c.Patch != nil, morePatch) |
+		flag(c.Omitted != nil, moreOmitted) | flag(c.Withheld != "", moreWithheld)
+}
+
+func flag(on bool, bit byte) byte {
+	if on {
+		return bit
+	}
+	return 0
 }
 
 // appendRaw appends the uncompressed form of a frame: the length of the facts, the facts, then all bodies as they are.
@@ -99,7 +152,7 @@ func appendRaw(b, meta []byte, changes []*event.Change) []byte {
 	b = binary.AppendUvarint(b, uint64(len(meta)))
 	b = append(b, meta...)
 	for _, c := range changes {
-		b = append(append(b, c.Before...), c.After...)
+		b = append(append(append(b, c.Before...), c.After...), c.Patch...)
 	}
 	return b
 }
@@ -130,8 +183,12 @@ func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
 func scanChange(s *scanner, c *event.Change, bodies []byte) []byte {
 	c.Type = scanCode(s, typeCodes)
 	c.Delta = scanCode(s, deltaCodes)
-	flags := s.byte()
-	if flags&^byte(flagsKnown) != 0 {
+	flags, more := s.byte(), byte(0)
+	if flags&flagMore != 0 {
+		more = s.byte()
+		s.failed = s.failed || more == 0
+	}
+	if flags&^byte(flagsKnown) != 0 || more&^byte(moreKnown) != 0 {
 		s.failed = true
 	}
 	for _, p := range [...]*string{
@@ -150,13 +207,36 @@ func scanChange(s *scanner, c *event.Change, bodies []byte) []byte {
 	if flags&flagGap != 0 {
 		c.Gap = &event.GapInfo{From: s.string(), To: s.string(), Reason: s.string()}
 	}
+	scanMore(s, c, more)
 	if flags&flagBefore != 0 {
 		c.Before, bodies = s.cut(bodies)
 	}
 	if flags&flagAfter != 0 {
 		c.After, bodies = s.cut(bodies)
 	}
+	if more&morePatch != 0 {
+		c.Patch, bodies = s.cut(bodies)
+	}
 	return bodies
+}
+
+// scanMore is the inverse of appendMore.
+func scanMore(s *scanner, c *event.Change, more byte) {
+	if more&moreClass != 0 {
+		c.Class = scanCode(s, classCodes)
+	}
+	if more&moreSnapshot != 0 {
+		c.Snapshot = &event.SnapshotInfo{ID: s.string(), Position: s.string(), Digest: s.string(), Count: int(s.varint())}
+	}
+	if more&moreChanged != 0 {
+		c.Changed = s.strings()
+	}
+	if more&moreOmitted != 0 {
+		c.Omitted = s.strings()
+	}
+	if more&moreWithheld != 0 {
+		c.Withheld = s.string()
+	}
 }
 
 func scanCode[T ~string](s *scanner, codes []T) T {
@@ -223,6 +303,20 @@ func (s *scanner) string() string {
 	v := s.s[:n]
 	s.s = s.s[n:]
 	return v
+}
+
+// strings reads a list of strings; an empty one is not nil.
+func (s *scanner) strings() []string {
+	n := s.uvarint()
+	if n > uint64(len(s.s)) { // each takes a byte at least
+		s.fail()
+		return nil
+	}
+	list := make([]string, n)
+	for i := range list {
+		list[i] = s.string()
+	}
+	return list
 }
 
 func (s *scanner) time() time.Time {

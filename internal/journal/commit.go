@@ -177,6 +177,7 @@ func (j *Journal) publish(g *group, taken []queued) {
 	for _, q := range taken {
 		j.pending -= q.bytes
 	}
+	j.bodies.committed(g.bodies)
 	if g.announced {
 		j.recovered = nil
 	}
@@ -217,9 +218,11 @@ type group struct {
 	positions map[string]string
 	sinks     map[string]sinkState // those that change
 	dead      map[string]int64     // stored bytes of dead letters that change, by key; 0: purged
+	bodies    []notedBody
 	announced bool
 	key       []byte // scratch
 	value     []byte // scratch
+	packed    []byte // scratch
 }
 
 func (j *Journal) newGroup(packer *packer) *group {

@@ -100,10 +100,11 @@ func checkCrashed(t *testing.T, opts Options, read, settled uint64) {
 	}
 	for s := range crashScopes {
 		scope := fmt.Sprint("scope-", s)
-		position, known, err := j.LoadScope(scope)
+		stored, err := j.LoadScope(scope)
 		if err != nil {
 			t.Fatal(err)
 		}
+		position, known := stored.Position, stored.Known
 		if n, ok := last[scope]; ok && position != strconv.Itoa(n) { // I1
 			t.Fatalf("%s: position %q, newest change %d", scope, position, n)
 		}

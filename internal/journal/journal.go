@@ -86,6 +86,7 @@ type Journal struct {
 	ext       extent
 	tail      tail
 	sinks     map[string]sinkState
+	bodies    bodies
 	recovered *Recovery
 	counts    counts
 	changed   chan struct{} // closed and replaced at every commit: readers and appenders look again
@@ -254,6 +255,8 @@ type Observation struct {
 	Changes  []*event.Change // in order; they get consecutive offsets
 	Known    []event.Known   // put; Gone keeps a delete marker
 	Forget   []string        // keys of known objects to drop, after the puts
+	Bodies   []event.Body    // to keep; a body goes with the object: when it is marked Gone or forgotten
+	Snapshot string          // ID of the snapshot that has begun; empty: as before
 	Position string          // resourceVersion the scope can be watched from; empty: as before
 }
 
@@ -262,6 +265,9 @@ func (o *Observation) size() int64 {
 	n := 128 + perKnown*int64(len(o.Known)+len(o.Forget))
 	for _, c := range o.Changes {
 		n += int64(c.Size())
+	}
+	for i := range o.Bodies {
+		n += perKnown + int64(len(o.Bodies[i].Raw))
 	}
 	return n
 }

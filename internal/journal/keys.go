@@ -7,12 +7,14 @@ import (
 
 // First bytes of the keys. They are part of the format, see docs/journal-format.md.
 const (
+	prefixBody     = 'b'
 	prefixCursor   = 'c'
 	prefixDead     = 'd'
 	prefixFrame    = 'f'
 	prefixKnown    = 'k'
 	prefixMeta     = 'm'
 	prefixPosition = 'p'
+	prefixSnapshot = 's'
 )
 
 var (
@@ -28,6 +30,10 @@ func keyPosition(scope string) []byte {
 	return append([]byte{prefixPosition}, scope...)
 }
 
+func keySnapshot(scope string) []byte {
+	return append([]byte{prefixSnapshot}, scope...)
+}
+
 func keyFrame(first uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{prefixFrame}, first)
 }
@@ -36,6 +42,15 @@ func keyFrame(first uint64) []byte {
 // scope's name from being the start of another's.
 func appendKnownPrefix(b []byte, scope string) []byte {
 	return appendString(append(b, prefixKnown), scope)
+}
+
+// appendBodyPrefix appends what the keys of all bodies of a scope start with.
+func appendBodyPrefix(b []byte, scope string) []byte {
+	return appendString(append(b, prefixBody), scope)
+}
+
+func keyBody(scope, key string) []byte {
+	return append(appendBodyPrefix(nil, scope), key...)
 }
 
 func appendDeadPrefix(b []byte, sink string) []byte {

@@ -75,6 +75,9 @@ func (j *Journal) load() error {
 	if err := j.loadCursors(); err != nil {
 		return err
 	}
+	if err := j.loadBodies(); err != nil {
+		return err
+	}
 	return j.loadDead()
 }
 
@@ -87,8 +90,14 @@ func (j *Journal) loadVersion() error {
 	if value == nil {
 		return j.create()
 	}
-	if err := checkVersion(j.opts.Dir, value); err != nil {
+	version, err := checkVersion(j.opts.Dir, value)
+	if err != nil {
 		return err
+	}
+	if version < formatVersion {
+		if err := j.upgrade(version); err != nil {
+			return err
+		}
 	}
 	value, err = j.get(keyRecovery)
 	if err != nil || value == nil {
@@ -98,15 +107,26 @@ func (j *Journal) loadVersion() error {
 	return err
 }
 
-// checkVersion refuses what this exporter cannot read.
-func checkVersion(dir string, stored []byte) error {
-	switch v := decodeVersion(stored); {
+// checkVersion returns the stored version, and refuses what this exporter cannot read.
+func checkVersion(dir string, stored []byte) (uint64, error) {
+	v := decodeVersion(stored)
+	switch {
 	case v > formatVersion:
-		return fmt.Errorf("%w: %s has format %d, this exporter writes %d: run the newer exporter, or remove the directory to start afresh",
+		return v, fmt.Errorf("%w: %s has format %d, this exporter writes %d: run the newer exporter, or remove the directory to start afresh",
 			ErrNewer, dir, v, formatVersion)
-	case v < formatVersion:
-		return fmt.Errorf("%w: format version %.40q", errMalformed, stored)
+	case v < oldestFormat:
+		return v, fmt.Errorf("%w: format version %.40q", errMalformed, stored)
 	}
+	return v, nil
+}
+
+// upgrade makes a store of an older version one of this version. Nothing stored changes its meaning, so only the version
+// is written, before anything that an older exporter would take for broken: from here on that one refuses.
+func (j *Journal) upgrade(from uint64) error {
+	if err := j.db.Set(keyVersion, encodeVersion(), pebble.Sync); err != nil {
+		return err
+	}
+	j.opts.Logger.Info("journal upgraded; an older exporter refuses it from now on", "dir", j.opts.Dir, "from", from, "to", formatVersion)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -18,6 +19,8 @@ import (
 type model struct {
 	log       []*event.Change // log[i] has offset i+1
 	positions map[string]string
+	snapshots map[string]string
+	bodies    map[string]map[string]event.Body
 	known     map[string]map[string]event.Known
 	cursors   map[string]Cursor
 	dead      map[string]map[uint64]DeadLetter
@@ -47,13 +50,32 @@ func (m *modelRun) appendSome() {
 	}
 	for range m.r.IntN(3) {
 		k := event.Known{Key: fmt.Sprint(m.r.IntN(9)), UID: fmt.Sprint(m.r.Int()), ResourceVersion: fmt.Sprint(m.r.Int()), Gone: m.r.IntN(3) == 0}
+		if m.r.IntN(2) == 0 {
+			k.Summary = fmt.Sprint(m.r.Int())
+		}
 		o.Known = append(o.Known, k)
 		m.known[o.Scope][k.Key] = k
+		if k.Gone {
+			delete(m.bodies[o.Scope], k.Key)
+		}
 	}
 	for range m.r.IntN(2) {
 		key := fmt.Sprint(m.r.IntN(9))
 		o.Forget = append(o.Forget, key)
 		delete(m.known[o.Scope], key)
+		delete(m.bodies[o.Scope], key)
+	}
+	for range m.r.IntN(3) {
+		b := event.Body{Key: fmt.Sprint(m.r.IntN(9)), UID: fmt.Sprint(m.r.Int()), ResourceVersion: fmt.Sprint(m.r.Int()), Raw: bytes.Repeat([]byte{byte(m.r.UintN(256))}, m.r.IntN(500))}
+		o.Bodies = append(o.Bodies, b)
+		if m.bodies[o.Scope] == nil {
+			m.bodies[o.Scope] = map[string]event.Body{}
+		}
+		m.bodies[o.Scope][b.Key] = b
+	}
+	if m.r.IntN(5) == 0 {
+		o.Snapshot = fmt.Sprint(m.r.Int())
+		m.snapshots[o.Scope] = o.Snapshot
 	}
 	if m.r.IntN(2) == 0 {
 		o.Position = fmt.Sprint(m.r.Int())
@@ -61,6 +83,17 @@ func (m *modelRun) appendSome() {
 	}
 	m.log = append(m.log, o.Changes...)
 	m.append(o)
+	m.compareBody(o.Scope, fmt.Sprint(m.r.IntN(9))) // seen before it is committed
+}
+
+// compareBody reads back a body, committed or not.
+func (m *modelRun) compareBody(scope, key string) {
+	m.t.Helper()
+	got, found, err := m.Body(scope, key)
+	want, kept := m.bodies[scope][key]
+	if err != nil || found != kept || got.Key != want.Key || got.UID != want.UID || got.ResourceVersion != want.ResourceVersion || !bytes.Equal(got.Raw, want.Raw) {
+		m.t.Fatalf("body of %s in %s: %+v %v %v, want %+v %v", key, scope, got, found, err, want, kept)
+	}
 }
 
 func (m *modelRun) settleSome() {
@@ -111,8 +144,16 @@ func (m *modelRun) purgeSome() {
 
 func (m *modelRun) dropSome() {
 	scope := m.scope()
+	delete(m.bodies, scope)
+	if m.r.IntN(2) == 0 {
+		if err := m.DropBodies(m.t.Context(), scope); err != nil {
+			m.t.Fatal(err)
+		}
+		return
+	}
 	delete(m.known, scope)
 	delete(m.positions, scope)
+	delete(m.snapshots, scope)
 	if err := m.DropScope(m.t.Context(), scope); err != nil {
 		m.t.Fatal(err)
 	}
@@ -146,14 +187,23 @@ func (m *modelRun) compare() {
 	}
 	for i := range 4 {
 		scope := fmt.Sprint("scope-", i)
-		position, known, err := m.LoadScope(scope)
-		var want []event.Known
+		got, err := m.LoadScope(scope)
+		want := event.Stored{Position: m.positions[scope], Snapshot: m.snapshots[scope]}
 		for _, key := range slices.Sorted(maps.Keys(m.known[scope])) {
-			want = append(want, m.known[scope][key])
+			want.Known = append(want.Known, m.known[scope][key])
 		}
-		if err != nil || position != m.positions[scope] || !reflect.DeepEqual(known, want) {
-			m.t.Fatalf("%s: %q %+v %v, want %q %+v", scope, position, known, err, m.positions[scope], want)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			m.t.Fatalf("%s: %+v %v, want %+v", scope, got, err, want)
 		}
+		for key := range 9 {
+			m.compareBody(scope, fmt.Sprint(key))
+		}
+		if len(m.bodies[scope]) > 0 && !slices.Contains(m.BodyScopes(), scope) {
+			m.t.Fatalf("%s has bodies and is not among %v", scope, m.BodyScopes())
+		}
+	}
+	if n := len(m.Journal.bodies.pending); n > 0 {
+		m.t.Fatalf("%d bodies count as pending after everything was committed", n)
 	}
 	for i := range modelSinks {
 		name := fmt.Sprint("sink-", i)
@@ -182,7 +232,8 @@ func TestTheJournalBehavesAsItsModel(t *testing.T) {
 				r:    rand.New(rand.NewPCG(seed, 1)),
 				opts: Options{FS: vfs.NewMem(), MaxBytes: 256 << 10, TailBytes: 2 << 10, PendingBytes: 4 << 10},
 				model: model{
-					positions: map[string]string{}, known: map[string]map[string]event.Known{},
+					positions: map[string]string{}, snapshots: map[string]string{},
+					known: map[string]map[string]event.Known{}, bodies: map[string]map[string]event.Body{},
 					cursors: map[string]Cursor{}, dead: map[string]map[uint64]DeadLetter{},
 				},
 			}

@@ -197,7 +197,7 @@ func (o *Offline) load() error {
 	if version == nil {
 		return fmt.Errorf("%w: %s was never begun", ErrAbsent, o.dir)
 	}
-	if err := checkVersion(o.dir, version); err != nil {
+	if _, err := checkVersion(o.dir, version); err != nil {
 		return err
 	}
 	if o.ext, err = readExtent(o.db); err != nil {

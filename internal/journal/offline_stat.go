@@ -21,10 +21,12 @@ func (s *OfflineStat) Changes() uint64 { return s.Newest + 1 - s.Oldest }
 
 // ScopeStat is what is stored about one scope.
 type ScopeStat struct {
-	Name     string
-	Position string // resourceVersion it can be watched from; empty: it must be listed
-	Known    int64  // objects that exist
-	Gone     int64  // objects whose delete is journaled while the position is older
+	Name      string
+	Position  string // resourceVersion it can be watched from; empty: it must be listed
+	Known     int64  // objects that exist
+	Gone      int64  // objects whose delete is journaled while the position is older
+	Bodies    int64  // objects whose last state is kept
+	BodyBytes int64  // of those, as stored
 }
 
 // OfflineSink is what is stored about one sink: it has a cursor, or dead letters, or both.
@@ -86,7 +88,14 @@ func (o *Offline) scopeStat(name string) (ScopeStat, error) {
 		}
 		return err
 	})
-	return s, err
+	if err != nil {
+		return s, err
+	}
+	return s, forEach(o.db, appendBodyPrefix(nil, name), func(key, value []byte) error {
+		s.Bodies++
+		s.BodyBytes += int64(len(key) + len(value))
+		return nil
+	})
 }
 
 // fileBytes adds up the files in a directory. The store itself does not count its log before it writes one.

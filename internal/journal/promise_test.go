@@ -37,10 +37,10 @@ func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
 	if got := j.readTo(0, 1); !reflect.DeepEqual(got[0].Change, c) {
 		t.Errorf("read %+v, want %+v", got[0].Change, c)
 	}
-	position, known, err := j.LoadScope("pods")
+	got, err := j.LoadScope("pods")
 	want := []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8", Gone: true}, {Key: "b", UID: "u2", ResourceVersion: "9"}}
-	if err != nil || position != "9" || !reflect.DeepEqual(known, want) {
-		t.Errorf("scope: %q %+v %v, want 9 %+v", position, known, err, want)
+	if err != nil || got.Position != "9" || !reflect.DeepEqual(got.Known, want) {
+		t.Errorf("scope: %+v %v, want 9 %+v", got, err, want)
 	}
 	if _, recovered := j.Recovered(); recovered {
 		t.Error("a whole store claims to be recovered")
@@ -60,11 +60,11 @@ func TestScopesDoNotShareKeys(t *testing.T) {
 	if want := []string{"ab", "b", "only known"}; err != nil || !reflect.DeepEqual(scopes, want) {
 		t.Fatalf("scopes %v %v, want %v", scopes, err, want)
 	}
-	if position, known, err := j.LoadScope("a"); err != nil || position != "" || len(known) != 0 {
-		t.Errorf("dropped scope still has %q %v %v", position, known, err)
+	if s, err := j.LoadScope("a"); err != nil || s.Position != "" || len(s.Known) != 0 {
+		t.Errorf("dropped scope still has %+v %v", s, err)
 	}
-	if position, known, err := j.LoadScope("ab"); err != nil || position != "ab" || len(known) != 1 {
-		t.Errorf("other scope has %q %v %v", position, known, err)
+	if s, err := j.LoadScope("ab"); err != nil || s.Position != "ab" || len(s.Known) != 1 {
+		t.Errorf("other scope has %+v %v", s, err)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 		"append": func() error { return j.Append(t.Context(), observe("s", 1)) },
 		"settle": func() error { return j.Settle(t.Context(), "main", Cursor{}, nil) },
 		"read":   func() error { _, err := j.Read(t.Context(), 0); return err },
-		"load":   func() error { _, _, err := j.LoadScope("s"); return err },
+		"load":   func() error { _, err := j.LoadScope("s"); return err },
 	} {
 		if err := call(); !errors.Is(err, ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", what, err)
@@ -443,7 +443,7 @@ func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
 func TestANewerFormatIsLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, Options{Dir: dir})
-	put(t, dir, keyVersion, []byte("kubecdc journal 2"))
+	put(t, dir, keyVersion, []byte("kubecdc journal 3"))
 	for range 2 {
 		_, err := Open(Options{Dir: dir, Logger: quiet})
 		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "run the newer exporter") {
@@ -471,8 +471,8 @@ func TestATornLogTailLosesOnlyWhatWasNotDurable(t *testing.T) {
 	if r, ok := j.Recovered(); ok {
 		t.Fatalf("a torn tail was taken for a broken store: %+v", r)
 	}
-	if position, _, _ := j.LoadScope("s"); j.Newest() != 1 || position != "1" {
-		t.Errorf("newest %d position %q, want 1 and 1", j.Newest(), position)
+	if s, _ := j.LoadScope("s"); j.Newest() != 1 || s.Position != "1" {
+		t.Errorf("newest %d position %q, want 1 and 1", j.Newest(), s.Position)
 	}
 }
 
@@ -626,8 +626,8 @@ func TestStoppingOnAFullDiskReturnsAndLosesNothingDurable(t *testing.T) {
 		t.Error(err)
 	}
 	r := start(t, Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
-	if position, _, _ := r.LoadScope("s"); r.Newest() != 1 || position != "1" {
-		t.Errorf("newest %d, position %q", r.Newest(), position)
+	if s, _ := r.LoadScope("s"); r.Newest() != 1 || s.Position != "1" {
+		t.Errorf("newest %d, position %q", r.Newest(), s.Position)
 	}
 	kept(t)
 }

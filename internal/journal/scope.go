@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Scopes returns the names of all scopes that have a position or known objects, in order.
+// Scopes returns the names of all scopes that have a position, a snapshot or known objects, in order.
 func (j *Journal) Scopes() ([]string, error) {
 	done, err := j.use()
 	if err != nil {
@@ -25,22 +26,24 @@ func (j *Journal) Scopes() ([]string, error) {
 	return names, nil
 }
 
-// scopeNames returns the names of all scopes that have a position or known objects, in order.
+// scopeNames returns the names of all scopes that have a position, a snapshot or known objects, in order.
 func scopeNames(db *pebble.DB) ([]string, error) {
 	names := map[string]bool{}
-	err := forEach(db, []byte{prefixPosition}, func(key, _ []byte) error {
+	add := func(key, _ []byte) error {
 		names[string(key[1:])] = true
 		return nil
-	})
-	if err == nil {
-		err = addKnownScopes(db, names)
 	}
+	err := errors.Join(
+		forEach(db, []byte{prefixPosition}, add),
+		forEach(db, []byte{prefixSnapshot}, add),
+		addScopes(db, prefixKnown, names),
+	)
 	return slices.Sorted(maps.Keys(names)), err
 }
 
-// addKnownScopes adds the scopes that have known objects, with one seek a scope.
-func addKnownScopes(db *pebble.DB, names map[string]bool) error {
-	it, err := iterate(db, []byte{prefixKnown})
+// addScopes adds the scopes that have something under prefix, with one seek a scope.
+func addScopes(db *pebble.DB, prefix byte, names map[string]bool) error {
+	it, err := iterate(db, []byte{prefix})
 	if err != nil {
 		return err
 	}
@@ -49,39 +52,44 @@ func addKnownScopes(db *pebble.DB, names map[string]bool) error {
 		s := scanner{s: string(it.Key()[1:])}
 		scope := s.string()
 		if s.failed {
-			return fmt.Errorf("%w: key of a known object %x", errMalformed, it.Key())
+			return fmt.Errorf("%w: scope in the key %x", errMalformed, it.Key())
 		}
 		names[scope] = true
-		it.SeekGE(keyAfter(appendKnownPrefix(nil, scope)))
+		it.SeekGE(keyAfter(appendString([]byte{prefix}, scope)))
 	}
 	return it.Error()
 }
 
-// LoadScope returns the position a scope can be watched from, empty when there is none, and what is known of its objects,
-// in order of keys. It shows what is committed; call it before the scope appends.
-func (j *Journal) LoadScope(scope string) (position string, known []event.Known, err error) {
+// LoadScope returns what is stored of a scope to go on from; of one that is not known, nothing. It shows what is committed;
+// call it before the scope appends.
+func (j *Journal) LoadScope(scope string) (event.Stored, error) {
 	done, err := j.use()
 	if err != nil {
-		return "", nil, err
+		return event.Stored{}, err
 	}
 	defer done()
-	value, err := j.get(keyPosition(scope))
+	position, err := j.get(keyPosition(scope))
 	if err != nil {
-		return "", nil, j.checked("position of "+scope, err)
+		return event.Stored{}, j.checked("position of "+scope, err)
 	}
+	snapshot, err := j.get(keySnapshot(scope))
+	if err != nil {
+		return event.Stored{}, j.checked("snapshot of "+scope, err)
+	}
+	stored := event.Stored{Position: string(position), Snapshot: string(snapshot)}
 	prefix := appendKnownPrefix(nil, scope)
 	err = j.each(prefix, func(key, value []byte) error {
 		k, err := decodeKnown(string(key[len(prefix):]), value)
-		known = append(known, k)
+		stored.Known = append(stored.Known, k)
 		return err
 	})
 	if err != nil {
-		return "", nil, j.checked("known objects of "+scope, err)
+		return event.Stored{}, j.checked("known objects of "+scope, err)
 	}
-	return string(value), known, nil
+	return stored, nil
 }
 
-// DropScope forgets the position and the known objects of a scope that is served or configured no longer. Its changes
+// DropScope forgets all that is stored of a scope that is served or configured no longer, bodies included. Its changes
 // stay. Durable when it returns nil; ordered with Append.
 func (j *Journal) DropScope(ctx context.Context, scope string) error {
 	return j.submit(ctx, scopeDrop(scope))
@@ -92,7 +100,11 @@ type scopeDrop string
 func (s scopeDrop) addTo(g *group) error {
 	prefix := appendKnownPrefix(nil, string(s))
 	_ = g.batch.DeleteRange(prefix, keyAfter(prefix), nil)
+	g.dropBodies(string(s))
+	g.delete(keySnapshot(string(s)))
 	g.delete(keyPosition(string(s)))
 	delete(g.positions, string(s))
 	return nil
 }
+
+func (s scopeDrop) noteTo(b *bodies) { b.drop(string(s)) }

@@ -10,7 +10,11 @@ import (
 )
 
 // formatVersion is the version of the whole layout. A change that an older exporter would misread raises it.
-const formatVersion = 1
+const formatVersion = 2
+
+// oldestFormat is the oldest version that is read. Whatever it wrote has the same meaning under formatVersion; the other
+// way round it has not. See docs/journal-format.md.
+const oldestFormat = 1
 
 const formatMagic = "kubecdc journal "
 
@@ -31,6 +35,7 @@ const (
 	deadFormat   = 1
 	knownPresent = 0
 	knownGone    = 1
+	knownSummary = 2 // a bit: the resourceVersion is a string and a summary follows
 )
 
 func encodeCursor(c Cursor) []byte {
@@ -73,17 +78,26 @@ func appendKnown(b []byte, k *event.Known) []byte {
 	if k.Gone {
 		state = knownGone
 	}
-	return append(appendString(append(b, state), k.UID), k.ResourceVersion...)
+	if k.Summary == "" {
+		return append(appendString(append(b, state), k.UID), k.ResourceVersion...)
+	}
+	b = appendString(append(b, state|knownSummary), k.UID)
+	return append(appendString(b, k.ResourceVersion), k.Summary...)
 }
 
 func decodeKnown(key string, value []byte) (event.Known, error) {
 	s := scanner{s: string(value)}
 	state := s.byte()
-	k := event.Known{Key: key, UID: s.string(), Gone: state == knownGone}
-	if s.failed || state > knownGone {
+	k := event.Known{Key: key, UID: s.string(), Gone: state&knownGone != 0}
+	if state&knownSummary == 0 {
+		k.ResourceVersion = s.s
+	} else {
+		k.ResourceVersion = s.string()
+		k.Summary = s.s
+	}
+	if s.failed || state > knownGone|knownSummary {
 		return event.Known{}, fmt.Errorf("%w: known object %q", errMalformed, key)
 	}
-	k.ResourceVersion = s.s
 	return k, nil
 }
 

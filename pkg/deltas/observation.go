@@ -13,6 +13,8 @@ type Observation struct {
 	Changes  []*event.Change // in order; may be empty
 	Known    []event.Known   // identities to remember, gone markers included
 	Forget   []string        // keys to remember no longer
+	Bodies   []event.Body    // to keep, where somebody asks for them; deltas fills in none
+	Snapshot string          // ID of the snapshot that has begun; "" when unchanged
 	Position string          // resourceVersion from which the scope can be watched on; "" when unchanged
 }
 

@@ -109,7 +109,7 @@ func (w *world) start() {
 	}
 	w.appended = nil
 	w.q = NewQueue(QueueConfig{
-		Scope: Scope{ID: "s", Cluster: "c", Resource: event.Resource{Resource: "pods"}}, Position: w.position, Known: known,
+		Scope: Scope{ID: "s", Cluster: "c", Resource: event.Resource{Resource: "pods"}}, Stored: event.Stored{Position: w.position, Known: known},
 		Origin: w.origin, Now: time.Now,
 		Append: func(_ context.Context, o Observation) error { w.appended = append(w.appended, o); return nil },
 	})

@@ -36,13 +36,12 @@ type Origin struct {
 
 // QueueConfig is what a Queue needs. All fields but Filter are required.
 type QueueConfig struct {
-	Scope    Scope
-	Position string                      // as stored; "" when the scope is new
-	Known    []event.Known               // as stored
-	Filter   func(namespace string) bool // objects it says no to are not observed; nil takes all
-	Origin   func() Origin               // of the list that Replace is about to be given
-	Append   Append
-	Now      func() time.Time
+	Scope  Scope
+	Stored event.Stored                // nothing when the scope is new
+	Filter func(namespace string) bool // objects it says no to are not observed; nil takes all
+	Origin func() Origin               // of the list that Replace is about to be given
+	Append Append
+	Now    func() time.Time
 }
 
 // Queue takes what the Reflector was told and gives observations. It is a cache.ReflectorStore; the Reflector calls its
@@ -82,10 +81,10 @@ type item struct {
 
 // NewQueue returns a queue that knows what is stored. It starts nothing.
 func NewQueue(cfg QueueConfig) *Queue {
-	q := &Queue{cfg: cfg, known: newKnownSet(cfg.Known), stored: cfg.Position, deleting: deleting{}}
-	q.cfg.Known = nil // the set has them
+	q := &Queue{cfg: cfg, known: newKnownSet(cfg.Stored.Known), stored: cfg.Stored.Position, deleting: deleting{}}
+	q.cfg.Stored.Known = nil // the set has them
 	q.life, q.end = context.WithCancel(context.Background())
-	q.ledger.position = cfg.Position
+	q.ledger.position = cfg.Stored.Position
 	q.drained = sync.NewCond(&q.order)
 	quiet := klog.Logger{}
 	q.fifo = cache.NewDeltaFIFOWithOptions(cache.DeltaFIFOOptions{

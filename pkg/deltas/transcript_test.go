@@ -132,11 +132,11 @@ func (p *player) open(words []string, tail string) {
 		Now:    func() time.Time { return time.Unix(0, 0).UTC() },
 	}
 	if len(words) > 0 {
-		p.cfg.Position = words[0]
+		p.cfg.Stored.Position = words[0]
 	}
 	for _, k := range fields(tail) {
 		o := p.object(strings.Fields(strings.Replace(k, "!", "", 1)))
-		p.cfg.Known = append(p.cfg.Known, event.Known{Key: o.Key(), UID: o.UID, ResourceVersion: o.ResourceVersion, Gone: strings.HasPrefix(k, "!")})
+		p.cfg.Stored.Known = append(p.cfg.Stored.Known, event.Known{Key: o.Key(), UID: o.UID, ResourceVersion: o.ResourceVersion, Gone: strings.HasPrefix(k, "!")})
 	}
 	p.q = NewQueue(p.cfg)
 }

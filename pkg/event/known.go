@@ -1,7 +1,8 @@
 package event
 
-// Known is what the exporter has told about one object: the identity of its newest journaled change. The set of all
-// Known of a scope is what deletes are computed from after an absence (I8), and what makes replayed history silent.
+// Known is what the exporter has told about one object: the identity of its newest journaled change, and a summary of the
+// state that change left behind. The set of all Known of a scope is what deletes are computed from after an absence (I8),
+// and what makes replayed history silent.
 type Known struct {
 	Key             string // "namespace/name", or "name" for cluster-scoped objects
 	UID             string
@@ -9,6 +10,24 @@ type Known struct {
 	// Gone marks an object whose delete is journaled while the stored position is still older than that delete: a
 	// restart will be told of its last life again and must stay silent (I3). It is forgotten once the position passes.
 	Gone bool
+	// Summary is opaque bytes that the next state of the object is compared with to tell its class and its actor. Empty
+	// where nothing is to be compared with: those of an object that is gone, and of journals from before there were any.
+	Summary string
+}
+
+// Body is the last told state of an object, kept where a rule asks what was there before a change.
+type Body struct {
+	Key             string // as in Known
+	UID             string
+	ResourceVersion string
+	Raw             []byte // JSON object; belongs to whoever made the body, and does not change
+}
+
+// Stored is what is remembered of one scope, a resource with its selectors, to go on from.
+type Stored struct {
+	Position string  // resourceVersion to watch on from; "" when the scope must be listed
+	Snapshot string  // ID of the newest snapshot; it is in progress while Position is ""
+	Known    []Known // in order of keys
 }
 
 // Record is a change with its place in the journal.

@@ -379,6 +379,7 @@ func (f *fakeAPI) silence(do func()) {
 type store struct {
 	mu       sync.Mutex
 	position map[string]string
+	snapshot map[string]string
 	known    map[string]map[string]event.Known
 	changes  []*event.Change
 	dropped  []string
@@ -387,7 +388,7 @@ type store struct {
 }
 
 func newStore() *store {
-	return &store{position: map[string]string{}, known: map[string]map[string]event.Known{}, changed: make(chan struct{}), patience: 30 * time.Second}
+	return &store{position: map[string]string{}, snapshot: map[string]string{}, known: map[string]map[string]event.Known{}, changed: make(chan struct{}), patience: 30 * time.Second}
 }
 
 func (s *store) append(_ context.Context, o deltas.Observation) error {
@@ -403,6 +404,9 @@ func (s *store) append(_ context.Context, o deltas.Observation) error {
 	for _, key := range o.Forget {
 		delete(s.known[o.Scope], key)
 	}
+	if o.Snapshot != "" {
+		s.snapshot[o.Scope] = o.Snapshot
+	}
 	if o.Position != "" {
 		s.position[o.Scope] = o.Position
 	}
@@ -415,10 +419,10 @@ func (s *store) wake() {
 	s.changed = make(chan struct{})
 }
 
-func (s *store) load(scope string) (string, []event.Known, error) {
+func (s *store) load(scope string) (event.Stored, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.position[scope], slices.Collect(maps.Values(s.known[scope])), nil
+	return event.Stored{Position: s.position[scope], Snapshot: s.snapshot[scope], Known: slices.Collect(maps.Values(s.known[scope]))}, nil
 }
 
 func (s *store) stored() ([]string, error) {
@@ -431,6 +435,7 @@ func (s *store) drop(_ context.Context, scope string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.position, scope)
+	delete(s.snapshot, scope)
 	delete(s.known, scope)
 	s.dropped = append(s.dropped, scope)
 	s.wake()
@@ -496,8 +501,8 @@ func (s *store) awaitTold(t *testing.T, want ...string) {
 func (s *store) awaitPosition(t *testing.T, scope, want string) {
 	t.Helper()
 	s.await(t, "position "+want, func() bool {
-		position, _, _ := s.load(scope)
-		return position == want
+		stored, _ := s.load(scope)
+		return stored.Position == want
 	})
 }
 

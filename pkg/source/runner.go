@@ -55,7 +55,7 @@ func (r *runner) vanish() {
 // run watches until ctx ends, or until reading, which is a part of it, ends because the resource vanished.
 func (r *runner) run(ctx, reading context.Context, cluster string) error {
 	cfg := &r.source.cfg
-	position, known, err := cfg.Load(r.scope.ID)
+	stored, err := cfg.Load(r.scope.ID)
 	if err != nil {
 		return err
 	}
@@ -64,11 +64,11 @@ func (r *runner) run(ctx, reading context.Context, cluster string) error {
 		return err
 	}
 	r.endpoint.Store(e)
-	r.health.note(func(s *Status) { s.Synced = position != "" })
-	lw := newResuming(r.endpoint.Load, r.health, r.source.slots, position, cfg.Lost)
+	r.health.note(func(s *Status) { s.Synced = stored.Position != "" })
+	lw := newResuming(r.endpoint.Load, r.health, r.source.slots, stored.Position, cfg.Lost)
 	queue := deltas.NewQueue(deltas.QueueConfig{
-		Scope:    deltas.Scope{ID: r.scope.ID, Cluster: cluster, Resource: r.scope.Resource},
-		Position: position, Known: known, Filter: r.scope.Filter, Origin: lw.Origin, Append: cfg.Append,
+		Scope:  deltas.Scope{ID: r.scope.ID, Cluster: cluster, Resource: r.scope.Resource},
+		Stored: stored, Filter: r.scope.Filter, Origin: lw.Origin, Append: cfg.Append,
 		Now: func() time.Time { return time.Now().UTC() },
 	})
 	lw.stage = queue.Stage

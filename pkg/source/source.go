@@ -28,9 +28,8 @@ type Config struct {
 	// changes it is asked when they do, and otherwise at least every 30 seconds.
 	Interval time.Duration
 
-	// Load returns what is stored of a scope: the position ("" for none) and the known objects. It is called once for
-	// each scope, before Append is called for it.
-	Load func(scope string) (position string, known []event.Known, err error)
+	// Load returns what is stored of a scope. It is called once for each scope, before Append is called for it.
+	Load func(scope string) (event.Stored, error)
 	// Stored returns the IDs of all scopes of which something is stored. With it, resources that vanished while the
 	// exporter was away are noticed and their objects announced as deleted. It may be nil.
 	Stored func() ([]string, error)

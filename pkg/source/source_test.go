@@ -51,7 +51,7 @@ func TestAResumeSendsNoList(t *testing.T) {
 	f.write("ADDED", "a", "b")
 	_, _, stop := running(t, f, st)
 	st.await(t, "the first list", func() bool { return len(st.told()) == 2 })
-	st.await(t, "position", func() bool { p, _, _ := st.load("pods"); return p == "12" })
+	st.await(t, "position", func() bool { s, _ := st.load("pods"); return s.Position == "12" })
 	stop()
 
 	f.write("DELETED", "a")

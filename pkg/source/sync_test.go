@@ -98,8 +98,8 @@ func TestBodiesOfAFirstListAreToldWhileItIsRead(t *testing.T) {
 		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
 		w.(http.Flusher).Flush()
 		st.awaitTold(t, "snapshot a@11") // before the list has ended, which it never does
-		if position, _, _ := st.load("pods"); position != "" {
-			t.Errorf("position %q before the end of the list", position)
+		if s, _ := st.load("pods"); s.Position != "" {
+			t.Errorf("position %q before the end of the list", s.Position)
 		}
 		panic(http.ErrAbortHandler)
 	}}

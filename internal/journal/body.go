@@ -1,0 +1,201 @@
+package journal
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/klauspost/compress/s2"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+const (
+	bodyFormat = 1
+	// maxBodyBytes bounds what a stored body may claim to unpack to.
+	maxBodyBytes = maxRawBytes
+)
+
+// bodyPlace names a body.
+type bodyPlace struct{ scope, key string }
+
+// pendingBody is a body, or with gone its deletion, that was appended and is not committed yet.
+type pendingBody struct {
+	body event.Body
+	gone bool
+}
+
+// bodies knows the bodies that were appended and are not committed yet, and which scopes have any. The journal's mu guards
+// it. What it holds is held by the queue as well, and bounded with it (I6).
+type bodies struct {
+	pending map[bodyPlace]*pendingBody
+	scopes  map[string]bool // those with a body, stored or pending
+}
+
+func newBodies() bodies {
+	return bodies{pending: map[bodyPlace]*pendingBody{}, scopes: map[string]bool{}}
+}
+
+// note returns what an observation that is being queued does to bodies: those it brings, and before them the deletion of
+// those whose object is journaled as deleted.
+func (b *bodies) note(o *Observation) (noted []notedBody) {
+	if len(o.Bodies) > 0 {
+		b.scopes[o.Scope] = true
+	}
+	if !b.scopes[o.Scope] {
+		return nil
+	}
+	put := func(key string, p *pendingBody) {
+		place := bodyPlace{o.Scope, key}
+		b.pending[place] = p
+		noted = append(noted, notedBody{place, p})
+	}
+	for i := range o.Known {
+		if o.Known[i].Gone {
+			put(o.Known[i].Key, &pendingBody{gone: true})
+		}
+	}
+	for _, key := range o.Forget {
+		put(key, &pendingBody{gone: true})
+	}
+	for i := range o.Bodies {
+		put(o.Bodies[i].Key, &pendingBody{body: o.Bodies[i]})
+	}
+	return noted
+}
+
+// notedBody is an entry of pending that goes when it is committed, unless a newer one has taken its place.
+type notedBody struct {
+	bodyPlace
+	*pendingBody
+}
+
+// committed forgets what is stored now.
+func (b *bodies) committed(noted []notedBody) {
+	for _, n := range noted {
+		if b.pending[n.bodyPlace] == n.pendingBody {
+			delete(b.pending, n.bodyPlace)
+		}
+	}
+}
+
+// drop notes that a scope has no bodies once what is queued now is committed.
+func (b *bodies) drop(scope string) {
+	delete(b.scopes, scope)
+	maps.DeleteFunc(b.pending, func(place bodyPlace, _ *pendingBody) bool { return place.scope == scope })
+}
+
+// Body returns the newest body of an object that was appended, committed or not; false when there is none. It costs a
+// look-up in memory where the scope has no bodies at all, else about that of reading the body. The bytes must not be
+// modified.
+func (j *Journal) Body(scope, key string) (event.Body, bool, error) {
+	j.mu.Lock()
+	has, pending := j.bodies.scopes[scope], j.bodies.pending[bodyPlace{scope, key}]
+	j.mu.Unlock()
+	switch {
+	case pending != nil:
+		return pending.body, !pending.gone, nil
+	case !has:
+		return event.Body{}, false, nil
+	}
+	done, err := j.use()
+	if err != nil {
+		return event.Body{}, false, err
+	}
+	defer done()
+	stored, closer, err := j.db.Get(keyBody(scope, key))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return event.Body{}, false, nil
+	}
+	if err != nil {
+		return event.Body{}, false, j.checked("body of "+key, err)
+	}
+	body, err := decodeBody(key, stored)
+	if closeErr := closer.Close(); err == nil {
+		err = closeErr
+	}
+	return body, err == nil, j.checked("body of "+key, err)
+}
+
+// BodyScopes returns the names of all scopes that have bodies, in order.
+func (j *Journal) BodyScopes() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Sorted(maps.Keys(j.bodies.scopes))
+}
+
+// DropBodies deletes all bodies of a scope. Call it where nothing asks for them any more, before the scope appends. Durable
+// when it returns nil.
+func (j *Journal) DropBodies(ctx context.Context, scope string) error {
+	return j.submit(ctx, bodyDrop(scope))
+}
+
+type bodyDrop string
+
+func (s bodyDrop) addTo(g *group) error {
+	g.dropBodies(string(s))
+	return nil
+}
+
+func (s bodyDrop) noteTo(b *bodies) { b.drop(string(s)) }
+
+// dropBodies deletes the bodies of a scope.
+func (g *group) dropBodies(scope string) {
+	prefix := appendBodyPrefix(nil, scope)
+	_ = g.batch.DeleteRange(prefix, keyAfter(prefix), nil)
+}
+
+// storeBodies writes and deletes bodies.
+func (g *group) storeBodies(noted []notedBody) {
+	for _, n := range noted {
+		g.key = append(appendBodyPrefix(g.key[:0], n.scope), n.key...)
+		if n.gone {
+			g.delete(g.key)
+			continue
+		}
+		g.value, g.packed = appendBody(g.value[:0], g.packed, &n.body)
+		g.set(g.key, g.value)
+	}
+}
+
+// appendBody appends the stored form of a body. packed is scratch.
+func appendBody(b, packed []byte, body *event.Body) (stored, scratch []byte) {
+	b = appendString(appendString(append(b, bodyFormat), body.UID), body.ResourceVersion)
+	packed = s2.EncodeSnappy(packed[:cap(packed)], body.Raw)
+	return append(b, packed...), packed
+}
+
+// decodeBody is the inverse of appendBody. It keeps nothing of stored.
+func decodeBody(key string, stored []byte) (event.Body, error) {
+	malformed := fmt.Errorf("%w: body of %q", errMalformed, key)
+	if len(stored) == 0 || stored[0] != bodyFormat {
+		return event.Body{}, malformed
+	}
+	body, rest := event.Body{Key: key}, stored[1:]
+	for _, field := range [...]*string{&body.UID, &body.ResourceVersion} {
+		n, size := binary.Uvarint(rest)
+		if size <= 0 || n > uint64(len(rest)-size) {
+			return event.Body{}, malformed
+		}
+		*field, rest = string(rest[size:size+int(n)]), rest[size+int(n):]
+	}
+	if n, err := s2.DecodedLen(rest); err != nil || n > maxBodyBytes {
+		return event.Body{}, malformed
+	}
+	raw, err := s2.Decode(nil, rest)
+	if err != nil {
+		return event.Body{}, malformed
+	}
+	body.Raw = raw
+	return body, nil
+}
+
+// loadBodies finds the scopes that have bodies, with one seek a scope.
+func (j *Journal) loadBodies() error {
+	j.bodies = newBodies()
+	return addScopes(j.db, prefixBody, j.bodies.scopes)
+}
