@@ -10,6 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
@@ -46,6 +47,15 @@ func rulesOf(cfg *config.Config) []source.Rule {
 	return rules
 }
 
+// newShaper makes what takes out of changes what is not to be told.
+func newShaper(cfg *config.Config) (*shape.Shaper, error) {
+	policies := make([]shape.Policy, len(cfg.Resources))
+	for i, r := range cfg.Resources {
+		policies[i] = r.Policy
+	}
+	return shape.New(policies, shape.Options{Key: []byte(cfg.Redaction.Key)})
+}
+
 // newSource makes the source half: from the API server into the journal.
 func (e *exporter) newSource(client *source.Client) (*source.Source, error) {
 	lost := ""
@@ -62,8 +72,9 @@ func (e *exporter) newSource(client *source.Client) (*source.Source, error) {
 		Append: func(ctx context.Context, o deltas.Observation) error {
 			return e.journal.Append(ctx, journal.Observation(o))
 		},
-		Drop: e.journal.DropScope,
-		Lost: lost,
-		Log:  e.log,
+		Shape: e.shaper.Shape,
+		Drop:  e.journal.DropScope,
+		Lost:  lost,
+		Log:   e.log,
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
@@ -23,6 +24,7 @@ type exporter struct {
 
 	journal   *journal.Journal
 	outlets   []*outlet
+	shaper    *shape.Shaper
 	source    *source.Source
 	admin     *admin.Server // nil without admin.listen
 	recovered bool          // the journal was broken and begun anew
@@ -92,6 +94,9 @@ func (e *exporter) open() error {
 			return &environmentError{err}
 		}
 		e.outlets = append(e.outlets, o)
+	}
+	if e.shaper, err = newShaper(e.cfg); err != nil {
+		return &environmentError{err}
 	}
 	if e.source, err = e.newSource(client); err != nil {
 		return &environmentError{err}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 	"github.com/kubecdc/kubecdc/pkg/sinks/stdout"
@@ -17,6 +18,8 @@ type Config struct {
 	Cluster Cluster `mapstructure:"cluster"`
 	// What is watched: at least one rule. Where several select a resource, the first has it alone.
 	Resources []Resource `mapstructure:"resources"`
+	// What secret values are hashed with.
+	Redaction Redaction `mapstructure:"redaction"`
 	// Where changes go: at least one sink. Every sink gets every change and is delivered on its own: one that is down
 	// does not hold up another.
 	Sinks []Sink `mapstructure:"sinks"`
@@ -53,10 +56,19 @@ type Cluster struct {
 type Resource struct {
 	// Which resources, and which objects of them.
 	source.Rule `mapstructure:",squash"`
+	// What is told of them.
+	shape.Policy `mapstructure:",squash"`
 	// Whether updates carry the state before them. This version knows none.
 	Before string `mapstructure:"before"`
 	// How often every known object is announced again. This version knows 0s, never.
 	Resync time.Duration `mapstructure:"resync"`
+}
+
+// Redaction configures what holds for all rules that redact.
+type Redaction struct {
+	// Key of the hashes that redact: hmac writes, at least 16 bytes, best from a file or a variable. Whoever has it can
+	// try guesses; with another key all hashes change.
+	Key string `mapstructure:"key"`
 }
 
 // Sink is one destination. Exactly one of Kafka, NATS and Stdout is set.
@@ -165,7 +177,7 @@ func Default() Config {
 func Preset(p any) {
 	switch v := p.(type) {
 	case *Resource:
-		*v = Resource{Rule: source.Rule{OnForbidden: source.Degrade}, Before: "none"}
+		*v = Resource{Rule: source.Rule{OnForbidden: source.Degrade}, Policy: shape.Policy{Redact: shape.Mask}, Before: "none"}
 	case *Sink:
 		*v = Sink{Format: "json"}
 	}

@@ -94,6 +94,9 @@ func cause(err error) error {
 // mayBeSecret says, by its name, whether a key's value must not be shown even where it is written out in the file.
 func mayBeSecret(key string) bool {
 	key = strings.ToLower(key)
+	if key == "key" {
+		return true
+	}
 	for _, word := range []string{"password", "secret", "token", "seed", "nkey", "credential", "jwt", "url"} {
 		if strings.Contains(key, word) {
 			return true

@@ -7,13 +7,16 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // validate makes the checks that need more than one value, or more than a type.
 func (d *decoder) validate(c *Config) {
 	d.validateCluster(c.Cluster)
-	d.validateResources(c.Resources)
+	d.validateRedaction(c.Redaction)
+	d.validateResources(c.Resources, c.Redaction.Key != "")
 	d.validateSinks(c.Sinks)
 	d.validateJournal(c.Journal)
 	d.validateDelivery(c.Delivery)
@@ -32,14 +35,16 @@ func (d *decoder) validateCluster(c Cluster) {
 	}
 }
 
-func (d *decoder) validateResources(rules []Resource) {
+func (d *decoder) validateResources(rules []Resource, keyed bool) {
 	if len(rules) == 0 {
 		d.report("resources", Problem{Message: "nothing is selected", Expected: `at least one rule, such as - select: ["pods", "deployments.apps"]`})
 	}
 	selected := map[string]string{} // resource to the path that selects it
 	for i, r := range rules {
 		at := fmt.Sprintf("resources[%d]", i)
-		d.reportAll("", at, r.Validate(at))
+		d.reportAll("", at, r.Rule.Validate(at))
+		d.reportAll("", at, r.Policy.Validate(at, keyed))
+		d.validateShown(at, r)
 		for j, s := range r.Select {
 			path := fmt.Sprintf("%s.select[%d]", at, j)
 			if first, ok := selected[s]; ok {
@@ -50,6 +55,26 @@ func (d *decoder) validateResources(rules []Resource) {
 		}
 		d.validateNamespaces(at+".namespaces", r.Namespaces)
 		d.validateLater(at, r)
+	}
+}
+
+// leastKey is the length from which a key cannot be found by trying, in bytes.
+const leastKey = 16
+
+func (d *decoder) validateRedaction(r Redaction) {
+	if r.Key != "" && len(r.Key) < leastKey {
+		d.report("redaction.key", Problem{Message: "too short", Expected: fmt.Sprintf("at least %d bytes, such as {file: /etc/kubecdc/redaction.key}", leastKey)})
+	}
+}
+
+// validateShown sees to it that nobody shows Secrets without having named them.
+func (d *decoder) validateShown(at string, r Resource) {
+	if r.Redact != shape.None {
+		return
+	}
+	if i, yes := r.Sweeps(event.Resource{Resource: "secrets"}); yes {
+		d.report(at+".redact", Problem{Message: fmt.Sprintf("none would show every Secret, which %s.select[%d] takes in by a wildcard", at, i),
+			Expected: `a rule of its own that selects "secrets" by name, or "secrets" among the rule's exclude`})
 	}
 }
 

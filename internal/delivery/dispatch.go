@@ -64,6 +64,9 @@ func (p *Pipeline) schedule() {
 
 // admit routes one change and queues it.
 func (p *Pipeline) admit(ctx context.Context, r event.Record) error {
+	if r.Change.Withheld != "" {
+		return p.enqueueDead(ctx, r, &sinks.RejectedError{Reason: "withheld: " + r.Change.Withheld})
+	}
 	name, err := p.sink.Lane(ctx, r.Change)
 	if err != nil {
 		p.schedule()

@@ -15,6 +15,7 @@
 //
 //	*sinks.RejectedError     the change becomes a dead letter, its lane goes on
 //	*sinks.UnavailableError  the gate closes: every lane waits while one probe at a time finds out
+//	Change.Withheld          the change becomes a dead letter, the sink never sees it
 //	anything else            the lane waits and tries again, longer each time, for ever; other lanes go on
 //
 // A sink that breaks its contract (a count out of range, a count and an error that contradict each other) is treated as

@@ -204,6 +204,26 @@ func TestARejectedMessageBecomesADeadLetterAndItsLaneGoesOn(t *testing.T) {
 	})
 }
 
+func TestAWithheldChangeBecomesADeadLetterAndIsShownToNoSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		records := changesIn("a", "a", "a")
+		records[1].Change.Withheld = "cannot be redacted"
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			to.accept(lane, batch)
+			return len(batch), nil
+		}}
+		p := run(t, sink, journalOf(records, &s), Cursor{}, Config{})
+		p.drained(t, 3)
+		to.want(t, "map[a:[1 3]]")
+		wantCursor(t, &s, "3 map[]")
+		if _, dead := s.get(); len(dead) != 1 || dead[0].Offset != 2 || dead[0].Reason != "rejected: withheld: cannot be redacted" {
+			t.Errorf("dead letters %+v", dead)
+		}
+	})
+}
+
 func TestADeadLetterIsNotRepeatedWhenAnotherLaneHoldsTheCursorBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s stored

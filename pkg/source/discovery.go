@@ -110,7 +110,7 @@ func resolve(rules []Rule, c catalog) ([]Scope, []unserved) {
 		taken   = map[event.Resource]bool{} // by group and resource
 	)
 	leave := twin(rules, c)
-	for _, rule := range rules {
+	for i, rule := range rules {
 		excluded := patterns(rule.Exclude)
 		for _, p := range patterns(rule.Select) {
 			found := c.find(p)
@@ -124,7 +124,7 @@ func resolve(rules []Rule, c catalog) ([]Scope, []unserved) {
 					continue
 				}
 				taken[id] = true
-				scopes = append(scopes, rule.scopes(s)...)
+				scopes = append(scopes, rule.scopes(i, s)...)
 			}
 		}
 	}

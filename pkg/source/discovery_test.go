@@ -95,6 +95,20 @@ func TestRulesSelectScopes(t *testing.T) {
 	}
 }
 
+func TestAScopeNamesItsRule(t *testing.T) {
+	// The first rule names a version that is not served, so the resource is the second one's.
+	scopes, _ := resolve([]Rule{{Select: []string{"pods.v9"}}, {Select: []string{"nodes"}}, {Select: []string{"*.core"}}}, cluster)
+	for _, s := range scopes {
+		want := 2
+		if s.Resource.Resource == "nodes" {
+			want = 1
+		}
+		if s.Rule != want {
+			t.Errorf("%s has rule %d, want %d", s.ID, s.Rule, want)
+		}
+	}
+}
+
 func TestTheFilterOfNamespacesTakesWhatTheRuleSays(t *testing.T) {
 	scopes, _ := resolve([]Rule{{Select: []string{"pods", "nodes"}, Namespaces: Namespaces{Include: []string{"team-*", "a"}, Exclude: []string{"team-x"}}}}, cluster)
 	keep := scopes[0].Filter

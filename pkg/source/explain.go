@@ -158,7 +158,7 @@ func (e *explainer) miss(rule, name int, p pattern) {
 	s := p.served()
 	if _, taken := e.owner[nameOf(s.resource)]; !taken {
 		e.owner[nameOf(s.resource)] = rule
-		u.Assumed, u.Scopes = !isScopeKnown(s.resource), e.rules[rule].scopes(s)
+		u.Assumed, u.Scopes = !isScopeKnown(s.resource), e.rules[rule].scopes(rule, s)
 	}
 	e.out.Unserved = append(e.out.Unserved, u)
 }

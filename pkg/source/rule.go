@@ -101,6 +101,18 @@ var (
 	versionName   = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
 )
 
+// Sweeps says whether Select takes this resource through a wildcard, and by which of its entries.
+func (r Rule) Sweeps(resource event.Resource) (index int, yes bool) {
+	if slices.ContainsFunc(patterns(r.Exclude), func(x pattern) bool { return x.matches(resource) }) {
+		return 0, false
+	}
+	index = slices.IndexFunc(r.Select, func(text string) bool {
+		p, err := parsePattern(text)
+		return err == nil && p.wildcard() && p.matches(resource)
+	})
+	return index, index >= 0
+}
+
 // pattern is one name of Select or Exclude.
 type pattern struct {
 	text     string

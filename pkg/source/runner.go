@@ -68,7 +68,7 @@ func (r *runner) run(ctx, reading context.Context, cluster string) error {
 	lw := newResuming(r.endpoint.Load, r.health, r.source.slots, stored.Position, cfg.Lost)
 	queue := deltas.NewQueue(deltas.QueueConfig{
 		Scope:  deltas.Scope{ID: r.scope.ID, Cluster: cluster, Resource: r.scope.Resource},
-		Stored: stored, Filter: r.scope.Filter, Origin: lw.Origin, Append: cfg.Append,
+		Stored: stored, Filter: r.scope.Filter, Origin: lw.Origin, Append: cfg.appendOf(r.scope),
 		Now: func() time.Time { return time.Now().UTC() },
 	})
 	lw.stage = queue.Stage
@@ -94,6 +94,14 @@ func (r *runner) run(ctx, reading context.Context, cluster string) error {
 		return err
 	}
 	return nil // what is not done will be done by the next process
+}
+
+// appendOf is what takes the observations of a scope.
+func (c *Config) appendOf(s Scope) deltas.Append {
+	if c.Shape == nil {
+		return c.Append
+	}
+	return c.Shape(s.Rule, c.Append)
 }
 
 // reflect lists and watches until ctx ends.

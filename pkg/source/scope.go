@@ -13,6 +13,7 @@ type Scope struct {
 	// version, so that a cluster may be upgraded: "deployments.apps;ns=web;l=app=shop".
 	ID            string
 	Resource      event.Resource
+	Rule          int    // index in Config.Rules of the rule that made it
 	Namespaced    bool   // the resource's objects live in namespaces
 	Namespace     string // the one watched; "" for all
 	LabelSelector string
@@ -21,10 +22,10 @@ type Scope struct {
 	Mandatory     bool                        // without the right to read it the Source ends, see Rule.OnForbidden
 }
 
-// scopes are the scopes of one resource under a rule.
-func (r Rule) scopes(s served) []Scope {
+// scopes are the scopes of one resource under a rule, which has that index.
+func (r Rule) scopes(index int, s served) []Scope {
 	base := Scope{
-		Resource: s.resource, Namespaced: s.namespaced,
+		Rule: index, Resource: s.resource, Namespaced: s.namespaced,
 		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector,
 		Mandatory: r.OnForbidden == Fail,
 	}

@@ -35,6 +35,9 @@ type Config struct {
 	Stored func() ([]string, error)
 	// Append takes observations, concurrently for different scopes.
 	Append deltas.Append
+	// Shape, if it is not nil, is asked once for each scope what takes its observations in front of Append; rule is the
+	// index in Rules of the rule that made the scope.
+	Shape func(rule int, to deltas.Append) deltas.Append
 	// Drop forgets a scope whose resource is served no more, after everything appended before.
 	Drop func(ctx context.Context, scope string) error
 	// Lost is why stored positions are missing, if they should not be ("the journal was damaged"): each new scope then

@@ -18,6 +18,7 @@ var mayImport = map[string][]string{
 	"pkg/event":     nil,
 	"pkg/deltas":    {"pkg/event"},
 	"pkg/source":    {"pkg/event", "pkg/deltas"},
+	"pkg/shape":     {"pkg/event", "pkg/deltas"},
 	"pkg/format":    {"pkg/event"},
 	"pkg/ratelimit": nil,
 
@@ -29,7 +30,7 @@ var mayImport = map[string][]string{
 
 	"internal/journal":    {"pkg/event"},
 	"internal/delivery":   {"pkg/event", "pkg/sinks", "pkg/ratelimit"},
-	"internal/config":     {"pkg/format", "pkg/source", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout"},
+	"internal/config":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout"},
 	"internal/config/gen": {"internal/config"},
 	"internal/admin":      nil,
 
@@ -51,6 +52,7 @@ var onlyFrom = map[string][]string{
 // pure packages neither look at the clock nor at the world.
 var pure = map[string][]string{
 	"pkg/event":  {"os", "net", "log", "log/slog", "io"},
+	"pkg/shape":  {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
 	"pkg/deltas": {"os", "net", "log", "log/slog", "io", "math/rand", "math/rand/v2"},
 }
 

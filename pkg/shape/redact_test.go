@@ -1,0 +1,395 @@
+package shape
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+var (
+	secret     = event.Resource{Version: "v1", Resource: "secrets", Kind: "Secret"}
+	deployment = event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
+)
+
+func redactorFor(t testing.TB, mode string, paths ...string) *redactor {
+	t.Helper()
+	parsed, err := parsePaths(paths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRedactor(mode, parsed, []byte("0123456789abcdef"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func redacted(t testing.TB, r *redactor, resource event.Resource, body string) string {
+	t.Helper()
+	out, _, err := r.redact([]byte(body), r.of(resource))
+	if err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	if !json.Valid(out) {
+		t.Fatalf("%s became %s, which is no JSON", body, out)
+	}
+	return string(out)
+}
+
+func TestOfASecretOnlyTheNamesOfItsValuesAreShown(t *testing.T) {
+	const body = `{"kind":"Secret", "metadata":{"name":"a","annotations":{"x":"y","kubectl.kubernetes.io/last-applied-configuration":"{\"data\":{\"p\":\"aHVudGVy\"}}"}}, "immutable":true,
+ "data":{"p":"aHVudGVy","q":"","bin":"AAEC/w=="},"stringData":{"p":"hunter"},"type":"Opaque","unheardOf":{"x":[1,true,null,"hunter"]}}`
+	for mode, want := range map[string]string{
+		Mask: `{"kind":"Secret", "metadata":{"name":"a","annotations":{"x":"y","kubectl.kubernetes.io/last-applied-configuration":"***"}}, "immutable":true,
+ "data":{"p":"***","q":"***","bin":"***"},"stringData":{"p":"***"},"type":"Opaque","unheardOf":{"x":["***","***",null,"***"]}}`,
+		Drop: `{"kind":"Secret", "metadata":{"name":"a","annotations":{"x":"y"}}, "immutable":true,"type":"Opaque"}`,
+	} {
+		if got := redacted(t, redactorFor(t, mode), secret, body); got != want {
+			t.Errorf("%s\n got %s\nwant %s", mode, got, want)
+		}
+	}
+	got := redacted(t, redactorFor(t, HMAC), secret, body)
+	for _, value := range []string{"hunter", "aHVudGVy", "AAEC"} {
+		if strings.Contains(got, value) {
+			t.Errorf("%q is left in %s", value, got)
+		}
+	}
+}
+
+func TestHashesKeepEqualityVisible(t *testing.T) {
+	r := redactorFor(t, HMAC)
+	var got struct{ Data map[string]string }
+	if err := json.Unmarshal([]byte(redacted(t, r, secret, `{"data":{"a":"x/","b":"x\/","c":"y"}}`)), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Data["a"] != got.Data["b"] || got.Data["a"] == got.Data["c"] || !strings.HasPrefix(got.Data["a"], hashPrefix) {
+		t.Errorf("hashes %v", got.Data)
+	}
+	other, err := newRedactor(HMAC, nil, []byte("another key, also 16 bytes or more"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(redacted(t, other, secret, `{"data":{"a":"x/"}}`), got.Data["a"]) {
+		t.Error("another key gave the same hash")
+	}
+}
+
+func TestWhatIsRedactedStaysAsItIs(t *testing.T) {
+	const body = `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"data":{"a":"x","b":"y"}}`
+	for _, mode := range []string{Mask, Drop, HMAC} {
+		r := redactorFor(t, mode)
+		once := redacted(t, r, secret, body)
+		if twice := redacted(t, r, secret, once); twice != once {
+			t.Errorf("%s: %s became %s", mode, once, twice)
+		}
+	}
+}
+
+func TestConfiguredPathsAreRedactedInAnyResource(t *testing.T) {
+	const copied = `"kubectl.kubernetes.io/last-applied-configuration":"{\"spec\":{\"env\":[{\"value\":\"s\"}]}}"`
+	for name, c := range map[string]struct{ paths, body, want string }{
+		"in every element":            {"spec.env[*].value", `{"spec":{"env":[{"name":"A","value":"s"},{"name":"B"},{"value":"t","name":"C"}]}}`, `{"spec":{"env":[{"name":"A","value":"***"},{"name":"B"},{"value":"***","name":"C"}]}}`},
+		"[*] left out":                {"spec.env.value", `{"spec":{"env":[{"name":"A","value":"s"}]}}`, `{"spec":{"env":[{"name":"A","value":"***"}]}}`},
+		"in every member":             {"spec[*].token", `{"spec":{"a":{"token":1.50},"b":{"token":null},"c":1}}`, `{"spec":{"a":{"token":"***"},"b":{"token":null},"c":1}}`},
+		"a name with dots":            {`metadata.annotations["a.b/c"]`, `{"metadata":{"annotations":{"a.b/c":"s","a":{"b/c":1}}}}`, `{"metadata":{"annotations":{"a.b/c":"***","a":{"b/c":1}}}}`},
+		"everything below":            {"spec", `{"spec":{"a":[1,{"b":"s"}]},"status":{"a":1}}`, `{"spec":{"a":["***",{"b":"***"}]},"status":{"a":1}}`},
+		"a name in escapes":           {"spec.value", `{"spec":{"v\u0061lue":"s"}}`, `{"spec":{"v\u0061lue":"***"}}`},
+		"the copy goes with it":       {"spec.env[*].value", `{"metadata":{"annotations":{` + copied + `}},"spec":{"env":[{"value":"s"}]}}`, `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"***"}},"spec":{"env":[{"value":"***"}]}}`},
+		"the copy still has it":       {"spec.env[*].value", `{"metadata":{"annotations":{` + copied + `}},"spec":{}}`, `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"***"}},"spec":{}}`},
+		"the copy has nothing":        {"spec.token", `{"metadata":{"annotations":{` + copied + `}},"spec":{}}`, `{"metadata":{"annotations":{` + copied + `}},"spec":{}}`},
+		"the copy cannot be read":     {"spec.token", `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"spec: {token: s}"}}}`, `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"***"}}}`},
+		"not there":                   {"spec.token", `{"spec":"s","a":{"token":"x"}}`, `{"spec":"s","a":{"token":"x"}}`},
+		"wildcard and name, together": {"spec[*].a spec.x.b", `{"spec":{"x":{"a":1,"b":2,"c":3},"y":{"a":1,"b":2}}}`, `{"spec":{"x":{"a":"***","b":"***","c":3},"y":{"a":"***","b":2}}}`},
+	} {
+		if got := redacted(t, redactorFor(t, Mask, strings.Fields(c.paths)...), deployment, c.body); got != c.want {
+			t.Errorf("%s\n got %s\nwant %s", name, got, c.want)
+		}
+	}
+}
+
+func TestDroppingLeavesValidJSON(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"spec":{"a":1,"b":2,"c":3}}`:     `{"spec":{"b":2}}`,
+		`{"spec":{"a":1 , "c":3 , "b":2}}`: `{"spec":{   "b":2}}`,
+		`{"spec":{"b":2,"a":1,"c":3}}`:     `{"spec":{"b":2}}`,
+		`{"spec":{"a":1}}`:                 `{"spec":{}}`,
+		`{"spec":{"d":[1,2]}}`:             `{"spec":{"d":[]}}`,
+	} {
+		if got := redacted(t, redactorFor(t, Drop, "spec.a", "spec.c", "spec.d[*]"), deployment, body); got != want {
+			t.Errorf("%s became %s, want %s", body, got, want)
+		}
+	}
+}
+
+func TestAnObjectWithNothingToHideIsNotCopied(t *testing.T) {
+	body := []byte(`{"spec":{"replicas":1e0}}`)
+	r := redactorFor(t, Mask, "spec.token")
+	out, hidden, err := r.redact(body, r.of(deployment))
+	if err != nil || &out[0] != &body[0] || hidden != 0 {
+		t.Errorf("got %s, hidden %b, %v", out, hidden, err)
+	}
+	if redactorFor(t, Mask).of(deployment) != nil {
+		t.Error("a rule without paths looks into a Deployment")
+	}
+}
+
+func TestWhatCannotBeRedactedIsNotShown(t *testing.T) {
+	s, err := New([]Policy{{}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{``, `null`, `[]`, `{"data":{"p":"hunter"`, `{"data":{"p":"hunter"}} x`, `{"data":{"p":"hun"},"data":{"p":"hunter"}}`, `{"data":{"p":hunter}}`, `{"x":01}`,
+		`{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`} {
+		c := &event.Change{Type: event.Updated, Resource: secret, Before: []byte(`{}`), After: []byte(body)}
+		s.rules[0].redact(c)
+		if c.Before != nil || c.After != nil || c.Withheld == "" || strings.Contains(c.Withheld, "hun") {
+			t.Errorf("%q: before %q, after %q, withheld %q", body, c.Before, c.After, c.Withheld)
+		}
+	}
+}
+
+func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
+	for text, want := range map[string]string{
+		"":              `"" is no path`,
+		".spec":         `".spec": expected a name`,
+		"spec..a":       `position 5`,
+		"spec.":         `position 5`,
+		"spec[1]":       `expected [*] or ["name"] at position 5`,
+		`spec["a`:       `expected a name and then "]`,
+		"spec*":         `expected "." or "["`,
+		"spec[*]x":      `expected "." or "[" at position 8`,
+		`spec.a"b`:      `expected "." or "["`,
+		"a.b c":         `expected "." or "["`,
+		`spec['']`:      `expected a name`,
+		"$.spec['a'] ":  `position 12`,
+		"spec[*].a.b.*": `expected a name`,
+	} {
+		if _, err := parsePath(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+	for _, text := range []string{"spec", "spec.containers[*].env[*].value", `metadata.annotations["a.b/c"]`, "a-b.c_d.e/f"} {
+		p, err := parsePath(text)
+		if err != nil || p.String() != text {
+			t.Errorf("%q was read as %s (%v)", text, p, err)
+		}
+	}
+}
+
+// FuzzRedactionNeverLeaks holds the rewriting of bytes to a full decode: where a path reaches there is no value left,
+// everything else is as it was, and what cannot be decoded is refused.
+func FuzzRedactionNeverLeaks(f *testing.F) {
+	for _, body := range []string{
+		`{"data":{"a":"c2VjcmV0","b":null},"type":"x","metadata":{"name":"n","annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"data\":1}"}}}`,
+		`{"spec":{"env":[{"value":"x"},{"value":{"y":[1,2,"z"]}},[{"value":-1.5e+3}]]},"a\u0062":"\ud83d\ude00\\"}`,
+		`{"data":[],"stringData":{},"data2":"x"}`, ` { "data" : { "a" : "b" , "c" : 1 } } `, `{"spec":[[[{"env":{"k":{"value":true}}}]]]}`,
+		`{"spec":{"env":{"x":1,"k":{"value":2,"y":3}}},"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"spec\":{\"env\":[{\"value\":1}]}}"}}}`,
+	} {
+		for how := range uint8(8) {
+			f.Add([]byte(body), how)
+		}
+	}
+	f.Fuzz(func(t *testing.T, body []byte, how uint8) {
+		resource := deployment
+		if how&4 != 0 {
+			resource = secret
+		}
+		texts := []string{"spec.env[*].value", "spec.env.k[*]", `list[*]`}
+		r := redactorFor(t, []string{Mask, Drop, HMAC}[int(how&3)%3], texts...)
+		out, _, err := r.redact(body, r.of(resource))
+		if err != nil {
+			return
+		}
+		if !json.Valid(body) || !json.Valid(out) {
+			t.Fatalf("%q became %q", body, out)
+		}
+		paths, err := parsePaths(texts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := oracle{drop: r.mode == Drop}
+		want, got := o.object(decode(t, body), paths, resource == secret), decode(t, out)
+		if !o.same(got, want) {
+			t.Fatalf("%q\nbecame\n%q\ndecoded, want\n%v", body, out, want)
+		}
+	})
+}
+
+func decode(t *testing.T, b []byte) any {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// oracle redacts decoded objects in the plainest way there is.
+type oracle struct {
+	drop  bool
+	found bool
+}
+
+type (
+	concealed struct{}               // stands for any redacted value
+	gone      struct{}               // is left out
+	copied    struct{ original any } // is redacted or, where nothing is to be redacted in it, the original
+)
+
+func (o *oracle) object(v any, paths []path, secret bool) any {
+	for _, p := range paths {
+		v = o.redact(v, p)
+	}
+	m := v.(map[string]any)
+	if secret {
+		for name := range m {
+			switch name {
+			case "apiVersion", "kind", "metadata", "type", "immutable":
+			default:
+				m[name] = o.redact(m[name], path{})
+			}
+		}
+		return o.redact(o.clean(m), lastApplied)
+	}
+	v = o.clean(m)
+	if o.found {
+		return o.redact(v, lastApplied)
+	}
+	return replace(v, lastApplied, func(v any) any {
+		inner := oracle{}
+		d := json.NewDecoder(strings.NewReader(fmt.Sprint(v)))
+		var object map[string]any
+		if _, text := v.(string); !text || d.Decode(&object) != nil || object == nil {
+			return copied{v}
+		}
+		for _, p := range paths {
+			inner.redact(object, p)
+		}
+		if inner.found {
+			return o.redact(v, path{})
+		}
+		return copied{v}
+	})
+}
+
+// redact conceals what p names in v.
+func (o *oracle) redact(v any, p path) any {
+	return replace(v, p, func(v any) any {
+		if o.drop {
+			o.found = true
+			return gone{}
+		}
+		return o.conceal(v)
+	})
+}
+
+func replace(v any, p path, with func(any) any) any {
+	if len(p) == 0 {
+		return with(v)
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		for name := range v {
+			if p[0].any || p[0].name == name {
+				v[name] = replace(v[name], p[1:], with)
+			}
+		}
+	case []any:
+		rest := p
+		if p[0].any {
+			rest = p[1:]
+		}
+		for i := range v {
+			v[i] = replace(v[i], rest, with)
+		}
+	}
+	return v
+}
+
+func (o *oracle) conceal(v any) any {
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case map[string]any:
+		for name := range v {
+			v[name] = o.conceal(v[name])
+		}
+		return v
+	case []any:
+		for i := range v {
+			v[i] = o.conceal(v[i])
+		}
+		return v
+	}
+	o.found = true
+	return concealed{}
+}
+
+// clean leaves out what is gone.
+func (o *oracle) clean(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for name := range v {
+			if v[name] = o.clean(v[name]); v[name] == (gone{}) {
+				delete(v, name)
+			}
+		}
+		return v
+	case []any:
+		left := []any{}
+		for _, e := range v {
+			if e = o.clean(e); e != (gone{}) {
+				left = append(left, e)
+			}
+		}
+		return left
+	}
+	return v
+}
+
+func (o *oracle) same(got, want any) bool {
+	want = o.clean(want)
+	switch want := want.(type) {
+	case concealed:
+		s, ok := got.(string)
+		return ok && (s == "***" || strings.HasPrefix(s, hashPrefix))
+	case copied:
+		return o.same(got, want.original) || o.same(got, concealed{})
+	case map[string]any:
+		got, ok := got.(map[string]any)
+		if !ok {
+			return false
+		}
+		for name, v := range want {
+			if c, free := v.(copied); free && o.drop {
+				if _, there := got[name]; !there {
+					delete(want, name)
+					continue
+				}
+				want[name] = c.original
+			}
+			if !o.same(got[name], want[name]) {
+				return false
+			}
+		}
+		return len(got) == len(want)
+	case []any:
+		got, ok := got.([]any)
+		if !ok || len(got) != len(want) {
+			return false
+		}
+		for i := range want {
+			if !o.same(got[i], want[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(got, want)
+}
