@@ -22,6 +22,9 @@ import (
 type Client struct {
 	config *rest.Config
 	http   *http.Client
+	// afresh opens a connection for each request, which a load balancer may give to another API server. HTTP/2 would put
+	// all requests on one.
+	afresh *http.Client
 }
 
 // NewClient returns a client for the API server that config names. It copies config and overrides what this package
@@ -40,7 +43,13 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
 	}
-	return &Client{config: c, http: h}, nil
+	single := rest.CopyConfig(c)
+	single.NextProtos = []string{"http/1.1"}
+	afresh, err := rest.HTTPClientFor(single)
+	if err != nil {
+		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
+	}
+	return &Client{config: c, http: h, afresh: afresh}, nil
 }
 
 // Host is the address of the API server, for messages.
@@ -69,7 +78,7 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 func (c *Client) ofMetadata() *Client {
 	config := rest.CopyConfig(c.config)
 	config.AcceptContentTypes = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	return &Client{config: config, http: c.http}
+	return &Client{config: config, http: c.http, afresh: c.afresh}
 }
 
 func (c *Client) discovery() (*discovery.DiscoveryClient, error) {
@@ -94,6 +103,7 @@ const (
 // has to say so in the state of the scope.
 type endpoint struct {
 	client rest.Interface
+	afresh rest.Interface // see Client
 	scope  Scope
 	wire   *wire
 }
@@ -111,15 +121,19 @@ func (c *Client) endpoint(s Scope) (*endpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", s.ID, err)
 	}
-	return &endpoint{client: client, scope: s, wire: w}, nil
+	afresh, err := rest.RESTClientForConfigAndClient(config, c.afresh)
+	if err != nil {
+		return nil, fmt.Errorf("client for %s: %w", s.ID, err)
+	}
+	return &endpoint{client: client, afresh: afresh, scope: s, wire: w}, nil
 }
 
-func (e *endpoint) request(o metav1.ListOptions) *rest.Request {
+func (e *endpoint) request(client rest.Interface, o metav1.ListOptions) *rest.Request {
 	o.LabelSelector = e.scope.LabelSelector
 	if o.FieldSelector == "" {
 		o.FieldSelector = e.scope.FieldSelector
 	}
-	return e.client.Get().
+	return client.Get().
 		NamespaceIfScoped(e.scope.Namespace, e.scope.Namespace != "").
 		Resource(e.scope.Resource.Resource).
 		SpecificallyVersionedParams(&o, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"}).
@@ -128,7 +142,7 @@ func (e *endpoint) request(o metav1.ListOptions) *rest.Request {
 
 // list reads one page.
 func (e *endpoint) list(ctx context.Context, o metav1.ListOptions) (*list, error) {
-	obj, err := e.request(o).Timeout(listTimeout).Do(ctx).Get()
+	obj, err := e.request(e.client, o).Timeout(listTimeout).Do(ctx).Get()
 	if err != nil {
 		return nil, denied("list", err)
 	}
@@ -141,13 +155,24 @@ func (e *endpoint) list(ctx context.Context, o metav1.ListOptions) (*list, error
 
 // watch opens a watch that ends after a random time, or after the one given. The context must live as long as the watch.
 func (e *endpoint) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return watchWith(ctx, o, func(o metav1.ListOptions) *rest.Request { return e.request(e.client, o) })
+}
+
+// watchAfresh is watch on a connection of its own.
+func (e *endpoint) watchAfresh(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return watchWith(ctx, o, func(o metav1.ListOptions) *rest.Request {
+		return e.request(e.afresh, o).SetHeader("Connection", "close")
+	})
+}
+
+func watchWith(ctx context.Context, o metav1.ListOptions, request func(metav1.ListOptions) *rest.Request) (watch.Interface, error) {
 	o.Watch, o.AllowWatchBookmarks = true, true
 	if o.TimeoutSeconds == nil {
 		seconds := int64((minWatch + rand.N(maxWatch-minWatch)) / time.Second)
 		o.TimeoutSeconds = &seconds
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+watchGrace)
-	w, err := e.request(o).Watch(ctx)
+	w, err := request(o).Watch(ctx)
 	if err != nil {
 		cancel()
 		return nil, denied("watch", err)

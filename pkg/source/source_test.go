@@ -1,6 +1,7 @@
 package source
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -110,6 +111,42 @@ func TestLostHistoryIsToldAndTheDifferencesFollow(t *testing.T) {
 			if log.count("no longer has the history") != 1 {
 				t.Errorf("log\n%s", log)
 			}
+		})
+	}
+}
+
+// TestAnotherAPIServerIsAskedBeforeHistoryCountsAsLost meets an API server that has just started, and so knows nothing of
+// what was before, behind an address where another one knows it.
+func TestAnotherAPIServerIsAskedBeforeHistoryCountsAsLost(t *testing.T) {
+	gone := apierrors.NewResourceExpired("too old resource version: 12 (20)")
+	status := func(w http.ResponseWriter, _ *http.Request) { writeStatus(w, gone) }
+	inStream := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		text, err := json.Marshal(statusJSON(gone))
+		if err != nil {
+			t.Error(err)
+		}
+		fmt.Fprintf(w, `{"type":"ERROR","object":%s}`+"\n", text)
+	}
+	for name, fault := range map[string]http.HandlerFunc{"in the stream": inStream, "as a status": status} {
+		t.Run(name, func(t *testing.T) {
+			f, st := newFakeAPI(t), newStore()
+			f.write("ADDED", "a")
+			s, log, _ := running(t, f, st)
+			awaitState(t, st, s, Live)
+			again := func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Connection") != "close" {
+					t.Error("a connection that leads to the same API server is used again")
+				}
+				fault(w, r)
+			}
+			f.breakAll(pass(f), fault, again, again)
+			f.write("MODIFIED", "a")
+			st.awaitTold(t, "snapshot a@11", "updated a@12")
+			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.count("WATCHLIST") != 1 {
+				t.Errorf("status %+v requests %q", got, f.requests())
+			}
+			st.await(t, "a line in the log", func() bool { return log.count("another API server has the history") == 1 })
 		})
 	}
 }

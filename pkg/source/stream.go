@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -28,6 +29,7 @@ type stream struct {
 	ordered  bool // events are in order of their resourceVersion, so position may follow them
 	patience patience
 	short    int // connections in a row that ended at once and brought nothing
+	expired  int // connections in a row that ended because the API server does not have the history
 
 	bookmarks bool // the API server sends them, so silence means something
 	stale     bool // a connection fell silent and nothing has been heard since
@@ -44,6 +46,9 @@ const (
 	// connection open that leads nowhere. Bookmarks are expected where there were some: API servers without a watch cache,
 	// and kube-apiserver for events, send none.
 	staleAfter = 3 * time.Minute
+	// maxExpired is how many connections in a row must end with 410 before history counts as lost. An API server knows
+	// nothing from before its own start; another one behind the same address may, and a new connection may lead to it.
+	maxExpired = 6
 	// maxShort is how many short connections in a row make the scope unreachable.
 	maxShort = 3
 )
@@ -189,19 +194,35 @@ func (s *stream) open(ctx context.Context, first bool) (watch.Interface, error) 
 		if ctx.Err() != nil {
 			return nil, err
 		}
-		switch judge(err) {
-		case expired, tooLarge:
+		wait := s.patience.wait(err)
+		switch v := judge(err); {
+		case v == expired && s.mayBeElsewhere():
+			wait = elsewhereWait()
+		case v == expired, v == tooLarge:
 			s.lose(ctx, err)
 			return nil, err
+		default:
+			s.failed(err)
 		}
-		s.failed(err)
-		if err := sleep(ctx, s.patience.wait(err)); err != nil {
+		if err := sleep(ctx, wait); err != nil {
 			return nil, err
 		}
 	}
 }
 
+// mayBeElsewhere counts a connection that ended with 410, and says whether to look for another API server that has the
+// history.
+func (s *stream) mayBeElsewhere() bool {
+	s.expired++
+	return s.expired < maxExpired
+}
+
+func elsewhereWait() time.Duration { return firstWait/2 + rand.N(firstWait/2) }
+
 func (s *stream) try(ctx context.Context) (watch.Interface, error) {
+	if s.expired > 0 { // and so it was reached
+		return s.r.endpoint().watchAfresh(ctx, metav1.ListOptions{ResourceVersion: s.position})
+	}
 	if s.position != "" {
 		if err := s.r.reached(ctx, s.position); err != nil {
 			return nil, err
@@ -258,7 +279,10 @@ func (s *stream) pass(ctx context.Context, w watch.Interface) error {
 
 // works notes that the connection does what it should.
 func (s *stream) works() {
-	s.short, s.stale = 0, false
+	if s.expired > 0 {
+		s.r.health.log.Info("another API server has the history that one has not")
+	}
+	s.short, s.stale, s.expired = 0, false, 0
 	s.patience.reset()
 	s.r.health.become(Live, "")
 }
@@ -280,6 +304,8 @@ func (s *stream) after(ctx context.Context, err error) bool {
 	case errors.Is(err, errStale):
 		s.stale = true
 		s.r.health.become(Stale, reason(err))
+	case judge(err) == expired && s.mayBeElsewhere():
+		return sleep(ctx, elsewhereWait()) == nil
 	case judge(err) == expired:
 		s.lose(ctx, err)
 		return false

@@ -122,13 +122,17 @@ func (e *environment) start() error {
 }
 
 func (e *environment) startControlPlane(ctx context.Context) error {
-	var err error
-	options := controlplane.Options{
-		Dir:   filepath.Join(e.dir, "controlplane"),
-		Users: []controlplane.User{{Name: reader, Token: "reader-token"}},
-		// A stop waits this long for open watches, which do not end by themselves.
-		APIServerArgs: []string{"--request-timeout=5s"},
+	if err := e.startOwnControlPlane(ctx, controlplane.Options{
+		Dir: filepath.Join(e.dir, "controlplane"), Users: []controlplane.User{{Name: reader, Token: "reader-token"}},
+	}); err != nil {
+		return err
 	}
+	return e.cluster.Define(ctx, workload.WidgetGroup, "widgets", "Widget")
+}
+
+func (e *environment) startOwnControlPlane(ctx context.Context, options controlplane.Options) (err error) {
+	// A stop waits this long for open watches, which do not end by themselves.
+	options.APIServerArgs = append(options.APIServerArgs, "--request-timeout=5s")
 	if err := os.Mkdir(options.Dir, 0o755); err != nil {
 		return err
 	}
@@ -138,10 +142,24 @@ func (e *environment) startControlPlane(ctx context.Context) error {
 	if e.etcd, err = oracle.Open(e.controlPlane.EtcdEndpoint()); err != nil {
 		return err
 	}
-	if e.cluster, err = workload.Connect(e.controlPlane.Kubeconfig()); err != nil {
-		return err
+	e.cluster, err = workload.Connect(e.controlPlane.Kubeconfig())
+	return err
+}
+
+// withControlPlane is the environment with another control plane, which ends with the test.
+func (e *environment) withControlPlane(t *testing.T, options controlplane.Options) *environment {
+	t.Helper()
+	own := &environment{program: e.program, kafka: e.kafka, nats: e.nats}
+	options.Dir = filepath.Join(t.TempDir(), "controlplane")
+	if err := own.startOwnControlPlane(t.Context(), options); err != nil {
+		t.Fatal(err)
 	}
-	return e.cluster.Define(ctx, workload.WidgetGroup, "widgets", "Widget")
+	t.Cleanup(func() {
+		if err := errors.Join(own.etcd.Close(), own.controlPlane.Stop()); err != nil {
+			t.Error(err)
+		}
+	})
+	return own
 }
 
 func (e *environment) startKafka(ctx context.Context) (err error) {

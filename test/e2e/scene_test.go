@@ -46,7 +46,12 @@ var sceneNumber int
 // newScene makes a scene whose exporter selects the resources of some kinds. Nothing runs yet.
 func newScene(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
 	t.Helper()
-	env := servers(t)
+	return newSceneIn(t, servers(t), kinds, changes...)
+}
+
+// newSceneIn makes a scene in an environment that may have a control plane of its own.
+func newSceneIn(t *testing.T, env *environment, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
+	t.Helper()
 	sceneNumber++
 	s := &scene{environment: env, t: t, name: fmt.Sprintf("e2e-%d", sceneNumber), resources: resources(kinds)}
 	settings := exporter.Settings{
@@ -128,10 +133,15 @@ func (s *scene) must(err error) {
 // load begins to write objects at full speed, under names of their own.
 func (s *scene) load(objects int, kinds []workload.Kind) *workload.Load {
 	s.t.Helper()
+	return s.run(workload.Plan{Objects: objects, Updates: 3}, kinds)
+}
+
+// run begins to write what a plan of objects and updates says.
+func (s *scene) run(plan workload.Plan, kinds []workload.Kind) *workload.Load {
+	s.t.Helper()
 	s.loads++
-	load := s.cluster.Start(s.t.Context(), workload.Plan{
-		Namespace: s.name, Prefix: fmt.Sprintf("load-%d", s.loads), Kinds: kinds, Objects: objects, Updates: 3, Clients: clients,
-	})
+	plan.Namespace, plan.Prefix, plan.Kinds, plan.Clients = s.name, fmt.Sprintf("load-%d", s.loads), kinds, clients
+	load := s.cluster.Start(s.t.Context(), plan)
 	s.t.Cleanup(load.Stop)
 	return load
 }

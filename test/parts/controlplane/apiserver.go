@@ -9,16 +9,18 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/kubecdc/kubecdc/test/parts/ports"
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
-func (c *ControlPlane) apiServerProcess(program string, options Options) (process.Options, error) {
+// apiServerProcess describes the API server of a name, which its files begin with, on a port.
+func (c *ControlPlane) apiServerProcess(name string, port int, program string, options Options) (process.Options, error) {
 	args := []string{
 		"--etcd-servers=" + c.etcdURL,
 		"--etcd-compaction-interval=0",
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
-		"--secure-port=" + strconv.Itoa(c.port),
+		"--secure-port=" + strconv.Itoa(port),
 		"--endpoint-reconciler-type=none", // a loopback address may not stand in Endpoints
 		"--cert-dir=" + c.dir,
 		"--tls-cert-file=" + c.path("apiserver.crt"),
@@ -32,27 +34,27 @@ func (c *ControlPlane) apiServerProcess(program string, options Options) (proces
 		"--service-account-signing-key-file=" + c.path("service-account.key"),
 	}
 	if !options.NoAudit {
-		args = append(args, c.auditArgs()...)
+		args = append(args, c.auditArgs(name)...)
 	}
 	client, err := c.trustingClient()
 	if err != nil {
 		return process.Options{}, err
 	}
 	return process.Options{
-		Name:  "kube-apiserver",
+		Name:  "kube-" + name,
 		Path:  program,
 		Args:  append(args, options.APIServerArgs...),
 		Dir:   c.dir,
-		Log:   c.path("apiserver.log"),
-		Ready: func(ctx context.Context) error { return c.apiServerReady(ctx, client) },
+		Log:   c.path(name + ".log"),
+		Ready: func(ctx context.Context) error { return c.apiServerReady(ctx, client, port) },
 	}, nil
 }
 
 // apiServerReady asks for more than readiness: the system namespaces are created a little later, and a test that
 // names one must find it.
-func (c *ControlPlane) apiServerReady(ctx context.Context, client *http.Client) error {
+func (c *ControlPlane) apiServerReady(ctx context.Context, client *http.Client, port int) error {
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/kube-system"} {
-		if err := expectOK(ctx, client, c.URL()+path, c.admin.Token); err != nil {
+		if err := expectOK(ctx, client, "https://"+ports.Address(port)+path, c.admin.Token); err != nil {
 			return err
 		}
 	}

@@ -41,21 +41,21 @@ func (c *ControlPlane) writeAuditPolicy() error {
 }
 
 // auditArgs keep the log in one file: rotated parts would be lost to AuditEntries.
-func (c *ControlPlane) auditArgs() []string {
+func (c *ControlPlane) auditArgs(name string) []string {
 	return []string{
 		"--audit-policy-file=" + c.path("audit-policy.json"),
-		"--audit-log-path=" + c.auditLog(),
+		"--audit-log-path=" + c.auditLog(name),
 		"--audit-log-maxsize=100000",
 	}
 }
 
-func (c *ControlPlane) auditLog() string { return c.path("audit.log") }
+func (c *ControlPlane) auditLog(name string) string { return c.path(name + ".audit.log") }
 
-// AuditEntries returns all requests so far, in the order in which the API server has logged them, over all its runs in
-// this directory. An entry may appear a moment after the client has its answer, so wait for what you expect. The
+// AuditEntries returns all requests so far, in the order in which the first API server has logged them, over all its runs
+// in this directory. An entry may appear a moment after the client has its answer, so wait for what you expect. The
 // caller owns the result. Without an audit log (NoAudit) the result is empty.
 func (c *ControlPlane) AuditEntries() ([]AuditEntry, error) {
-	text, err := os.ReadFile(c.auditLog())
+	text, err := os.ReadFile(c.auditLog(firstAPIServer))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

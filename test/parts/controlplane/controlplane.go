@@ -25,6 +25,8 @@ type Options struct {
 	Dir string
 	// Port is the API server's port; 0 takes a free one.
 	Port int
+	// Second starts a second API server on the same etcd, with the same users and keys, on a free port.
+	Second bool
 	// Users may call the API server beside the admin, who always may do everything.
 	Users []User
 	// APIServerArgs are appended to the API server's arguments; a flag given here wins over the default.
@@ -35,6 +37,9 @@ type Options struct {
 	NoAudit bool
 }
 
+// firstAPIServer is the name of the API server that there always is.
+const firstAPIServer = "apiserver"
+
 // ControlPlane is a started control plane. Its methods may be called concurrently.
 type ControlPlane struct {
 	dir       string
@@ -44,7 +49,26 @@ type ControlPlane struct {
 	admin     User
 	etcd      *process.Service
 	apiServer *process.Service
+	second    *APIServer // nil without Options.Second
 }
+
+// APIServer is one of several API servers. Its methods may be called concurrently.
+type APIServer struct {
+	port    int
+	service *process.Service
+}
+
+// Address returns where the API server listens, as "127.0.0.1:PORT". It stays the same over restarts.
+func (a *APIServer) Address() string { return ports.Address(a.port) }
+
+// Stop ends the API server as an operator would, with its usual goodbye to clients.
+func (a *APIServer) Stop() error { return a.service.Stop() }
+
+// Kill ends the API server at once, without a goodbye to clients.
+func (a *APIServer) Kill() error { return a.service.Kill() }
+
+// Start starts a stopped or killed API server again and returns when it is ready.
+func (a *APIServer) Start(ctx context.Context) error { return a.service.Start(ctx) }
 
 // Start starts etcd and the API server and returns when the API server is ready and has created its namespaces
 // "default" and "kube-system". ctx bounds the start, and the build of the programs if they are not there yet; what
@@ -58,7 +82,7 @@ func Start(ctx context.Context, options Options) (*ControlPlane, error) {
 		return nil, err
 	}
 	var started *ControlPlane
-	err = ports.Try(3, func(free []int) error {
+	err = ports.Try(4, func(free []int) error {
 		c, err := prepare(options, programs, free)
 		if err != nil {
 			return err
@@ -77,7 +101,7 @@ func Start(ctx context.Context, options Options) (*ControlPlane, error) {
 
 // prepare writes all files and describes the processes.
 func prepare(options Options, programs programs, free []int) (*ControlPlane, error) {
-	etcdPort, peerPort, port := free[0], free[1], free[2]
+	etcdPort, peerPort, port, secondPort := free[0], free[1], free[2], free[3]
 	if options.Port != 0 {
 		port = options.Port
 	}
@@ -96,11 +120,18 @@ func prepare(options Options, programs programs, free []int) (*ControlPlane, err
 		return nil, err
 	}
 	c.etcd = process.NewService(c.etcdProcess(programs.etcd, peerPort, options.EtcdArgs))
-	apiServer, err := c.apiServerProcess(programs.apiServer, options)
+	apiServer, err := c.apiServerProcess(firstAPIServer, port, programs.apiServer, options)
 	if err != nil {
 		return nil, err
 	}
 	c.apiServer = process.NewService(apiServer)
+	if options.Second {
+		second, err := c.apiServerProcess("second-apiserver", secondPort, programs.apiServer, options)
+		if err != nil {
+			return nil, err
+		}
+		c.second = &APIServer{port: secondPort, service: process.NewService(second)}
+	}
 	return c, nil
 }
 
@@ -109,14 +140,30 @@ func (c *ControlPlane) start(ctx context.Context) error {
 	if err := c.etcd.Start(ctx); err != nil {
 		return err
 	}
-	return c.apiServer.Start(ctx)
+	if err := c.apiServer.Start(ctx); err != nil || c.second == nil {
+		return err
+	}
+	return c.second.Start(ctx)
 }
 
-// Stop stops the API server and then etcd, and returns when both have ended. Files stay. An error says that one had to
+// APIServers returns all API servers: one, or two with Options.Second.
+func (c *ControlPlane) APIServers() []*APIServer {
+	all := []*APIServer{{port: c.port, service: c.apiServer}}
+	if c.second != nil {
+		all = append(all, c.second)
+	}
+	return all
+}
+
+// Stop stops the API servers and then etcd, and returns when both have ended. Files stay. An error says that one had to
 // be killed or had ended by itself before; nothing runs in either case. A second Stop does nothing.
 func (c *ControlPlane) Stop() error {
-	// The order saves the API server a fruitless search for its etcd.
-	return errors.Join(c.apiServer.Stop(), c.etcd.Stop())
+	// The order saves the API servers a fruitless search for their etcd.
+	var errs []error
+	for _, a := range c.APIServers() {
+		errs = append(errs, a.Stop())
+	}
+	return errors.Join(errors.Join(errs...), c.etcd.Stop())
 }
 
 // StopAPIServer ends the API server as an operator would, with its usual goodbye to clients.
