@@ -30,7 +30,7 @@ func destinationOf(s config.Sink) (kind string, name func(*event.Change) string)
 	case s.Kafka != nil:
 		return "kafka", fill(s.Kafka.Topic, appendPlain)
 	case s.NATS != nil:
-		return "nats", fill(s.NATS.Subject, nats.AppendToken)
+		return "nats", fill(s.NATS.SubjectTemplate(), nats.AppendToken)
 	}
 	path := s.Stdout.Path
 	if path == "" {

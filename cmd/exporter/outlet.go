@@ -81,7 +81,11 @@ func newSink(s config.Sink, log *slog.Logger) (o *outlet, layout string, err err
 			return nil, "", err
 		}
 		trouble := func() string { return sink.Status().Reason }
-		return &outlet{name: s.Name, kind: "nats", sink: sink, trouble: trouble}, "nats " + strconv.Quote(s.NATS.Stream), nil
+		kind := "nats"
+		if s.NATS.Forgets() {
+			kind = "nats core, which keeps nothing"
+		}
+		return &outlet{name: s.Name, kind: kind, sink: sink, trouble: trouble}, "nats " + strconv.Quote(s.NATS.StreamName()), nil
 	default:
 		sink, err := stdout.New(*s.Stdout, f)
 		if err != nil {

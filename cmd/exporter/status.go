@@ -59,10 +59,14 @@ func resourceStatus(r source.Status) admin.ResourceStatus {
 func (o *outlet) status() admin.SinkStatus {
 	d := o.pipeline.Stats()
 	notReady := firstOf(heldUp(d), o.trouble())
+	var omitted uint64
+	if s, ok := o.sink.(interface{ Omitted() uint64 }); ok {
+		omitted = s.Omitted()
+	}
 	return admin.SinkStatus{
 		Name: o.name, Kind: o.kind, NotReady: notReady, Reason: firstOf(notReady, d.LaneReason),
 		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Skipped: d.Skipped, Retries: d.Retries,
-		DeadLetters: d.DeadLetters, Breaches: d.Breaches,
+		DeadLetters: d.DeadLetters, Breaches: d.Breaches, Omitted: omitted,
 		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit, Lanes: d.Lanes, LanesBackingOff: d.LanesBackingOff,
 		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,
 	}

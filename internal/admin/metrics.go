@@ -65,6 +65,8 @@ var sinkMetrics = []metric{
 		func(k SinkStatus) float64 { return float64(k.Retries) }),
 	ofSink("kubecdc_sink_dead_letters_total", "Changes the destination rejected for ever; they are kept in the journal.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.DeadLetters) }),
+	ofSink("kubecdc_sink_omitted_total", "Control records, such as gaps, that the destination has no place for: a bucket keeps the state of objects only.", prometheus.CounterValue,
+		func(k SinkStatus) float64 { return float64(k.Omitted) }),
 	ofSink("kubecdc_sink_contract_breaches_total", "Answers of the sink that break its contract. More than 0 is a defect.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Breaches) }),
 	ofSink("kubecdc_sink_window_bytes", "Memory of the changes on their way.", prometheus.GaugeValue,

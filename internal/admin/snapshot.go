@@ -43,6 +43,7 @@ type SinkStatus struct {
 	Skipped        uint64 // changes read again after a restart and known to be delivered
 	Retries        uint64 // attempts that failed and are made again
 	DeadLetters    uint64 // changes the destination rejected for ever
+	Omitted        uint64 // control records that the destination has no place for
 	Breaches       uint64 // answers that break the sink contract: a defect
 
 	Low             uint64 // every change up to this offset is settled, and stored as such

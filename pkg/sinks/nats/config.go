@@ -18,12 +18,17 @@ import (
 type Config struct {
 	// URL lists the servers, separated by commas: nats://host:4222, tls://, ws://, wss://. Required.
 	URL string `mapstructure:"url"`
-	// Stream is the JetStream stream that keeps the changes. Required.
+	// Mode is jetstream (the default: a stream keeps every change and acknowledges it), kv (a key-value bucket keeps the
+	// current state, one key an object) or core (nothing is kept: who does not listen misses it).
+	Mode string `mapstructure:"mode"`
+	// Stream is the JetStream stream that keeps the changes. Required in mode jetstream.
 	Stream string `mapstructure:"stream"`
-	// Subject is the template of subjects, for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}. Required. It may
-	// be that of a key-value bucket, $KV.BUCKET.{group}.{resource}.{namespace}.{name}, with the stream KV_BUCKET.
+	// Bucket is the key-value bucket. Required in mode kv.
+	Bucket string `mapstructure:"bucket"`
+	// Subject is the template of subjects, for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}, and of the keys
+	// in mode kv. Required.
 	Subject string `mapstructure:"subject"`
-	// Create makes the stream if it is missing. An existing stream is never changed.
+	// Create makes the stream or bucket if it is missing. An existing stream is never changed.
 	Create Create `mapstructure:"create"`
 
 	// Exact makes the stream refuse what is not the direct successor of the last message on its subject, so that a change
@@ -93,6 +98,7 @@ const (
 
 // SetDefaults fills in the default of every field that is zero and has one.
 func (c *Config) SetDefaults() {
+	setDefault(&c.Mode, modeJetStream)
 	setDefault(&c.Lanes, defaultLanes)
 	setDefault(&c.AckTimeout, defaultAckTimeout)
 	setDefault(&c.MaxInFlightBytes, defaultMaxInFlightBytes)
@@ -119,7 +125,7 @@ func (c Config) Validate() error {
 	c.SetDefaults()
 	return errors.Join(
 		at("url", c.validateURL()),
-		at("stream", validateStream(c.Stream)),
+		c.validateMode(),
 		at("subject", c.validateSubject()),
 		at("lanes", within(c.Lanes, 1, maxLanes)),
 		at("ackTimeout", positive(c.AckTimeout)),
@@ -168,10 +174,6 @@ func validateStream(name string) error {
 	return nil
 }
 
-// bucketPrefix begins the subjects of key-value buckets, which are streams like others (nats-io/
-// nats-architecture-and-design, ADR-8).
-const bucketPrefix = "$KV."
-
 func (c Config) validateSubject() error {
 	if c.Subject == "" {
 		return errors.New("required; for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}")
@@ -180,23 +182,29 @@ func (c Config) validateSubject() error {
 	if err != nil {
 		return err
 	}
-	subject := string(template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, 'x') }))
-	if err := validateLiteral(strings.TrimPrefix(subject, bucketPrefix)); err != nil {
+	filled := string(template.Append(nil, &sample, func(dst []byte, _ string) []byte { return append(dst, 'x') }))
+	if err := validateLiteral(filled); err != nil {
 		return err
 	}
-	if c.Exact {
-		return ownSubject(c.Subject)
+	if i := strings.IndexFunc(filled, func(r rune) bool { return !strings.ContainsRune("/=.", r) && !plain(byte(r)) }); c.Mode == modeKV && i >= 0 {
+		return fmt.Errorf("%q has %q, which a key cannot have; legal are letters, digits and the signs -/_=. only", c.Subject, filled[i])
+	}
+	switch {
+	case c.Exact:
+		return ownSubject(c.Subject, "nats.exact")
+	case c.Mode == modeKV:
+		return ownSubject(c.Subject, "mode kv")
 	}
 	return nil
 }
 
 // ownSubject checks that no two objects can share a subject.
-func ownSubject(template string) error {
+func ownSubject(template, who string) error {
 	tokens := strings.Split(template, ".")
 	for _, need := range [][]string{{"{group}"}, {"{resource}", "{kind}"}, {"{namespace}"}, {"{name}"}} {
 		if !slices.ContainsFunc(need, func(placeholder string) bool { return slices.Contains(tokens, placeholder) }) {
-			return fmt.Errorf("%q does not give each object a subject of its own, which nats.exact needs; write %s between dots",
-				template, strings.Join(need, " or "))
+			return fmt.Errorf("%q does not give each object a subject of its own, which %s needs; write %s between dots",
+				template, who, strings.Join(need, " or "))
 		}
 	}
 	return nil
@@ -283,8 +291,8 @@ func oneOf(v string, allowed ...string) error {
 	return nil
 }
 
-// stream returns the configuration of the stream to create, for the subjects of pattern.
-func (c Config) stream(pattern string) jetstream.StreamConfig {
+// streamConfig returns the configuration of the stream to create, for the subjects of pattern.
+func (c Config) streamConfig(pattern string) jetstream.StreamConfig {
 	s := jetstream.StreamConfig{
 		Name: c.Stream, Description: "Changes of Kubernetes objects, by kubecdc", Subjects: []string{pattern},
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
@@ -296,6 +304,10 @@ func (c Config) stream(pattern string) jetstream.StreamConfig {
 	}
 	if c.Create.MaxBytes > 0 {
 		s.MaxBytes = c.Create.MaxBytes
+	}
+	if c.Mode == modeKV { // as nats.go's jetstream.KeyValueConfig makes it
+		s.Subjects, s.MaxMsgsPerSubject = []string{bucketSubject + c.Bucket + ".>"}, 1
+		s.AllowRollup, s.DenyDelete, s.AllowMsgTTL = true, true, true
 	}
 	return s
 }

@@ -10,6 +10,10 @@ func valid() Config {
 	return Config{URL: "nats://127.0.0.1:4222", Stream: "K8S", Subject: "k8s.{cluster}.{name}"}
 }
 
+func kv() Config {
+	return Config{URL: "nats://127.0.0.1:4222", Mode: modeKV, Bucket: "objects", Subject: "{group}.{resource}.{namespace}.{name}"}
+}
+
 func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*Config)
@@ -27,6 +31,17 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 		"the server's own":  {func(c *Config) { c.Subject = "$JS.{name}" }, `nats.subject: "$JS.x" begins with $, which is the server's own`},
 		"shared subject": {func(c *Config) { c.Subject, c.Exact = "k8s.{group}.{resource}.{namespace}-{name}", true },
 			`nats.subject: "k8s.{group}.{resource}.{namespace}-{name}" does not give each object a subject of its own, which nats.exact needs; write {namespace} between dots`},
+		"mode":                {func(c *Config) { c.Mode = "stream" }, `nats.mode: "stream" is not one of jetstream, core, kv`},
+		"bucket of a stream":  {func(c *Config) { c.Bucket = "b" }, `nats.bucket: means nothing in mode jetstream: it is for mode kv`},
+		"stream of core":      {func(c *Config) { c.Mode = modeCore }, `nats.stream: means nothing in mode core: core NATS keeps nothing`},
+		"kv without a bucket": {func(c *Config) { *c = kv(); c.Bucket = "" }, `nats.bucket: required in mode kv; the name of a key-value bucket`},
+		"bucket with a dot":   {func(c *Config) { *c = kv(); c.Bucket = "a.b" }, `nats.bucket: "a.b" has '.' at position 2; a bucket's name has letters, digits, _ and - only`},
+		"kv that ages": {func(c *Config) { *c = kv(); c.Create.MaxAge = time.Hour },
+			`nats.create.maxAge: objects that do not change would vanish from the bucket; leave it out in mode kv`},
+		"key with a colon": {func(c *Config) { *c = kv(); c.Subject = "k:{group}.{resource}.{namespace}.{name}" },
+			`nats.subject: "k:{group}.{resource}.{namespace}.{name}" has ':', which a key cannot have; legal are letters, digits and the signs -/_=. only`},
+		"shared key": {func(c *Config) { *c = kv(); c.Subject = "{group}.{resource}.{name}" },
+			`nats.subject: "{group}.{resource}.{name}" does not give each object a subject of its own, which mode kv needs; write {namespace} between dots`},
 		"lanes":              {func(c *Config) { c.Lanes = -1 }, `nats.lanes: -1 is not between 1 and 65536`},
 		"timeout":            {func(c *Config) { c.AckTimeout = -time.Second }, `nats.ackTimeout: -1s is not positive`},
 		"bytes":              {func(c *Config) { c.MaxInFlightBytes = -1 }, `nats.maxInFlightBytes: -1 is not positive`},
@@ -68,6 +83,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	c := valid()
 	c.SetDefaults()
 	want := valid()
+	want.Mode = modeJetStream
 	want.Lanes, want.AckTimeout, want.MaxInFlightBytes, want.InboxPrefix = 512, 5*time.Second, 8<<20, "_INBOX"
 	want.Create = Create{Storage: "file", Replicas: 1, Duplicates: 2 * time.Minute}
 	if c != want {

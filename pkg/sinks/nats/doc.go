@@ -10,6 +10,9 @@
 // should allow as many concurrent Publish calls as [Sink.Concurrency] says. Goroutines that wait are cheap, and a
 // weighted budget bounds the bytes in flight.
 //
+// In mode kv the stream is the one behind a key-value bucket, and a deleted object becomes the purge marker of its key. In
+// mode core there is no stream: a batch counts when the server has read it, and nobody says whether anyone listens.
+//
 // # Messages
 //
 // The subject comes from a template; values are escaped by [AppendToken] so that each is one token. The payload is one JSON
@@ -28,7 +31,7 @@
 //	Kubecdc-Key                key of the object: group/resource/namespace/name; group/resource// on control records
 //	Kubecdc-Resource-Version   resourceVersion of the object
 //	Kubecdc-Change             in debezium and upsert, where the payload is empty or not whole: the native object without bodies
-//	KV-Operation               DEL, in upsert, where the payload is empty: so a key-value bucket takes it
+//	KV-Operation               DEL, in upsert, where the payload is empty; PURGE on a deleted object in mode kv, with every format
 //
 // In the format cloudevents also ce- and the name of each attribute, with values percent-encoded where they are not plain.
 //

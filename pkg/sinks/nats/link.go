@@ -232,7 +232,7 @@ var (
 // all, and the server does not try a refused subscription again by itself: that ends the link.
 func (l *link) refused(nc *nats.Conn, err error) {
 	if m := publishRefused.FindStringSubmatch(err.Error()); m != nil {
-		refusal := &sinks.UnavailableError{Reason: fmt.Sprintf("this user may not publish to %q; allow it on the server", m[1]), Err: err}
+		refusal := mayNotPublish(m[1], err)
 		for _, w := range l.waiters {
 			w.fail(m[1], refusal)
 		}
@@ -249,6 +249,10 @@ func (l *link) refused(nc *nats.Conn, err error) {
 	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
 		l.health.down(reason(err))
 	}
+}
+
+func mayNotPublish(subject string, err error) *sinks.UnavailableError {
+	return &sinks.UnavailableError{Reason: fmt.Sprintf("this user may not publish to %q; allow it on the server", subject), Err: err}
 }
 
 // answered hands an answer to the waiter whose number the reply subject holds: INBOX.<waiter>-<attempt>.

@@ -29,10 +29,12 @@ type message struct {
 
 func newMessage(cfg Config, f format.Format) *message {
 	m := &message{format: f, Msg: &nats.Msg{Header: nats.Header{
-		nats.MsgIdHdr:          {""},
-		nats.ExpectedStreamHdr: {cfg.Stream},
-		headerContentType:      {f.ContentType()},
+		nats.MsgIdHdr:     {""},
+		headerContentType: {f.ContentType()},
 	}}}
+	if cfg.Mode != modeCore {
+		m.Header[nats.ExpectedStreamHdr] = []string{cfg.Stream}
+	}
 	if cfg.Exact {
 		m.Header[nats.ExpectedLastSubjSeqHdr] = []string{""}
 	}

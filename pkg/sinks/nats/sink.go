@@ -39,6 +39,9 @@ type Sink struct {
 	buffers  sync.Pool // *[]byte, for encoded changes
 	health   *health
 
+	omitted  atomic.Uint64 // control records that a bucket has no place for
+	expiring atomic.Bool   // the stream takes messages that expire (AllowMsgTTL)
+
 	verified  atomic.Bool   // the stream was looked up and nothing has spoken against it since
 	verifying chan struct{} // capacity 1; held by who looks the stream up
 
@@ -55,6 +58,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		return nil, err
 	}
 	cfg.SetDefaults()
+	cfg.Subject, cfg.Stream = cfg.SubjectTemplate(), cfg.StreamName()
 	subject, err := sinks.ParseTemplate(cfg.Subject)
 	if err != nil {
 		return nil, at("subject", err)
@@ -65,6 +69,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		buffers: sync.Pool{New: func() any { return new([]byte) }},
 		health:  &health{log: log, away: "not connected yet: nothing was to be delivered"}, verifying: make(chan struct{}, 1),
 	}
+	s.verified.Store(cfg.Mode == modeCore) // there is no stream
 	for i := range cfg.Lanes {
 		name := sinks.Lane(fmt.Sprintf("%d/%d", i, cfg.Lanes))
 		s.names, s.numbers[name] = append(s.names, name), i
@@ -82,12 +87,18 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 // so that is the number of messages in flight.
 func (s *Sink) Concurrency() int { return min(s.cfg.Lanes, maxConcurrency) }
 
+// Omitted counts the control records, such as gaps, that had no place in a bucket (mode kv).
+func (s *Sink) Omitted() uint64 { return s.omitted.Load() }
+
 // Status tells whether the sink can deliver, and why not. It never blocks.
 func (s *Sink) Status() Status { return s.health.status() }
 
 // Check connects and looks the stream up, or creates it, as the first Publish does, and waits for the connection no
 // longer than ackTimeout. Its errors mean what Publish's do: they may pass, and nobody needs to call Check again.
 func (s *Sink) Check(ctx context.Context) error {
+	if s.cfg.Mode == modeCore {
+		s.log.Warn("NATS in mode core keeps nothing: what is sent while nobody listens is lost, and counts as delivered; use mode jetstream to keep it")
+	}
 	_, err := s.ready(ctx)
 	return err
 }
@@ -121,8 +132,15 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	if err != nil {
 		return 0, err
 	}
+	if s.cfg.Mode == modeCore {
+		return s.fire(ctx, l, number, batch)
+	}
 	msg := newMessage(s.cfg, s.format)
 	for i := range batch {
+		if s.cfg.Mode == modeKV && batch[i].Change.Type.Control() {
+			s.omitted.Add(1)
+			continue
+		}
 		err := s.publish(ctx, l, number, msg, batch[i].Change)
 		s.judge(ctx, s.waiters[number], err)
 		if err != nil {
@@ -140,22 +158,35 @@ func (s *Sink) publish(ctx context.Context, l *link, number int, msg *message, c
 	}
 	defer s.inFlight.give(bytes)
 
-	var room [512]byte
-	msg.Subject = string(s.subject.Append(room[:0], c, AppendToken))
-	msg.setHeaders(c)
-
-	buffer := s.buffers.Get().(*[]byte)
-	msg.Data = s.format.AppendValue((*buffer)[:0], c)
+	buffer := s.fill(msg, c)
+	defer s.recycle(msg, buffer)
 	if s.cfg.Exact {
 		err = s.exactly(ctx, l, number, msg.Msg, c)
 	} else {
 		_, err = s.attempt(ctx, l, number, msg.Msg)
 	}
+	return err
+}
+
+// fill makes msg the message of c. recycle takes back what it returns.
+func (s *Sink) fill(msg *message, c *event.Change) *[]byte {
+	var room [512]byte
+	msg.Subject = string(s.subject.Append(room[:0], c, AppendToken))
+	msg.setHeaders(c)
+	buffer := s.buffers.Get().(*[]byte)
+	msg.Data = (*buffer)[:0]
+	if s.cfg.Mode != modeKV || !msg.mark(c, s.expiring.Load()) {
+		msg.Data = s.format.AppendValue(msg.Data, c)
+	}
+	return buffer
+}
+
+// recycle keeps the buffer of a message that is on its way for the next one.
+func (s *Sink) recycle(msg *message, buffer *[]byte) {
 	if *buffer = msg.Data; cap(msg.Data) <= keepBuffer {
 		s.buffers.Put(buffer)
 	}
 	msg.Data = nil
-	return err
 }
 
 // attempt sends a message to the stream and waits for its acknowledgement.

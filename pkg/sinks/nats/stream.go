@@ -62,6 +62,7 @@ func (s *Sink) lookUp(ctx context.Context, l *link) error {
 	if found.Error != nil {
 		return classify(s.cfg.Stream, "", found.Error)
 	}
+	s.expiring.Store(found.Config.AllowMsgTTL)
 	return s.suits(found.Config)
 }
 
@@ -71,7 +72,7 @@ func (s *Sink) create(ctx context.Context, l *link, missing error) error {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist; create it for the subjects %q, or set nats.create.enabled",
 			s.cfg.Stream, s.pattern), Err: missing}
 	}
-	config := s.cfg.stream(s.pattern)
+	config := s.cfg.streamConfig(s.pattern)
 	request, err := json.Marshal(config)
 	if err != nil {
 		return fmt.Errorf("encode the stream's configuration: %w", err)
@@ -86,6 +87,7 @@ func (s *Sink) create(ctx context.Context, l *link, missing error) error {
 	if made.Error != nil {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created as nats.create says", s.cfg.Stream), Err: made.Error}
 	}
+	s.expiring.Store(made.Config.AllowMsgTTL)
 	s.log.Info("NATS stream created", "stream", s.cfg.Stream, "subjects", s.pattern, "storage", config.Storage.String(),
 		"replicas", config.Replicas, "maxAge", config.MaxAge, "maxBytes", config.MaxBytes, "duplicates", config.Duplicates)
 	return nil
@@ -103,6 +105,8 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not acknowledge (no_ack); without that nothing can be delivered safely", s.cfg.Stream)}
 	case config.Sealed:
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is sealed; name another in nats.stream", s.cfg.Stream)}
+	case s.cfg.Mode == modeKV && !config.AllowRollup:
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is no key-value bucket: it does not allow roll-ups, which purge markers are", s.cfg.Stream)}
 	case !overlap:
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject",
 			s.cfg.Stream, config.Subjects, s.pattern)}

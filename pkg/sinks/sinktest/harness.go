@@ -28,6 +28,10 @@ type Harness struct {
 	// Tombstones says that every deleted change is followed, in its lane, by a tombstone of the same key. It needs Key.
 	Tombstones bool
 
+	// StateOnly says that the destination keeps the state of objects, and has no place for control records: they are
+	// acknowledged and not held.
+	StateOnly bool
+
 	// ExactRetry says that a message which is published again by the same sink after an error is held once, whether or
 	// not it was accepted the first time.
 	ExactRetry bool

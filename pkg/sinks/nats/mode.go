@@ -1,0 +1,160 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// Modes of delivery, see [Config.Mode].
+const (
+	modeJetStream = "jetstream"
+	modeCore      = "core"
+	modeKV        = "kv"
+)
+
+// Names of NATS key-value buckets (ADR-8): the stream behind a bucket, its subjects, and what a purge marker is.
+const (
+	bucketStream   = "KV_"
+	bucketSubject  = "$KV."
+	operationPurge = "PURGE"
+	markerTTL      = "24h"
+)
+
+// StreamName is the stream that keeps the changes: the one behind the bucket in mode kv, none in mode core.
+func (c Config) StreamName() string {
+	if c.Mode == modeKV {
+		return bucketStream + c.Bucket
+	}
+	return c.Stream
+}
+
+// SubjectTemplate is the template of the subjects messages go to, with the bucket's part in mode kv.
+func (c Config) SubjectTemplate() string {
+	if c.Mode == modeKV {
+		return bucketSubject + c.Bucket + "." + c.Subject
+	}
+	return c.Subject
+}
+
+// Forgets says that NATS keeps nothing: mode core.
+func (c Config) Forgets() bool { return c.Mode == modeCore }
+
+// mark makes the message of a deleted object the purge marker of its key, which takes the place of all the key had.
+func (m *message) mark(c *event.Change, expires bool) (marked bool) {
+	if c.Type != event.Deleted {
+		delete(m.Header, headerOperation)
+		delete(m.Header, nats.MsgRollup)
+		delete(m.Header, nats.MsgTTLHdr)
+		return false
+	}
+	m.Header[headerOperation] = []string{operationPurge}
+	m.Header[nats.MsgRollup] = []string{nats.MsgRollupSubject}
+	if expires {
+		m.Header[nats.MsgTTLHdr] = []string{markerTTL}
+	}
+	return true
+}
+
+// fire sends a batch in mode core and waits until the server has read it. Nobody says whether anyone listens.
+func (s *Sink) fire(ctx context.Context, l *link, number int, batch []sinks.Message) (int, error) {
+	before := l.nc.LastError()
+	msg := newMessage(s.cfg, s.format)
+	n, err := 0, error(nil)
+	for n < len(batch) && err == nil {
+		if err = s.fireOne(ctx, l, msg, batch[n].Change); err == nil {
+			n++
+		}
+	}
+	if flushErr := s.flush(ctx, l, before); flushErr != nil {
+		n, err = 0, flushErr
+	}
+	s.judge(ctx, s.waiters[number], err)
+	return n, err
+}
+
+// fireOne hands one change to the client library.
+func (s *Sink) fireOne(ctx context.Context, l *link, msg *message, c *event.Change) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	buffer := s.fill(msg, c)
+	defer s.recycle(msg, buffer)
+	switch err := l.nc.PublishMsg(msg.Msg); {
+	case disconnected(err):
+		return s.unconnected(ctx, err)
+	case err != nil:
+		return unsent(err, l.nc, len(msg.Data))
+	}
+	return nil
+}
+
+// flush waits until the server has read what was sent. A permission it lacks it tells of before that, as an error of the
+// connection that may be another lane's: then both send again.
+func (s *Sink) flush(ctx context.Context, l *link, before error) error {
+	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
+	defer cancel()
+	err := l.nc.FlushWithContext(bounded)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("the server has not read the messages within %v", s.cfg.AckTimeout)
+	case err != nil:
+		return s.unconnected(ctx, err)
+	}
+	after := l.nc.LastError()
+	if after == nil || after == before { //nolint:errorlint // identity: a repeated violation is another error value
+		return nil
+	}
+	if m := publishRefused.FindStringSubmatch(after.Error()); m != nil {
+		return mayNotPublish(m[1], after)
+	}
+	return fmt.Errorf("publish: %w", after)
+}
+
+// validateMode checks what the mode needs and what means nothing in it.
+func (c Config) validateMode() error {
+	if err := oneOf(c.Mode, modeJetStream, modeCore, modeKV); err != nil {
+		return at("mode", err)
+	}
+	var errs []error
+	unused := func(path string, set bool, why string) {
+		if set {
+			errs = append(errs, at(path, fmt.Errorf("means nothing in mode %s: %s", c.Mode, why)))
+		}
+	}
+	switch c.Mode {
+	case modeJetStream:
+		errs = append(errs, at("stream", validateStream(c.Stream)))
+		unused("bucket", c.Bucket != "", "it is for mode kv")
+	case modeCore:
+		unused("stream", c.Stream != "", "core NATS keeps nothing")
+		unused("bucket", c.Bucket != "", "core NATS keeps nothing")
+		unused("exact", c.Exact, "core NATS keeps nothing")
+		unused("create.enabled", c.Create.Enabled, "core NATS keeps nothing")
+	case modeKV:
+		errs = append(errs, at("bucket", validateBucket(c.Bucket)))
+		unused("stream", c.Stream != "", "the bucket has its own")
+		if c.Create.MaxAge != 0 {
+			errs = append(errs, at("create.maxAge", errors.New("objects that do not change would vanish from the bucket; leave it out in mode kv")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func validateBucket(name string) error {
+	if name == "" {
+		return errors.New("required in mode kv; the name of a key-value bucket")
+	}
+	if i := slices.IndexFunc([]byte(name), func(b byte) bool { return !plain(b) }); i >= 0 {
+		return fmt.Errorf("%q has %q at position %d; a bucket's name has letters, digits, _ and - only", name, name[i], i+1)
+	}
+	return nil
+}
