@@ -1,0 +1,118 @@
+package schema
+
+import "strings"
+
+// Member describes one member of an object, or one attribute of a CloudEvent.
+type Member struct {
+	Name    string
+	Type    string // for people: "string", "object", "true", …
+	Meaning string // Markdown, one line
+
+	schema node     // what its value looks like
+	always bool     // on every record
+	on     []string // the only types that have it; nil: all may
+	must   []string // types that always have it
+}
+
+// The types of the native format, by what they speak of.
+var (
+	objectTypes  = []string{"added", "updated", "deleted", "snapshot"}
+	existing     = []string{"added", "updated", "snapshot"}
+	controlTypes = []string{"snapshot.begin", "snapshot.end", "gap"}
+	framed       = []string{"snapshot", "snapshot.begin", "snapshot.end"}
+	allTypes     = append(append([]string(nil), objectTypes...), controlTypes...)
+)
+
+// Members returns the members of the native object in the order in which they are written.
+func Members() []Member { return native }
+
+var native = []Member{
+	{Name: "id", Type: "string", always: true, Meaning: "identity of the change, for ever: `cluster/uid/resourceVersion/type`. Drop duplicates by it"},
+	{Name: "type", Type: "string", always: true, Meaning: "see [Types](#types)"},
+	{Name: "cluster", Type: "string", always: true, Meaning: "`cluster.name`, else the UID of the kube-system namespace"},
+	{Name: "group", Type: "string", always: true, Meaning: "API group of the resource; the core group is `\"\"`"},
+	{Name: "version", Type: "string", always: true, Meaning: "API version of the resource"},
+	{Name: "resource", Type: "string", always: true, Meaning: "name of the resource, in the plural: `deployments`"},
+	{Name: "kind", Type: "string", always: true, Meaning: "kind of its objects: `Deployment`"},
+	{Name: "namespace", Type: "string", Meaning: "absent for cluster-scoped objects; on control records only where a resource is watched by namespace"},
+	{Name: "name", Type: "string", on: objectTypes, must: objectTypes, Meaning: "of the object; absent on control records"},
+	{Name: "uid", Type: "string", on: objectTypes, Meaning: "of the object; absent on control records"},
+	{Name: "resourceVersion", Type: "string", must: []string{"added", "updated", "deleted", "snapshot", "gap"},
+		Meaning: "of the object. On a `gap` the position where it ends, on the other control records a position, if any"},
+	{Name: "generation", Type: "integer", on: objectTypes, Meaning: "`metadata.generation`, where the object has one"},
+	{Name: "observedAt", Type: "string", always: true, schema: node{{"format", "date-time"}}, Meaning: "when the exporter read it; RFC 3339, UTC"},
+	{Name: "delta", Type: "string", on: objectTypes, must: objectTypes,
+		Meaning: "what client-go's DeltaFIFO called it: `Added`, `Updated`, `Deleted`, `Replaced`"},
+	{Name: "coalesced", Type: "true", on: objectTypes, Meaning: "history of this object between its last change and this one was lost"},
+	{Name: "finalStateUnknown", Type: "true", on: []string{"deleted"},
+		Meaning: "deleted while nobody watched: the identity is the last known one, and so is `before`, where there is one"},
+	{Name: "actor", Type: "object", on: existing, schema: actor,
+		Meaning: "who made the change, by the API server's record of field managers: `manager`, `operation` (`Apply` or `Update`), " +
+			"`subresource`, `time` (to the second). Absent where the record does not tell"},
+	{Name: "class", Type: "string", on: []string{"updated"}, schema: node{{"enum", []string{"deleting", "spec", "status", "metadata"}}},
+		Meaning: "which part changed, where what was there before is known: `deleting` (it now waits for its finalizers), `spec` " +
+			"(anything but metadata and status), `status`, `metadata`; the first that applies"},
+	{Name: "snapshot", Type: "object", on: framed, must: framed, schema: snapshot,
+		Meaning: "which snapshot this belongs to: `id`. On `snapshot.end` also `position` (resourceVersion of the list), `count` " +
+			"(objects that existed then) and `digest` over them"},
+	{Name: "gap", Type: "object", on: []string{"gap"}, must: []string{"gap"}, schema: gap, Meaning: "`from`, `to` (positions) and `reason`"},
+	{Name: "omitted", Type: "array", on: objectTypes, schema: list, Meaning: "members left out so that the destination takes the change: `before`, `status`, …"},
+	{Name: "changed", Type: "array", on: []string{"updated"}, schema: list,
+		Meaning: "where asked: JSON Pointers ([RFC 6901](https://www.rfc-editor.org/rfc/rfc6901)) of what differs, sorted"},
+	{Name: "patch", Type: "object or array", on: []string{"updated"}, schema: node{{"type", []string{"object", "array"}}},
+		Meaning: "where asked: makes `after` of what was before. An object is a merge patch " +
+			"([RFC 7396](https://www.rfc-editor.org/rfc/rfc7396)), an array a JSON Patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902))"},
+	{Name: "before", Type: "object", on: []string{"deleted", "updated"}, schema: object,
+		Meaning: "on `deleted`: the final state, as the API server sent it, absent when it was not seen. On `updated`: the state before, where asked"},
+	{Name: "after", Type: "object", on: existing, must: existing, schema: object,
+		Meaning: "the object as the API server sent it, without `metadata.managedFields`"},
+}
+
+var (
+	actor = node{{"properties", node{
+		{"manager", text("field manager, as it calls itself")}, {"operation", text("Apply or Update")},
+		{"subresource", text("status, scale, …; absent for the object itself")}, {"time", text("RFC 3339")},
+	}}, {"required", []string{"manager", "operation"}}}
+	snapshot = node{{"properties", node{
+		{"id", text("unique among the snapshots of a resource")}, {"position", text("resourceVersion of the list")},
+		{"count", node{{"type", "integer"}, {"minimum", 0}}},
+		{"digest", node{{"type", "string"}, {"pattern", "^[0-9a-f]{64}$"}}},
+	}}, {"required", []string{"id"}}, {"dependentRequired", node{
+		{"position", []string{"count", "digest"}}, {"count", []string{"position", "digest"}}, {"digest", []string{"position", "count"}},
+	}}}
+	gap = node{{"properties", node{
+		{"from", text("last position that was complete; empty when nothing was known before")},
+		{"to", text("position at which the stream is complete again")}, {"reason", text("for people")},
+	}}, {"required", []string{"from", "to", "reason"}}}
+	list   = node{{"items", node{{"type", "string"}}}, {"minItems", 1}}
+	object = node{{"properties", node{
+		{"apiVersion", text("group and version")}, {"kind", text("kind of the object")},
+		{"metadata", node{{"type", "object"}, {"properties", node{
+			{"name", node{{"type", "string"}}}, {"namespace", node{{"type", "string"}}},
+			{"uid", node{{"type", "string"}}}, {"resourceVersion", node{{"type", "string"}}},
+		}}}},
+	}}}
+)
+
+// describe returns the schema of m's value.
+func (m Member) describe(strict bool) node {
+	var n node
+	if m.Meaning != "" {
+		n = node{{"description", m.Meaning}}
+	}
+	switch {
+	case m.Type == "true":
+		return n.with(member{"const", true})
+	case strings.Contains(m.Type, " "):
+	default:
+		n = n.with(member{"type", m.Type})
+	}
+	n = n.with(m.schema...)
+	if strict && m.closed() {
+		n = n.with(member{"additionalProperties", false})
+	}
+	return n
+}
+
+// closed says whether the members of m's value are ours to name.
+func (m Member) closed() bool { return m.Name == "actor" || m.Name == "snapshot" || m.Name == "gap" }

@@ -1,0 +1,49 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// node is a JSON object whose members keep their order, so that a schema reads as events do.
+type node []member
+
+type member struct {
+	name  string
+	value any
+}
+
+// MarshalJSON writes the members in their order.
+func (n node) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if err := encode(&b, m.name); err != nil {
+			return nil, err
+		}
+		b.WriteByte(':')
+		if err := encode(&b, m.value); err != nil {
+			return nil, err
+		}
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+func encode(b *bytes.Buffer, v any) error {
+	e := json.NewEncoder(b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	b.Truncate(b.Len() - 1) // the newline that Encode adds
+	return nil
+}
+
+func text(meaning string) node { return node{{"type", "string"}, {"description", meaning}} }
+
+// with returns n with more members.
+func (n node) with(more ...member) node { return append(append(node(nil), n...), more...) }

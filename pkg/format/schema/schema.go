@@ -1,0 +1,208 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Names are the formats that have a schema, by their names in the configuration. A CloudEvent in binary mode has the native
+// object as its value, so "json" describes it too.
+func Names() []string { return []string{"json", "cloudevents-structured", "debezium", "upsert"} }
+
+const (
+	draft = "https://json-schema.org/draft/2020-12/schema"
+	base  = "https://raw.githubusercontent.com/kubecdc/kubecdc/main/docs/schema/"
+)
+
+// ID is the $id of the published schema of that name.
+func ID(name string) string { return base + name + ".schema.json" }
+
+// Published returns the schema of that name as docs/schema has it: a document with a newline at its end.
+func Published(name string) ([]byte, error) { return document(name, false) }
+
+// Strict returns the schema of that name in the form that refuses what is not described.
+func Strict(name string) ([]byte, error) { return document(name, true) }
+
+func document(name string, strict bool) ([]byte, error) {
+	var body node
+	switch name {
+	case "json":
+		body = change(strict)
+	case "cloudevents-structured":
+		body = cloudEvent(strict)
+	case "debezium":
+		body = envelope(strict)
+	case "upsert":
+		body = node{{"title", "A Kubernetes object, as kubecdc's format upsert writes it"}, {"type", "object"}}.with(object...)
+	default:
+		return nil, fmt.Errorf("%q has no schema; expected one of %v", name, Names())
+	}
+	plain, err := json.Marshal(node{{"$schema", draft}, {"$id", ID(name)}}.with(body...))
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, plain, "", "  "); err != nil {
+		return nil, err
+	}
+	b.WriteByte('\n')
+	return b.Bytes(), nil
+}
+
+// change is the schema of the native object.
+func change(strict bool) node {
+	properties := node{}
+	required := []string{}
+	for _, m := range native {
+		d := m.describe(strict)
+		if m.Name == "type" {
+			d = d.with(typeNames(strict))
+		}
+		properties = append(properties, member{m.Name, d})
+		if m.always {
+			required = append(required, m.Name)
+		}
+	}
+	n := node{
+		{"title", "A change of a Kubernetes object, or a control record, in kubecdc's native form"}, {"type", "object"},
+		{"properties", properties}, {"required", required}, {"allOf", byType()},
+	}
+	if strict {
+		n = n.with(member{"additionalProperties", false})
+	}
+	return n
+}
+
+// typeNames lists the types: all that there can be, or those that are known.
+func typeNames(strict bool) member {
+	if strict {
+		return member{"enum", allTypes}
+	}
+	return member{"examples", allTypes}
+}
+
+// byType says which members each type has to have and which it never has.
+func byType() []node {
+	var rules []node
+	for _, t := range allTypes {
+		never, required := node{}, []string{}
+		for _, m := range native {
+			if m.on != nil && !slices.Contains(m.on, t) {
+				never = append(never, member{m.Name, false})
+			}
+			if slices.Contains(m.must, t) {
+				required = append(required, m.Name)
+			}
+		}
+		then := node{{"properties", never}, {"required", required}}
+		if t == "snapshot.end" {
+			then = then.with(member{"allOf", []node{{{"properties", node{{"snapshot", node{{"required", []string{"position", "count", "digest"}}}}}}}}})
+		}
+		rules = append(rules, node{{"if", node{{"properties", node{{"type", node{{"const", t}}}}}}}, {"then", then}})
+	}
+	return rules
+}
+
+// attributes are those of CloudEvents, beside the data.
+var attributes = []Member{
+	{Name: "specversion", Type: "string", always: true, schema: node{{"const", "1.0"}}},
+	{Name: "id", Type: "string", always: true}, {Name: "source", Type: "string", always: true, schema: node{{"format", "uri-reference"}}},
+	{Name: "type", Type: "string", always: true, schema: node{{"pattern", `^io\.kubecdc\.resource\.`}}},
+	{Name: "subject", Type: "string"}, {Name: "time", Type: "string", always: true, schema: node{{"format", "date-time"}}},
+	{Name: "cluster", Type: "string", always: true}, {Name: "group", Type: "string", always: true},
+	{Name: "resource", Type: "string", always: true}, {Name: "kind", Type: "string", always: true},
+	{Name: "uid", Type: "string"}, {Name: "resourceversion", Type: "string"},
+	{Name: "sequence", Type: "string", schema: node{{"pattern", "^[0-9]{20}$"}}}, {Name: "partitionkey", Type: "string", always: true},
+	{Name: "delta", Type: "string"}, {Name: "class", Type: "string"}, {Name: "snapshotid", Type: "string"},
+	{Name: "coalesced", Type: "true"}, {Name: "finalstateunknown", Type: "true"},
+	{Name: "datacontenttype", Type: "string", always: true, schema: node{{"const", "application/json"}}},
+}
+
+func cloudEvent(strict bool) node {
+	properties, required := node{}, []string{}
+	for _, a := range attributes {
+		properties = append(properties, member{a.Name, a.describe(strict)})
+		if a.always {
+			required = append(required, a.Name)
+		}
+	}
+	properties = append(properties, member{"data", node{{"$ref", "#/$defs/change"}}})
+	n := node{
+		{"title", "A CloudEvent 1.0 in structured mode, as kubecdc writes it"}, {"type", "object"},
+		{"properties", properties}, {"required", append(required, "data")}, {"$defs", node{{"change", change(strict)}}},
+	}
+	if strict {
+		n = n.with(member{"additionalProperties", false})
+	}
+	return n
+}
+
+// sourceOnly are the members of an envelope's source that the native object does not have, or has under another name.
+var sourceOnly = []Member{
+	{Name: "version", Type: "string", always: true, Meaning: "of this envelope"},
+	{Name: "connector", Type: "string", always: true, schema: node{{"const", "kubecdc"}}, Meaning: "always the same"},
+	{Name: "name", Type: "string", always: true, Meaning: "cluster"},
+	{Name: "ts_ms", Type: "integer", always: true, Meaning: "when the API server made the change, where its record tells, else when it was observed; milliseconds since 1970"},
+	{Name: "snapshot", Type: "string", always: true, schema: node{{"enum", []string{"true", "false"}}}, Meaning: "whether this is read from a snapshot"},
+	{Name: "db", Type: "string", always: true, Meaning: "cluster"},
+	{Name: "schema", Type: "string", always: true, Meaning: "namespace, empty for cluster-scoped objects"},
+	{Name: "table", Type: "string", always: true, Meaning: "resource as kubectl writes it"},
+	{Name: "apiVersion", Type: "string", always: true, Meaning: "group and version"},
+	{Name: "objectName", Type: "string", always: true, Meaning: "name of the object"},
+	{Name: "snapshotId", Type: "string", Meaning: "id of the snapshot"},
+	{Name: "before", Type: "string", schema: node{{"enum", []string{"unknown", "identity"}}}, Meaning: "what is missing from before"},
+}
+
+// sourceMembers are all members of an envelope's source.
+func sourceMembers() []Member {
+	all := slices.Clone(sourceOnly)
+	taken := []string{"version", "name", "snapshot", "before", "after", "cluster", "gap"}
+	for _, m := range native {
+		if !slices.Contains(taken, m.Name) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// envelope is the schema of Debezium's envelope.
+func envelope(strict bool) node {
+	properties, required := node{}, []string{}
+	for _, m := range sourceMembers() {
+		properties = append(properties, member{m.Name, m.describe(strict)})
+		if m.always {
+			required = append(required, m.Name)
+		}
+	}
+	source := node{{"type", "object"}, {"properties", properties}, {"required", required}}
+	if strict {
+		source = source.with(member{"additionalProperties", false})
+	}
+	row := node{{"type", []string{"object", "null"}}}.with(object...)
+	n := node{
+		{"title", "A change of a Kubernetes object in Debezium's envelope, as kubecdc writes it"}, {"type", "object"},
+		{"properties", node{
+			{"before", row}, {"after", row}, {"source", source}, {"op", node{{"enum", []string{"c", "u", "d", "r"}}}},
+			{"ts_ms", node{{"type", "integer"}, {"description", "when the exporter read it; milliseconds since 1970"}}},
+			{"transaction", node{{"type", "null"}}},
+		}},
+		{"required", []string{"before", "after", "source", "op", "ts_ms", "transaction"}},
+		{"allOf", []node{
+			rowsOf([]string{"c", "r"}, "null", "object"), rowsOf([]string{"u"}, "object", "object"), rowsOf([]string{"d"}, "object", "null"),
+		}},
+	}
+	if strict {
+		n = n.with(member{"additionalProperties", false})
+	}
+	return n
+}
+
+// rowsOf says what is null when.
+func rowsOf(ops []string, before, after string) node {
+	return node{
+		{"if", node{{"properties", node{{"op", node{{"enum", ops}}}}}}},
+		{"then", node{{"properties", node{{"before", node{{"type", before}}}, {"after", node{{"type", after}}}}}}},
+	}
+}

@@ -1,0 +1,255 @@
+package schema
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+var update = flag.Bool("update", false, "write docs/schema and the tables of docs/events.md anew")
+
+const (
+	schemas = "../../../docs/schema"
+	page    = "../../../docs/events.md"
+)
+
+func TestPublishedSchemasAreUpToDate(t *testing.T) {
+	for _, name := range Names() {
+		want, err := Published(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keep(t, filepath.Join(schemas, name+".schema.json"), string(want))
+	}
+	files, err := filepath.Glob(filepath.Join(schemas, "*"))
+	if err != nil || len(files) != len(Names()) {
+		t.Errorf("docs/schema holds %d files for %d schemas (%v)", len(files), len(Names()), err)
+	}
+}
+
+func TestPublishedTableIsUpToDate(t *testing.T) {
+	const begin, end = "<!-- members: written by make generate -->\n", "<!-- end of members -->\n"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, opened := strings.Cut(string(text), begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !opened || !closed {
+		t.Fatal("docs/events.md has no place for the table of members")
+	}
+	table := "\n| member | type | meaning |\n|---|---|---|\n"
+	for _, m := range Members() {
+		table += fmt.Sprintf("| `%s` | %s | %s |\n", m.Name, m.Type, m.Meaning)
+	}
+	keep(t, page, head+begin+table+"\n"+end+tail)
+}
+
+// keep compares a file with what it should hold, or writes it.
+func keep(t *testing.T, file, want string) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not what the code says; run make generate", file)
+	}
+}
+
+// compiled are the schemas of a format: as published, and strict.
+func compiled(t testing.TB, name string) []*jsonschema.Schema {
+	t.Helper()
+	var both []*jsonschema.Schema
+	for _, of := range []func(string) ([]byte, error){Published, Strict} {
+		text, err := of(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := jsonschema.NewCompiler()
+		c.DefaultDraft(jsonschema.Draft2020)
+		c.AssertFormat()
+		if err := c.AddResource(ID(name), doc); err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.Compile(ID(name))
+		if err != nil {
+			t.Fatalf("%s is no schema: %v", name, err)
+		}
+		both = append(both, s)
+	}
+	return both
+}
+
+func validate(all []*jsonschema.Schema, value []byte) error {
+	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(value))
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		if err := s.Validate(instance); err != nil {
+			return fmt.Errorf("%w\nin %s", err, value)
+		}
+	}
+	return nil
+}
+
+// of is the name of the schema of a format's values.
+func of(f format.Format) string {
+	if f == format.CloudEvents {
+		return "json"
+	}
+	return f.String()
+}
+
+func TestEverySampleIsValid(t *testing.T) {
+	for _, f := range format.All() {
+		all := compiled(t, of(f))
+		files, err := filepath.Glob(filepath.Join("../testdata", f.String(), "*.txt"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%v has no samples (%v)", f, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			value := text[bytes.LastIndexByte(bytes.TrimSpace(text), '\n')+1:]
+			if string(value) == "(no value)\n" {
+				continue
+			}
+			if err := validate(all, value); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
+}
+
+// TestWhateverIsWrittenIsDescribed writes changes with members at random.
+func TestWhateverIsWrittenIsDescribed(t *testing.T) {
+	all := map[format.Format][]*jsonschema.Schema{}
+	for _, f := range format.All() {
+		all[f] = compiled(t, of(f))
+	}
+	for seed := range uint64(2000) {
+		c := anyChange(rand.New(rand.NewPCG(seed, 1)))
+		for _, f := range format.All() {
+			value := f.AppendValue(nil, c)
+			if len(value) == 0 {
+				continue
+			}
+			if err := validate(all[f], value); err != nil {
+				t.Fatalf("seed %d, %v: %v", seed, f, err)
+			}
+		}
+		if c.After == nil { // facts alone are a native object where no after is asked for
+			if err := validate(all[format.JSON], format.AppendFacts(nil, c)); err != nil {
+				t.Fatalf("seed %d, facts: %v", seed, err)
+			}
+		}
+	}
+}
+
+// anyChange is a change as the pipeline can make it.
+func anyChange(r *rand.Rand) *event.Change {
+	maybe := func() bool { return r.IntN(2) == 0 }
+	c := &event.Change{
+		Type: event.Type(allTypes[r.IntN(len(allTypes))]), Cluster: "a \"b\" €",
+		Resource:        event.Resource{Group: pick(r, "", "apps"), Version: "v1", Resource: "things", Kind: "Thing"},
+		ResourceVersion: pick(r, "7", "not-a-number"), Namespace: pick(r, "", "shop"), ObservedAt: time.Unix(r.Int64N(1e10), r.Int64N(1e9)),
+	}
+	switch c.Type {
+	case event.Gap:
+		c.Gap = &event.GapInfo{From: pick(r, "", "3"), To: "7", Reason: "a\nb"}
+		return c
+	case event.SnapshotBegin:
+		c.ResourceVersion, c.Snapshot = pick(r, "", "7"), &event.SnapshotInfo{ID: "x"}
+		return c
+	case event.SnapshotEnd:
+		var d event.Digest
+		c.Snapshot = &event.SnapshotInfo{ID: "x", Position: "7", Count: r.IntN(3), Digest: d.String()}
+		return c
+	}
+	c.Name, c.UID, c.Delta, c.Coalesced = "web", pick(r, "", "u"), event.DeltaUpdated, maybe()
+	c.Generation = r.Int64N(2)
+	body := []byte(`{"kind":"Thing","metadata":{"name":"web"},"n":1e400}`)
+	if maybe() {
+		c.Omitted = []string{"before"}
+	}
+	if c.Type == event.Deleted {
+		c.FinalStateUnknown = maybe()
+		if maybe() {
+			c.Before = body
+		}
+		return c
+	}
+	c.After = body
+	if maybe() {
+		c.Actor = &event.Actor{Manager: "m", Operation: "Apply", Subresource: pick(r, "", "status"), Time: pick(r, "", "2026-01-02T03:04:05Z")}
+	}
+	switch c.Type {
+	case event.Snapshot:
+		c.Snapshot = &event.SnapshotInfo{ID: "x"}
+	case event.Updated:
+		c.Class = event.Class(pick(r, "", "deleting", "spec", "status", "metadata"))
+		if maybe() {
+			c.Before, c.Changed, c.Patch = body, []string{"/a~1b/0"}, []byte(pick(r, `{"n":1}`, `[{"op":"remove","path":"/n"}]`))
+		}
+	}
+	return c
+}
+
+func pick(r *rand.Rand, values ...string) string { return values[r.IntN(len(values))] }
+
+// TestAStrictSchemaCanFail proves that validation is no formality.
+func TestAStrictSchemaCanFail(t *testing.T) {
+	c := anyChange(rand.New(rand.NewPCG(1, 1)))
+	c.Type, c.Snapshot, c.Gap, c.Class, c.Patch, c.Changed = event.Added, nil, nil, "", nil, nil
+	c.Name, c.Delta, c.ResourceVersion, c.Before, c.After = "web", event.DeltaAdded, "7", nil, []byte(`{}`)
+	c.FinalStateUnknown = false
+	good := string(format.AppendJSON(nil, c))
+	both := compiled(t, "json")
+	if err := validate(both, []byte(good)); err != nil {
+		t.Fatal(err)
+	}
+	for what, bad := range map[string]string{
+		"another member": strings.Replace(good, `{"id"`, `{"surprise":1,"id"`, 1),
+		"another type":   strings.Replace(good, `"type":"added"`, `"type":"vanished"`, 1),
+	} {
+		if validate(both[1:], []byte(bad)) == nil || validate(both[:1], []byte(bad)) != nil {
+			t.Errorf("%s: strict must refuse what the published schema allows", what)
+		}
+	}
+	for what, bad := range map[string]string{
+		"no id":            strings.Replace(good, `"id"`, `"di"`, 1),
+		"added, no after":  strings.Replace(good, `,"after":{}`, ``, 1),
+		"a gap of objects": strings.Replace(good, `"type":"added"`, `"type":"gap"`, 1),
+	} {
+		if validate(both[:1], []byte(bad)) == nil {
+			t.Errorf("%s: is allowed", what)
+		}
+	}
+}
