@@ -1,0 +1,125 @@
+package consumer
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+)
+
+// frame is one snapshot: it remembers what was told of the objects in it until count and digest are found right.
+type frame struct {
+	namespace string // "" for all
+	ended     *Snapshot
+	verified  bool
+
+	history map[Key][]version // until the end is known
+	at      map[Key]version   // from then on: what existed at its position
+	digest  digest
+}
+
+// Framed is what is known of a snapshot.
+type Framed struct {
+	Resource
+	Namespace, ID string
+	Ended         bool // its end was told
+	Verified      bool // the objects are those that its end speaks of; false while partitions lag behind
+}
+
+// Snapshots returns all snapshots that were told, in no order.
+func (t *Table) Snapshots() []Framed {
+	var all []Framed
+	for name, s := range t.resources {
+		for id, f := range s.snapshots {
+			all = append(all, Framed{name, f.namespace, id, f.ended != nil, f.verified})
+		}
+	}
+	return all
+}
+
+func (s *resource) frame(id string) *frame {
+	f := s.snapshots[id]
+	if f == nil {
+		f = &frame{history: map[Key][]version{}}
+		s.snapshots[id] = f
+	}
+	return f
+}
+
+// end takes the end of a snapshot: what it did not tell of, and is not newer, does not exist any more. Its delete fell into
+// a time of which the exporter knows nothing.
+func (s *resource) end(r Record) {
+	f := s.frame(r.Snapshot.ID)
+	if f.ended != nil {
+		return
+	}
+	f.namespace, f.ended = r.Namespace, r.Snapshot
+	for key, row := range s.rows {
+		if row.gone || row.under == r.Snapshot.ID || f.namespace != "" && key.Namespace != f.namespace {
+			continue
+		}
+		if compare(row.resourceVersion, f.ended.Position) <= 0 {
+			delete(s.rows, key) // without a trace: a partition that is read later may tell of it
+		}
+	}
+	f.at = map[Key]version{}
+	for key, versions := range f.history {
+		for _, v := range versions {
+			f.put(key, v)
+		}
+	}
+	f.history = nil
+	f.verify()
+}
+
+// told takes a version of an object that the snapshot has told of.
+func (f *frame) told(key Key, v version) {
+	switch {
+	case f.verified:
+	case f.ended == nil:
+		f.history[key] = append(f.history[key], v)
+	default:
+		f.put(key, v)
+		f.verify()
+	}
+}
+
+// put takes what was so at the position of the snapshot.
+func (f *frame) put(key Key, v version) {
+	if compare(v.resourceVersion, f.ended.Position) > 0 {
+		return
+	}
+	if old, ok := f.at[key]; ok {
+		f.digest.add(key, old, -1)
+		delete(f.at, key)
+	}
+	if !v.gone {
+		f.digest.add(key, v, 1)
+		f.at[key] = v
+	}
+}
+
+// verify compares with what the end says. It need not be right at once, as other partitions may lag behind.
+func (f *frame) verify() {
+	if len(f.at) == f.ended.Count && f.digest.String() == f.ended.Digest {
+		f.verified, f.at = true, nil
+	}
+}
+
+// digest is the sum, word by word and modulo 2⁶⁴, of the SHA-256 of "namespace/name/uid/resourceVersion" of each object.
+type digest [4]uint64
+
+// add adds an object (sign 1) or takes it away (sign -1).
+func (d *digest) add(key Key, v version, sign int64) {
+	sum := sha256.Sum256([]byte(key.Namespace + "/" + key.Name + "/" + v.uid + "/" + v.resourceVersion))
+	for i := range d {
+		d[i] += uint64(sign) * binary.BigEndian.Uint64(sum[8*i:])
+	}
+}
+
+func (d *digest) String() string {
+	var b [32]byte
+	for i, word := range d {
+		binary.BigEndian.PutUint64(b[8*i:], word)
+	}
+	return hex.EncodeToString(b[:])
+}
