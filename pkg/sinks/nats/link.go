@@ -31,6 +31,7 @@ const (
 type link struct {
 	health  *health
 	waiters []*waiter
+	nkey    func() bool // whether another nkey than the connection's is in its file now
 	inbox   string // prefix of the reply subjects, with the dot at its end
 
 	dialled chan struct{} // closed when nc and err are set
@@ -99,10 +100,10 @@ func (l *link) options(ctx context.Context, cfg Config) ([]nats.Option, error) {
 		nats.ClosedHandler(l.closed),
 		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) { l.refused(nc, err) }),
 	}
-	return appendAuthentication(options, cfg)
+	return l.appendAuthentication(options, cfg)
 }
 
-func appendAuthentication(options []nats.Option, cfg Config) ([]nats.Option, error) {
+func (l *link) appendAuthentication(options []nats.Option, cfg Config) ([]nats.Option, error) {
 	if cfg.Credentials != "" {
 		options = append(options, nats.UserCredentials(cfg.Credentials))
 	}
@@ -111,7 +112,7 @@ func appendAuthentication(options []nats.Option, cfg Config) ([]nats.Option, err
 		if err != nil {
 			return nil, fmt.Errorf("nats.nkeySeed: %w", err)
 		}
-		options = append(options, option)
+		options, l.nkey = append(options, option), differs(option, cfg.NkeySeed)
 	}
 	if cfg.User != "" {
 		options = append(options, nats.UserInfo(cfg.User, cfg.Password))
@@ -126,6 +127,22 @@ func appendAuthentication(options []nats.Option, cfg Config) ([]nats.Option, err
 		options = append(options, nats.ClientCert(cfg.TLS.Cert, cfg.TLS.Key))
 	}
 	return options, nil
+}
+
+// differs returns a function that says whether the seed file holds another key than option has. The library reads the seed
+// at each connect, but the key it announces only once.
+func differs(option nats.Option, seed string) func() bool {
+	announced := func(option nats.Option) string {
+		var o nats.Options
+		if option(&o) != nil {
+			return ""
+		}
+		return o.Nkey
+	}
+	return func() bool {
+		now, err := nats.NkeyOptionFromSeed(seed)
+		return err == nil && announced(now) != announced(option)
+	}
 }
 
 // dialer lets close end a dial, and the wait for a greeting, that nobody answers.
@@ -276,14 +293,19 @@ func (l *link) replyTo(i int, attempt uint64) string {
 	return string(strconv.AppendUint(b, attempt, 10))
 }
 
-// dead says that the link cannot come back.
+// dead says that the link cannot come back. One that has no connection, and whose nkey is not the one to announce any
+// more, is ended.
 func (l *link) dead() bool {
 	select {
 	case <-l.dialled:
-		return l.err != nil || l.nc.IsClosed()
 	default:
 		return false
 	}
+	if l.err == nil && l.nkey != nil && !l.nc.IsConnected() && l.nkey() {
+		l.closing.Store(true)
+		l.nc.Close()
+	}
+	return l.err != nil || l.nc.IsClosed()
 }
 
 // await waits until the connection stands. It gives up when ctx ends, or when the link is dead.

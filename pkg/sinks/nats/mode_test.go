@@ -239,12 +239,14 @@ func TestCoreWaitsWhileThereIsNoServer(t *testing.T) {
 // finally publishes until it is accepted.
 func finally(t *testing.T, s *Sink, c *event.Change) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
 	for {
 		n, err := deliver(t, s, c)
 		if n == 1 {
 			return
 		}
-		if t.Context().Err() != nil {
+		if ctx.Err() != nil {
 			t.Fatal(err)
 		}
 	}
