@@ -149,11 +149,12 @@ func (o *observed) addTo(g *group) error {
 	return nil
 }
 
-// announcement forgets the recovery.
+// announcement forgets the recovery, and the reason to begin anew.
 type announcement struct{}
 
 func (announcement) addTo(g *group) error {
 	g.delete(keyRecovery)
+	g.delete(keyAnew)
 	g.announced = true
 	return nil
 }

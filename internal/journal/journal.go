@@ -153,7 +153,7 @@ func (j *Journal) Recovered() (Recovery, bool) {
 	return *j.recovered, true
 }
 
-// Announced says that the gaps which Recovered asked for are in the journal. Durable when it returns nil.
+// Announced says that the gaps which Recovered and BegunAnew asked for are in the journal. Durable when it returns nil.
 func (j *Journal) Announced(ctx context.Context) error {
 	return j.submit(ctx, announcement{})
 }

@@ -1,0 +1,76 @@
+package journal
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// held is what a journal knows about its cluster and its scopes.
+func held(t *testing.T, j *Journal) (cluster, anew string, scopes []string) {
+	t.Helper()
+	var errs [3]error
+	cluster, errs[0] = j.Cluster()
+	anew, errs[1] = j.BegunAnew()
+	scopes, errs[2] = j.Scopes()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cluster, anew, scopes
+}
+
+func TestTheClusterIsRemembered(t *testing.T) {
+	fsys := vfs.NewMem()
+	j := start(t, Options{FS: fsys})
+	if cluster, anew, _ := held(t, j.Journal); cluster != "" || anew != "" {
+		t.Errorf("a new journal is of cluster %q, begun anew %q", cluster, anew)
+	}
+	if err := j.RememberCluster(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	j.append(Observation{Scope: "pods", Position: "9"})
+	j.end()
+	j = start(t, Options{FS: fsys})
+	if cluster, anew, scopes := held(t, j.Journal); cluster != "u1" || anew != "" || len(scopes) != 1 {
+		t.Errorf("cluster %q, begun anew %q, scopes %q", cluster, anew, scopes)
+	}
+}
+
+func TestANewBeginningForgetsEveryScopeAndKeepsTheChanges(t *testing.T) {
+	fsys := vfs.NewMem()
+	j := start(t, Options{FS: fsys, Sinks: []string{"main"}})
+	if err := j.RememberCluster(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	j.append(Observation{Scope: "pods", Changes: []*event.Change{smallChange(9)}, Known: []event.Known{{Key: "a", UID: "x"}}, Position: "9"})
+	j.append(Observation{Scope: "nodes", Position: "8"}) // perhaps in the same group as what follows
+	if err := j.BeginAnew(t.Context(), "u2", "another cluster"); err != nil {
+		t.Fatal(err)
+	}
+	j.append(Observation{Scope: "pods", Known: []event.Known{{Key: "b", UID: "y"}}})
+	j.end()
+
+	j = start(t, Options{FS: fsys, Sinks: []string{"main"}})
+	if cluster, anew, scopes := held(t, j.Journal); cluster != "u2" || anew != "another cluster" || len(scopes) != 1 {
+		t.Errorf("cluster %q, begun anew %q, scopes %q", cluster, anew, scopes)
+	}
+	if position, known, err := j.LoadScope("pods"); err != nil || position != "" || len(known) != 1 || known[0].Key != "b" {
+		t.Errorf("position %q, known %+v, %v", position, known, err)
+	}
+	if got := j.readTo(0, 1); got[0].Change.ResourceVersion != smallChange(9).ResourceVersion {
+		t.Errorf("read %+v", got[0].Change)
+	}
+	if err := j.Announced(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if cluster, anew, _ := held(t, j.Journal); cluster != "u2" || anew != "" {
+		t.Errorf("announced, and it is of cluster %q and begun anew %q", cluster, anew)
+	}
+	if err := j.BeginAnew(t.Context(), "u3", ""); err == nil {
+		t.Error("a beginning without a reason is no gap, and was taken")
+	}
+}
