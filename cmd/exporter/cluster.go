@@ -58,12 +58,15 @@ func newShaper(cfg *config.Config) (*shape.Shaper, error) {
 
 // newSource makes the source half: from the API server into the journal.
 func (e *exporter) newSource(client *source.Client) (*source.Source, error) {
-	lost := ""
-	if recovery, yes := e.journal.Recovered(); yes {
-		e.recovered = true
-		lost = "the journal was broken and begun anew (" + recovery.Reason + ")"
+	lost, err := e.lost()
+	if err != nil {
+		return nil, err
 	}
-	return source.New(source.Config{
+	stored, err := e.journal.Cluster()
+	if err != nil {
+		return nil, err
+	}
+	c := source.Config{
 		Client:  client,
 		Cluster: e.cfg.Cluster.Name,
 		Rules:   rulesOf(e.cfg),
@@ -72,9 +75,25 @@ func (e *exporter) newSource(client *source.Client) (*source.Source, error) {
 		Append: func(ctx context.Context, o deltas.Observation) error {
 			return e.journal.Append(ctx, journal.Observation(o))
 		},
-		Shape: e.shaper.Shape,
-		Drop:  e.journal.DropScope,
-		Lost:  lost,
-		Log:   e.log,
-	})
+		Shape:         e.shaper.Shape,
+		Drop:          e.journal.DropScope,
+		Lost:          lost,
+		Announced:     e.journal.Announced,
+		StoredCluster: stored,
+		Remember:      e.journal.RememberCluster,
+		Log:           e.log,
+	}
+	if e.cfg.Cluster.OnReplaced == config.Fresh {
+		c.BeginAnew = e.journal.BeginAnew
+	}
+	return source.New(c)
+}
+
+// lost is why the journal knows less than it should, if gaps have to say so still.
+func (e *exporter) lost() (string, error) {
+	if recovery, yes := e.journal.Recovered(); yes {
+		e.recovered = true
+		return "the journal was broken and begun anew (" + recovery.Reason + ")", nil
+	}
+	return e.journal.BegunAnew()
 }

@@ -30,8 +30,8 @@ type exporter struct {
 	recovered bool          // the journal was broken and begun anew
 
 	// The running parts. See stop for their order.
-	journalPart, sourcePart, recoveryPart, adminPart *part
-	failure                                          *failure
+	journalPart, sourcePart, adminPart *part
+	failure                            *failure
 }
 
 // runExporter makes, runs and stops an exporter. It returns nil after an orderly stop.
@@ -114,9 +114,6 @@ func (e *exporter) start() error {
 		o.start(e.cfg.Delivery.Retry, e.failure.report)
 	}
 	e.sourcePart = start("source", e.source.Run, e.failure.report)
-	if e.recovered {
-		e.recoveryPart = start("recovery", e.announceRecovery, e.failure.report)
-	}
 	return nil
 }
 
@@ -142,7 +139,6 @@ func (e *exporter) adminAddress() string {
 // drained what the journal holds; the journal, because both write to it; the admin server last, so that the stop can be
 // watched. hard stops without draining. It loses nothing: what is not delivered is in the journal.
 func (e *exporter) stop(hard bool) {
-	e.recoveryPart.stop()
 	e.sourcePart.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.Delivery.DrainTimeout)
 	defer cancel()

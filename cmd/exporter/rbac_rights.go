@@ -61,12 +61,11 @@ func rightsOf(cfg *config.Config, found *source.Explanation, triggers bool) righ
 			all.add("", right{group: t.Group, resource: t.Resource, verbs: watchVerbs, why: why})
 		}
 	}
+	why := "the UID of this namespace tells that another cluster answers at the same address"
 	if cfg.Cluster.Name == "" {
-		all.add("", right{
-			resource: "namespaces", object: "kube-system", verbs: `["get"]`,
-			why: "cluster.name is empty: the UID of this namespace names the cluster",
-		})
+		why = "cluster.name is empty: the UID of this namespace names the cluster"
 	}
+	all.add("", right{resource: "namespaces", object: "kube-system", verbs: `["get"]`, why: why})
 	return all
 }
 

@@ -14,7 +14,8 @@ import (
 
 // snapshot gathers the state of all parts for metrics, readiness and the status page.
 func (e *exporter) snapshot() admin.Snapshot {
-	s := admin.Snapshot{Journal: e.journalStatus()}
+	s := admin.Snapshot{Cluster: admin.ClusterStatus{Name: e.source.Cluster()}, Journal: e.journalStatus()}
+	s.Cluster.UID, s.Cluster.Unchecked = e.source.Identity()
 	ready, reasons := e.source.Ready()
 	for _, r := range e.source.Status() {
 		s.Resources = append(s.Resources, resourceStatus(r))

@@ -127,6 +127,7 @@ func TestThePageEscapesWhatItShows(t *testing.T) {
 	s.Resources[0].Name, s.Resources[0].State, s.Resources[0].Reason, s.Resources[0].Position = evil, evil, evil, evil
 	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Reason, s.Sinks[0].NotReady = evil, evil, evil, evil
 	s.Journal.Blocked = evil
+	s.Cluster = ClusterStatus{evil, evil, evil}
 	w := get(t, s, "/")
 	if body := w.Body.String(); w.Code != http.StatusOK || strings.Contains(body, "<script") || !strings.Contains(body, "&lt;script&gt;") {
 		t.Errorf("%d %s", w.Code, body)

@@ -96,6 +96,8 @@ var sinkMetrics = []metric{
 }
 
 var journalMetrics = []metric{
+	{"kubecdc_cluster_unchecked", "1 if it cannot be told whether the cluster is the one that the journal was filled from, for want of a right.", prometheus.GaugeValue, nil,
+		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.Cluster.Unchecked != "")) }},
 	ofJournal("kubecdc_journal_newest_offset", "Offset of the newest change.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.Newest) }),
 	ofJournal("kubecdc_journal_oldest_offset", "Offset of the oldest change still held.", prometheus.GaugeValue,

@@ -4,10 +4,18 @@ import "time"
 
 // Snapshot is the state of the exporter at one moment. Counters count since the process started.
 type Snapshot struct {
+	Cluster   ClusterStatus
 	Discovery string // why it is not known yet what there is to watch, one line; "" when it is
 	Resources []ResourceStatus
 	Sinks     []SinkStatus
 	Journal   JournalStatus
+}
+
+// ClusterStatus is what is known of the cluster that is watched.
+type ClusterStatus struct {
+	Name      string // that every change carries; "" until it is known
+	UID       string // of its namespace kube-system; "" if it is not known
+	Unchecked string // why it cannot be told whether it is still the same cluster, one line; "" when it can
 }
 
 // ResourceStatus is what is known of one watched resource with its selector.

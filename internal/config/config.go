@@ -50,7 +50,17 @@ type Cluster struct {
 	Kubeconfig string `mapstructure:"kubeconfig"`
 	// Context within the kubeconfig. Empty: its current context.
 	Context string `mapstructure:"context"`
+	// What happens at start when the API server belongs to another cluster than the one that the journal was filled from,
+	// by the UID of the kube-system namespace: fail ends the exporter; fresh forgets what was known and begins anew, with
+	// a gap for every resource.
+	OnReplaced string `mapstructure:"onReplaced"`
 }
+
+// The values of Cluster.OnReplaced.
+const (
+	Fail  = "fail"
+	Fresh = "fresh"
+)
 
 // Resource is one rule that selects resources and the objects of them.
 type Resource struct {
@@ -161,6 +171,7 @@ func (l Log) SlogLevel() slog.Level {
 // Default returns the configuration of an empty file. It is not complete: resources and sinks have no default.
 func Default() Config {
 	return Config{
+		Cluster: Cluster{OnReplaced: Fail},
 		Journal: Journal{Dir: "./data", MaxBytes: 10 << 30, Sync: "always"},
 		Delivery: Delivery{
 			Retry:        Retry{Min: 100 * time.Millisecond, Max: 30 * time.Second},

@@ -30,6 +30,7 @@ func (d *decoder) validateCluster(c Cluster) {
 		d.report("cluster.name", Problem{Message: `holds a "/", which separates the parts of a change's ID`, Found: strconv.Quote(c.Name),
 			Expected: `a name such as "prod-eu1"`})
 	}
+	d.oneOf("cluster.onReplaced", c.OnReplaced, Fail, Fresh)
 	if c.Kubeconfig != "" {
 		d.validateKubeconfig(c)
 	}

@@ -22,8 +22,9 @@
 //
 // # Limits
 //
-// This package changes nothing in the API server; the access reviews of Explain are answered and not kept. It reads what it selects and, beside that, discovery documents, the
-// namespace kube-system, whose UID is the cluster's name where none is configured, and, if it may and where rules select
-// what may come and go, the metadata of definitions and APIServices: they say when to read discovery again, and nothing
-// depends on them. A type that may not be read degrades alone and recovers by itself.
+// This package changes nothing in the API server; the access reviews of Explain are answered and not kept. It reads what
+// it selects and, beside that, discovery documents, the namespace kube-system, whose UID tells one cluster from another
+// and is its name where none is configured, and, if it may and where rules select what may come and go, the metadata of
+// definitions and APIServices: they say when to read discovery again, and nothing depends on them. A type that may not be
+// read degrades alone and recovers by itself, unless its rule says otherwise.
 package source

@@ -50,6 +50,8 @@ type fakeAPI struct {
 	deny     bool          // 403
 	absent   bool          // 404
 	nameless bool          // kube-system is not shown
+	cluster  string        // UID of kube-system
+	checks   int           // how often for that
 	down     bool          // 503, discovery too
 	bookmark bool          // sends a bookmark every minute
 	mute     bool          // new watches stay silent
@@ -67,7 +69,7 @@ type fakeEvent struct {
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
-	f := &fakeAPI{t: t, rv: 10, changed: make(chan struct{}), cut: make(chan struct{}), hang: make(chan struct{})}
+	f := &fakeAPI{t: t, rv: 10, cluster: "cluster-uid", changed: make(chan struct{}), cut: make(chan struct{}), hang: make(chan struct{})}
 	f.groups = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}
 	f.server = httptest.NewServer(f)
 	t.Cleanup(f.server.Close)
@@ -170,8 +172,12 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "kube-system", nil))
 			return
 		}
+		f.mu.Lock()
+		f.checks++
+		uid := f.cluster
+		f.mu.Unlock()
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"cluster-uid"}}`)
+		fmt.Fprintf(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":%q}}`, uid)
 		return
 	}
 	q := r.URL.Query()
@@ -383,6 +389,7 @@ type store struct {
 	known    map[string]map[string]event.Known
 	changes  []*event.Change
 	dropped  []string
+	cluster  string // remembered
 	changed  chan struct{}
 	patience time.Duration // of await
 }
@@ -439,6 +446,23 @@ func (s *store) drop(_ context.Context, scope string) error {
 	delete(s.known, scope)
 	s.dropped = append(s.dropped, scope)
 	s.wake()
+	return nil
+}
+
+func (s *store) remember(_ context.Context, uid string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cluster = uid
+	s.wake()
+	return nil
+}
+
+func (s *store) beginAnew(_ context.Context, uid, _ string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cluster = uid
+	clear(s.position)
+	clear(s.known)
 	return nil
 }
 

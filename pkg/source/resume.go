@@ -27,6 +27,8 @@ type resuming struct {
 	// stage takes an object of a list that is being read and returns what goes on in its place, see deltas.Queue.Stage.
 	// It is set before the Reflector runs; without it objects go on as they are.
 	stage func(*deltas.Object) (*deltas.Object, error)
+	// confirm makes sure that the cluster is still the same as before a time. It is set before the Reflector runs.
+	confirm func(ctx context.Context, since time.Time) error
 
 	mu       sync.Mutex
 	resume   string        // stored position that the Reflector does not have yet
@@ -127,8 +129,9 @@ func (r *resuming) ListWithContext(ctx context.Context, o metav1.ListOptions) (r
 		return &list{ListMeta: metav1.ListMeta{ResourceVersion: position}}, nil
 	}
 	var p patience
+	var unsure time.Time
 	for {
-		l, err := r.page(ctx, o)
+		l, err := r.page(ctx, o, unsure)
 		if err == nil {
 			if l.Continue == "" {
 				r.listed()
@@ -138,6 +141,7 @@ func (r *resuming) ListWithContext(ctx context.Context, o metav1.ListOptions) (r
 		if v := judge(err); v == expired || v == tooLarge {
 			return nil, err // the Reflector and its pager know what to do
 		}
+		unsure = time.Now()
 		r.health.failed(err)
 		if err := sleep(ctx, p.wait(err)); err != nil {
 			return nil, err
@@ -145,11 +149,14 @@ func (r *resuming) ListWithContext(ctx context.Context, o metav1.ListOptions) (r
 	}
 }
 
-func (r *resuming) page(ctx context.Context, o metav1.ListOptions) (*list, error) {
+func (r *resuming) page(ctx context.Context, o metav1.ListOptions, unsure time.Time) (*list, error) {
 	if err := r.acquire(ctx); err != nil {
 		return nil, err
 	}
 	defer r.release()
+	if err := r.confirm(ctx, unsure); err != nil {
+		return nil, err
+	}
 	r.health.note(func(s *Status) { s.Lists++ })
 	return r.endpoint().list(ctx, o)
 }
@@ -177,15 +184,17 @@ func (r *resuming) WatchWithContext(ctx context.Context, o metav1.ListOptions) (
 
 func (r *resuming) openWatchList(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	var p patience
+	var unsure time.Time
 	for {
 		if err := r.acquire(ctx); err != nil {
 			return nil, err
 		}
-		w, err := r.endpoint().watch(ctx, o)
+		w, err := r.confirmedWatch(ctx, o, unsure)
 		if err == nil {
 			return r.startStream(ctx, "", w)
 		}
 		r.release()
+		unsure = time.Now()
 		switch judge(err) {
 		case expired, tooLarge:
 			o.ResourceVersion = ""
@@ -199,6 +208,14 @@ func (r *resuming) openWatchList(ctx context.Context, o metav1.ListOptions) (wat
 			return nil, err
 		}
 	}
+}
+
+// confirmedWatch opens a watch of the same cluster as before unsure.
+func (r *resuming) confirmedWatch(ctx context.Context, o metav1.ListOptions, unsure time.Time) (watch.Interface, error) {
+	if err := r.confirm(ctx, unsure); err != nil {
+		return nil, err
+	}
+	return r.endpoint().watch(ctx, o)
 }
 
 // listed notes that the Reflector has been given all there is.

@@ -71,7 +71,7 @@ func (r *runner) run(ctx, reading context.Context, cluster string) error {
 		Stored: stored, Filter: r.scope.Filter, Origin: lw.Origin, Append: cfg.appendOf(r.scope),
 		Now: func() time.Time { return time.Now().UTC() },
 	})
-	lw.stage = queue.Stage
+	lw.stage, lw.confirm = queue.Stage, r.source.confirm
 	r.queue.Store(queue)
 
 	// The queue outlives the reading, so that a vanished resource can be told of.

@@ -43,14 +43,26 @@ type Config struct {
 	// Lost is why stored positions are missing, if they should not be ("the journal was damaged"): each new scope then
 	// begins with a gap record. Empty where nothing was lost.
 	Lost string
+	// Announced is called once every scope has begun with the gap record that Lost, or a new beginning, asks for. It may be
+	// nil.
+	Announced func(ctx context.Context) error
+
+	// StoredCluster is the UID of the cluster that what is stored was read from, "" if nobody knows, and Remember stores
+	// it. Remember may be nil.
+	StoredCluster string
+	Remember      func(ctx context.Context, uid string) error
+	// BeginAnew forgets everything that is stored of scopes, because the cluster is now another, and remembers that one
+	// and the reason. Nil: another cluster ends Run.
+	BeginAnew func(ctx context.Context, uid, reason string) error
 
 	Log *slog.Logger
 }
 
 // Source finds, watches and follows what the rules select.
 type Source struct {
-	cfg   Config
-	slots chan struct{}
+	cfg      Config
+	slots    chan struct{}
+	identity *identity
 
 	mu         sync.Mutex
 	cluster    string
@@ -100,16 +112,19 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Interval == 0 {
 		cfg.Interval = defaultInterval
 	}
-	return &Source{
+	s := &Source{
 		cfg: cfg, cluster: cfg.Cluster, slots: make(chan struct{}, concurrentLists),
 		runners: map[string]*runner{}, since: map[string]time.Time{}, orphans: map[string]int{},
 		trouble: "the API server has not been asked yet",
-	}, nil
+	}
+	s.identity = newIdentity(&s.cfg)
+	return s, nil
 }
 
 // Run watches until ctx ends, and then returns nil when everything has stopped. It waits for an API server that does not
-// answer, for rights, and for resources, as long as it takes. Errors are those of Load, Append and Drop, a *StartError,
-// and a *ForbiddenError where a rule asks for it.
+// answer, for rights, and for resources, as long as it takes. Errors are those of the functions in Config, a *StartError,
+// a *ReplacedError where another cluster takes the place of the one that is being watched, and a *ForbiddenError where a
+// rule asks for it.
 func (s *Source) Run(ctx context.Context) error {
 	// What client-go has to say about its retries is told by the states of scopes, once instead of each time.
 	ctx = klog.NewContext(ctx, klog.Logger{})
@@ -122,6 +137,9 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 	if err := s.identify(ctx); err != nil {
 		return endOf(ctx, err)
+	}
+	if s.cfg.Lost != "" && s.cfg.Announced != nil {
+		s.running.Go(func() { s.announce(ctx) })
 	}
 	pace := newPace(s.cfg.Interval)
 	triggers, err := s.watchTypes(ctx, pace.ring)
@@ -196,24 +214,26 @@ func endOf(ctx context.Context, err error) error {
 	return nil
 }
 
-// identify finds the cluster's name. Changes carry it in their ID, so nothing can be read before.
+// identify finds the cluster's name, which changes carry in their ID, and sees that it is the cluster that what is stored
+// was read from. Nothing can be read before.
 func (s *Source) identify(ctx context.Context) error {
-	if s.Cluster() != "" {
-		return nil
-	}
 	var p patience
 	for {
-		uid, err := s.cfg.Client.ClusterUID(ctx)
+		err := s.identity.ask(ctx)
+		var replaced *ReplacedError
 		switch v := judge(err); {
 		case err == nil:
-			s.mu.Lock()
-			s.cluster = uid
-			s.mu.Unlock()
+			s.named()
+			return nil
+		case errors.As(err, &replaced):
+			return s.replace(ctx, replaced)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case (v == forbidden || v == notServed) && s.cfg.Cluster != "":
+			s.identity.skip(err)
 			return nil
 		case (v == forbidden || v == notServed) && p.failures >= triesToIdentify:
 			return &StartError{fmt.Errorf("the cluster's name is the UID of the namespace kube-system, which cannot be read: %w; set cluster.name, or allow get on that namespace", err)}
-		case ctx.Err() != nil:
-			return ctx.Err()
 		}
 		s.answered(reason(err))
 		if err := sleep(ctx, p.wait(err)); err != nil {
@@ -221,6 +241,45 @@ func (s *Source) identify(ctx context.Context) error {
 		}
 	}
 }
+
+// named gives the cluster its UID for a name, where it has no other.
+func (s *Source) named() {
+	uid, _ := s.identity.status()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cfg.Cluster == "" {
+		s.cluster = uid
+	}
+}
+
+// replace forgets the cluster that was known in favour of another, if that is wanted. Nothing is being read.
+func (s *Source) replace(ctx context.Context, r *ReplacedError) error {
+	if s.cfg.BeginAnew == nil {
+		return &StartError{r}
+	}
+	s.cfg.Lost = fmt.Sprintf("the cluster was replaced: the UID of its namespace kube-system was %s and is %s", r.Stored, r.Now)
+	if err := s.cfg.BeginAnew(ctx, r.Now, s.cfg.Lost); err != nil {
+		return fmt.Errorf("begin anew for another cluster: %w", err)
+	}
+	s.cfg.Log.Warn("another cluster answers: what was known is forgotten, and every resource begins with a gap", "before", r.Stored, "now", r.Now)
+	s.identity.set(r.Now)
+	s.named()
+	return nil
+}
+
+// confirm makes sure, as identity.confirm does, that the cluster is still the same, and ends the Source if it is not.
+func (s *Source) confirm(ctx context.Context, since time.Time) error {
+	err := s.identity.confirm(ctx, since)
+	var replaced *ReplacedError
+	if errors.As(err, &replaced) {
+		s.failed(replaced)
+	}
+	return err
+}
+
+// Identity returns the UID of the cluster's namespace kube-system, "" if it is not known, and why it cannot be compared
+// with the one of the cluster that what is stored was read from, "" if it can.
+func (s *Source) Identity() (uid, unchecked string) { return s.identity.status() }
 
 // Cluster is the name that changes carry; "" until it is known.
 func (s *Source) Cluster() string {

@@ -28,8 +28,9 @@ type stream struct {
 	position string
 	ordered  bool // events are in order of their resourceVersion, so position may follow them
 	patience patience
-	short    int // connections in a row that ended at once and brought nothing
-	expired  int // connections in a row that ended because the API server does not have the history
+	short    int       // connections in a row that ended at once and brought nothing
+	expired  int       // connections in a row that ended because the API server does not have the history
+	unsure   time.Time // when a connection last ended; what answers next may be another cluster
 
 	bookmarks bool // the API server sends them, so silence means something
 	stale     bool // a connection fell silent and nothing has been heard since
@@ -220,6 +221,9 @@ func (s *stream) mayBeElsewhere() bool {
 func elsewhereWait() time.Duration { return firstWait/2 + rand.N(firstWait/2) }
 
 func (s *stream) try(ctx context.Context) (watch.Interface, error) {
+	if err := s.r.confirm(ctx, s.unsure); err != nil {
+		return nil, err
+	}
 	if s.expired > 0 { // and so it was reached
 		return s.r.endpoint().watchAfresh(ctx, metav1.ListOptions{ResourceVersion: s.position})
 	}
@@ -290,12 +294,14 @@ func (s *stream) works() {
 // failed notes that the API server does not answer as it should. That is worse than silence, and what answers next may
 // be another one.
 func (s *stream) failed(err error) {
+	s.unsure = time.Now()
 	s.stale, s.bookmarks = false, false
 	s.r.health.failed(err)
 }
 
 // after decides what follows the end of a connection and says whether the stream goes on.
 func (s *stream) after(ctx context.Context, err error) bool {
+	s.unsure = time.Now()
 	switch {
 	case ctx.Err() != nil:
 		return false

@@ -1,0 +1,139 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ReplacedError says that the API server belongs to another cluster than what is stored: the UIDs of their namespaces
+// kube-system differ. Positions and known objects of one mean nothing in the other.
+type ReplacedError struct {
+	Host        string // of the API server
+	Stored, Now string // the UIDs
+	Fresh       bool   // the next start begins anew
+}
+
+// Error names both clusters and the remedy.
+func (e *ReplacedError) Error() string {
+	what := fmt.Sprintf("the API server at %s belongs to another cluster: the UID of its namespace kube-system is %s, "+
+		"and the journal was filled from %s", e.Host, e.Now, e.Stored)
+	if e.Fresh {
+		return what + "; the next start forgets what was known and begins anew (cluster.onReplaced: fresh)"
+	}
+	return what + "; connect to the right cluster (cluster.kubeconfig, cluster.context), give the new one a journal of its own " +
+		"(journal.dir), or have the old one forgotten (cluster.onReplaced: fresh)"
+}
+
+// identity makes sure that the API server is one of the cluster that what is stored was read from. It is asked at the
+// start and, because another cluster may come up behind the same address, after every end of a connection. Safe for
+// concurrent use.
+type identity struct {
+	cfg  *Config
+	turn chan struct{} // one asks, and the others take its answer
+
+	// Guarded by turn.
+	checked time.Time // what happened before needs no further question
+	denials int       // in a row
+	read    bool      // the question has been answered once
+
+	mu        sync.Mutex
+	uid       string // "" until it is known
+	unchecked string // why it cannot be known; "" when it can
+}
+
+func newIdentity(cfg *Config) *identity {
+	return &identity{cfg: cfg, turn: make(chan struct{}, 1), uid: cfg.StoredCluster}
+}
+
+// confirm asks whether the cluster is still the same, unless that was asked after since. It returns nil when it is, and
+// also when this program may not know: that is said once. A *ReplacedError says that it is another. Any other error is a
+// question without an answer; the caller asks again.
+func (i *identity) confirm(ctx context.Context, since time.Time) error {
+	select {
+	case i.turn <- struct{}{}:
+		defer func() { <-i.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !i.checked.Before(since) {
+		return nil
+	}
+	err := i.ask(ctx)
+	if v := judge(err); v != forbidden && v != notServed {
+		return err
+	}
+	// A right that was there may be gone for a moment, while the API server starts.
+	if i.denials++; i.read && i.denials < triesToIdentify {
+		return errors.New("the namespace kube-system cannot be read: " + reason(err))
+	}
+	i.skip(err)
+	return nil
+}
+
+// ask asks once and compares the answer with what is known. It is used by one goroutine at a time.
+func (i *identity) ask(ctx context.Context) error {
+	began := time.Now()
+	uid, err := i.cfg.Client.ClusterUID(ctx)
+	if err != nil {
+		return err
+	}
+	i.checked, i.denials, i.read = began, 0, true
+	switch known := i.answered(); known {
+	case uid:
+		return nil
+	case "":
+		return i.become(ctx, uid)
+	default:
+		return &ReplacedError{Host: i.cfg.Client.Host(), Stored: known, Now: uid, Fresh: i.cfg.BeginAnew != nil}
+	}
+}
+
+// answered notes that the question can be asked, and returns what is known.
+func (i *identity) answered() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.unchecked != "" {
+		i.cfg.Log.Info("which cluster this is can be read now")
+	}
+	i.unchecked = ""
+	return i.uid
+}
+
+// become notes which cluster it is, where nobody knew.
+func (i *identity) become(ctx context.Context, uid string) error {
+	if i.cfg.Remember != nil {
+		if err := i.cfg.Remember(ctx, uid); err != nil {
+			return fmt.Errorf("remember the cluster: %w", err)
+		}
+	}
+	i.set(uid)
+	return nil
+}
+
+func (i *identity) set(uid string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.uid = uid
+}
+
+// skip goes on without an answer. It is asked for again after a while.
+func (i *identity) skip(err error) {
+	i.checked = time.Now().Add(deniedWait)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.unchecked == "" {
+		i.cfg.Log.Warn("it cannot be checked whether this is the cluster that the journal was filled from: allow get on the namespace kube-system",
+			"reason", reason(err))
+	}
+	i.unchecked = reason(err)
+}
+
+// status is the UID, "" if it is not known, and why it cannot be checked, "" if it can.
+func (i *identity) status() (uid, unchecked string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.uid, i.unchecked
+}

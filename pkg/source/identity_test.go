@@ -1,0 +1,147 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// of makes a Source remember its cluster in the store.
+func of(st *store) func(*Config) {
+	return func(c *Config) { c.StoredCluster, c.Remember = st.cluster, st.remember }
+}
+
+func fresh(st *store) func(*Config) {
+	return func(c *Config) { c.BeginAnew = st.beginAnew }
+}
+
+func TestAnotherClusterBehindTheSameAddressEndsTheStart(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, _, stop := running(t, f, st, on, of(st))
+		awaitState(t, st, s, Live)
+		stop()
+		if st.cluster != "cluster-uid" {
+			t.Fatalf("remembered %q", st.cluster)
+		}
+		f.cluster = "other-uid"
+		told, requests := len(st.told()), len(f.requests())
+		_, ended := ending(t, f, st, on, of(st))
+		err := <-ended
+		var start *StartError
+		var replaced *ReplacedError
+		if !errors.As(err, &start) || !errors.As(err, &replaced) || replaced.Fresh {
+			t.Fatalf("ended with %v", err)
+		}
+		for _, part := range []string{"cluster-uid", "other-uid", "http://api", "cluster.kubeconfig", "journal.dir", "cluster.onReplaced: fresh"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q does not say %q", err, part)
+			}
+		}
+		if len(st.told()) != told || len(f.requests()) != requests || st.cluster != "cluster-uid" {
+			t.Errorf("the other cluster was read: told %q, requests %q, remembered %q", st.told(), f.requests(), st.cluster)
+		}
+	})
+}
+
+func TestAFreshStartOnAnotherClusterBeginsWithAGap(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, _, stop := running(t, f, st, on, of(st))
+		awaitState(t, st, s, Live)
+		stop()
+		f.change(func() {
+			f.cluster, f.rv = "other-uid", 3
+			f.history = []fakeEvent{{3, "ADDED", "b"}}
+		})
+		announced := make(chan bool, 1)
+		s, log, stop := running(t, f, st, on, of(st), fresh(st), func(c *Config) {
+			c.Announced = func(context.Context) error { announced <- true; return nil }
+		})
+		defer stop()
+		st.awaitTold(t, "snapshot a@11", "gap -3", "snapshot b@3")
+		<-announced
+		awaitState(t, st, s, Live)
+		gap := st.changes[1].Gap
+		if !strings.Contains(gap.Reason, "cluster-uid") || !strings.Contains(gap.Reason, "other-uid") || st.cluster != "other-uid" {
+			t.Errorf("gap %+v, remembered %q", gap, st.cluster)
+		}
+		if n := log.count("another cluster answers"); n != 1 {
+			t.Errorf("log\n%s", log)
+		}
+	})
+}
+
+func TestAnotherClusterThatTakesOverIsNotReadOn(t *testing.T) {
+	for name, adjust := range map[string]func(*store) func(*Config){"fail": of, "fresh": fresh} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+				s, ended := ending(t, f, st, on, adjust(st))
+				awaitState(t, st, s, Live)
+				f.breakWith(func() {
+					f.cluster, f.rv = "other-uid", 30
+					f.history = append(f.history, fakeEvent{30, "ADDED", "b"})
+				})
+				err := <-ended
+				var replaced *ReplacedError
+				if !errors.As(err, &replaced) || replaced.Fresh != (name == "fresh") || replaced.Now != "other-uid" {
+					t.Fatalf("ended with %v", err)
+				}
+				st.awaitTold(t, "snapshot a@11")
+			})
+		})
+	}
+}
+
+func TestWithoutTheRightTheClusterIsNotChecked(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.nameless = true
+		st.cluster = "cluster-uid"
+		began := time.Now()
+		s, log, stop := running(t, f, st, on, of(st))
+		defer stop()
+		st.awaitTold(t, "snapshot a@11")
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the start took %s", took)
+		}
+		for range 20 { // reconnects ask again, and not all of them
+			f.breakAll()
+			awaitState(t, st, s, Live)
+			time.Sleep(time.Minute)
+		}
+		if uid, unchecked := s.Identity(); uid != "cluster-uid" || !strings.Contains(unchecked, "forbidden") {
+			t.Errorf("identity %q, %q", uid, unchecked)
+		}
+		if n := log.count("cannot be checked"); n != 1 {
+			t.Errorf("%d lines\n%s", n, log)
+		}
+		f.change(func() { f.nameless = false })
+		st.await(t, "the question", func() bool {
+			f.breakAll()
+			time.Sleep(time.Minute)
+			_, unchecked := s.Identity()
+			return unchecked == ""
+		})
+	})
+}
+
+func TestManyConnectionsThatEndAreOneQuestion(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, _, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		f.mu.Lock()
+		before := f.checks
+		f.mu.Unlock()
+		since := time.Now()
+		time.Sleep(time.Second)
+		for range 5 {
+			if err := s.confirm(t.Context(), since); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := f.checks - before; n != 1 {
+			t.Errorf("%d questions", n)
+		}
+	})
+}
