@@ -46,7 +46,8 @@ func TestANewBeginningForgetsEveryScopeAndKeepsTheChanges(t *testing.T) {
 	if err := j.RememberCluster(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
-	j.append(Observation{Scope: "pods", Changes: []*event.Change{smallChange(9)}, Known: []event.Known{{Key: "a", UID: "x"}}, Position: "9"})
+	j.append(Observation{Scope: "pods", Changes: []*event.Change{smallChange(9)}, Known: []event.Known{{Key: "a", UID: "x"}},
+		Bodies: []event.Body{{Key: "a", UID: "x", ResourceVersion: "9", Raw: []byte(`{}`)}}, Snapshot: "s1", Position: "9"})
 	j.append(Observation{Scope: "nodes", Position: "8"}) // perhaps in the same group as what follows
 	if err := j.BeginAnew(t.Context(), "u2", "another cluster"); err != nil {
 		t.Fatal(err)
@@ -58,8 +59,11 @@ func TestANewBeginningForgetsEveryScopeAndKeepsTheChanges(t *testing.T) {
 	if cluster, anew, scopes := held(t, j.Journal); cluster != "u2" || anew != "another cluster" || len(scopes) != 1 {
 		t.Errorf("cluster %q, begun anew %q, scopes %q", cluster, anew, scopes)
 	}
-	if position, known, err := j.LoadScope("pods"); err != nil || position != "" || len(known) != 1 || known[0].Key != "b" {
-		t.Errorf("position %q, known %+v, %v", position, known, err)
+	if s, err := j.LoadScope("pods"); err != nil || s.Position != "" || s.Snapshot != "" || len(s.Known) != 1 || s.Known[0].Key != "b" {
+		t.Errorf("stored %+v, %v", s, err)
+	}
+	if _, has, err := j.Body("pods", "a"); err != nil || has {
+		t.Errorf("a body of the other cluster is left: %v, %v", has, err)
 	}
 	if got := j.readTo(0, 1); got[0].Change.ResourceVersion != smallChange(9).ResourceVersion {
 		t.Errorf("read %+v", got[0].Change)
