@@ -1,6 +1,7 @@
 package deltas
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -9,10 +10,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// knownSet holds what is known of a scope's objects, identities only. It is DeltaFIFO's KnownObjects.
+// knownSet holds what is known of a scope's objects, which is never their bodies. It is DeltaFIFO's KnownObjects.
 type knownSet struct {
 	mu   sync.RWMutex
-	m    map[string]identity
+	m    map[string]packed
 	live int      // objects known to exist
 	gone []string // keys marked Gone, oldest first, to be forgotten once the position passes them
 
@@ -20,16 +21,10 @@ type knownSet struct {
 	tombstone func(event.Known) *item
 }
 
-// identity is event.Known without its key: the map has that already, and there may be a million of them.
-type identity struct {
-	uid, resourceVersion string
-	gone                 bool
-}
-
 var _ cache.KeyListerGetter = (*knownSet)(nil)
 
 func newKnownSet(known []event.Known) *knownSet {
-	s := &knownSet{m: make(map[string]identity, len(known))}
+	s := &knownSet{m: make(map[string]packed, len(known))}
 	for _, k := range known {
 		s.put(k)
 	}
@@ -39,17 +34,19 @@ func newKnownSet(known []event.Known) *knownSet {
 func (s *knownSet) get(key string) event.Known {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	id := s.m[key]
-	return event.Known{Key: key, UID: id.uid, ResourceVersion: id.resourceVersion, Gone: id.gone}
+	return s.m[key].known(key)
 }
 
 func (s *knownSet) put(k event.Known) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if old, ok := s.m[k.Key]; ok && !old.gone {
+	if old, ok := s.m[k.Key]; ok && !old.gone() {
 		s.live--
 	}
-	s.m[k.Key] = identity{k.UID, k.ResourceVersion, k.Gone}
+	if k.Gone {
+		k.Summary = ""
+	}
+	s.m[strings.Clone(k.Key)] = pack(k) // the key may be a part of a larger string
 	if !k.Gone {
 		s.live++
 	} else {
@@ -65,8 +62,8 @@ func (s *knownSet) forgetGone(position string) []string {
 	var keys []string
 	for len(s.gone) > 0 {
 		key := s.gone[0]
-		if id := s.m[key]; id.gone {
-			if newer(id.resourceVersion, position) {
+		if p := s.m[key]; p != "" && p.gone() {
+			if newer(p.known(key).ResourceVersion, position) {
 				break
 			}
 			delete(s.m, key)
@@ -92,8 +89,8 @@ func (s *knownSet) ListKeys() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	keys := make([]string, 0, len(s.m))
-	for key, id := range s.m {
-		if !id.gone {
+	for key, p := range s.m {
+		if !p.gone() {
 			keys = append(keys, key)
 		}
 	}

@@ -21,9 +21,10 @@ type Object struct {
 	UID             string
 	ResourceVersion string
 	Generation      int64
-	Actor           *event.Actor // newest managedFields entry; nil when there was none
-	Raw             []byte       // JSON without metadata.managedFields; nil on stubs made from known identities
-	ObservedAt      time.Time    // when the bytes arrived; UTC
+	Summary         string    // see AppendParts; empty when nothing is known of the object's state
+	Names           string    // of the entries in Summary, see AppendNames
+	Raw             []byte    // JSON without metadata.managedFields; nil on stubs made from known identities
+	ObservedAt      time.Time // when the bytes arrived; UTC
 	// InitialEventsEnd marks the bookmark that ends a WatchList's initial events (KEP-3157).
 	InitialEventsEnd bool
 
@@ -49,12 +50,17 @@ func (o *Object) Key() string { return o.key }
 
 // identity returns the object without its body.
 func (o *Object) identity() *Object {
-	return &Object{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, ObservedAt: o.ObservedAt, key: o.key}
+	return &Object{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Summary: o.Summary, ObservedAt: o.ObservedAt, key: o.key}
 }
 
 // known is what is known once the object has been told.
 func (o *Object) known() event.Known {
-	return event.Known{Key: o.key, UID: o.UID, ResourceVersion: o.ResourceVersion}
+	return event.Known{Key: o.key, UID: o.UID, ResourceVersion: o.ResourceVersion, Summary: o.Summary}
+}
+
+// is says that the object is in the state that is known of it.
+func (o *Object) is(known event.Known) bool {
+	return !known.Gone && known.UID == o.UID && known.ResourceVersion == o.ResourceVersion && known.UID != ""
 }
 
 // KeyOf is the key function of queues and stores that carry objects.

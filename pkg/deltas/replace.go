@@ -36,7 +36,7 @@ func (q *Queue) Replace(list []any, resourceVersion string) error {
 //
 // It is called from the goroutine that reads the list, while the Reflector waits for the end of it.
 func (q *Queue) Stage(o *Object) (*Object, error) {
-	if known := q.known.get(o.Key()); !q.wanted(o) || known == o.known() {
+	if known := q.known.get(o.Key()); !q.wanted(o) || o.is(known) {
 		return o.identity(), nil
 	}
 	if origin := q.cfg.Origin(); origin.Kind != First || origin.Reason != "" {

@@ -65,25 +65,30 @@ func (s *step) watched(t cache.DeltaType, it *item) {
 	}
 	switch {
 	case s.live() && s.known.UID == it.UID:
-		s.tell(event.Updated, t, it)
+		c := s.tell(event.Updated, t, it)
+		c.Class, c.Actor = classOf(s.known.Summary, it.Summary), writerOf(s.known.Summary, it.Summary, it.Names)
 	case s.live():
 		s.replacedByNamesake(t, it)
-		s.tell(event.Added, t, it)
+		s.tell(event.Added, t, it).Actor = creatorOf(it.Summary, it.Names)
 	case t == cache.Updated && !s.known.Gone:
 		s.tell(event.Updated, t, it) // not known, but the API server says it was there before
 	default:
-		s.tell(event.Added, t, it)
+		s.tell(event.Added, t, it).Actor = creatorOf(it.Summary, it.Names)
 	}
 	s.remember(it)
 }
 
-// listed handles an object in a list from the API server.
+// listed handles an object in a list from the API server. What differs is told without an actor: there may have been many.
 func (s *step) listed(it *item) {
 	switch {
-	case s.live() && s.known.UID == it.UID && s.known.ResourceVersion == it.ResourceVersion:
+	case s.live() && it.is(s.known):
+		if s.known.Summary == "" {
+			s.known.Summary = it.Summary // the journal is from before there were any
+		}
 		return
 	case s.live() && s.known.UID == it.UID:
-		s.tell(event.Updated, cache.Replaced, it).Coalesced = true
+		c := s.tell(event.Updated, cache.Replaced, it)
+		c.Coalesced, c.Class = true, classOf(s.known.Summary, it.Summary)
 	case s.live():
 		s.replacedByNamesake(cache.Replaced, it)
 		s.tell(event.Added, cache.Replaced, it).Coalesced = true
@@ -105,7 +110,7 @@ func (s *step) deleted(it *item) {
 	}
 	s.tell(event.Deleted, cache.Deleted, it)
 	s.remember(it)
-	s.known.Gone = true
+	s.known.Gone, s.known.Summary = true, ""
 }
 
 // vanished handles an object that a list no longer has: it was deleted while nobody watched (I8). it is the newest that
@@ -117,7 +122,7 @@ func (s *step) vanished(it *item) {
 	c := s.tell(event.Deleted, cache.Deleted, it)
 	c.UID, c.ResourceVersion = s.known.UID, s.known.ResourceVersion
 	c.FinalStateUnknown, c.Coalesced = true, true
-	s.known.Gone = true
+	s.known.Gone, s.known.Summary = true, ""
 }
 
 // replacedByNamesake tells that the known object is gone because another one now has its name.
@@ -133,7 +138,7 @@ func (s *step) tell(t event.Type, d cache.DeltaType, it *item) *event.Change {
 	c := &event.Change{
 		Type: t, Delta: event.Delta(d), Cluster: s.scope.Cluster, Resource: s.scope.Resource,
 		Namespace: it.Namespace, Name: it.Name, UID: it.UID, ResourceVersion: it.ResourceVersion,
-		Generation: it.Generation, ObservedAt: it.ObservedAt, Actor: it.Actor,
+		Generation: it.Generation, ObservedAt: it.ObservedAt,
 	}
 	if t == event.Deleted {
 		c.Before = it.Raw
@@ -145,7 +150,7 @@ func (s *step) tell(t event.Type, d cache.DeltaType, it *item) *event.Change {
 }
 
 func (s *step) remember(it *item) {
-	s.known.UID, s.known.ResourceVersion, s.known.Gone = it.UID, it.ResourceVersion, false
+	s.known = it.known()
 }
 
 // newer says that a was written after b. resourceVersions of one resource are ordered integers (KEP-5504). An aggregated

@@ -9,8 +9,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/kubecdc/kubecdc/pkg/deltas"
-	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // newObject makes an object of the bytes that f was scanned from. It copies what it keeps: b belongs to the caller, who
@@ -22,14 +23,7 @@ func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
 	o := deltas.NewObject(namespace, name)
 	o.UID = text.take(f.uid)
 	o.ResourceVersion = text.take(f.resourceVersion)
-	if f.newest.found {
-		o.Actor = &event.Actor{
-			Manager:     text.take(f.newest.manager),
-			Operation:   text.take(f.newest.operation),
-			Subresource: text.take(f.newest.subresource),
-			Time:        text.take(f.newest.time),
-		}
-	}
+	o.Summary, o.Names = text.cut(text.summary), text.rest()
 	if err := setGeneration(o, f.generation.of(b)); err != nil {
 		return nil, err
 	}
@@ -83,32 +77,47 @@ func endsInitialEvents(annotations []byte) bool {
 	return bytes.HasPrefix(rest, []byte(`"true"`))
 }
 
-// texts cuts the identity of one object out of a single string: one allocation for eight strings that live and die
-// together.
+// texts cuts the strings of one object out of a single one: one allocation for what lives and dies together.
 type texts struct {
-	b    []byte
-	all  string
-	next int
+	b       []byte
+	all     string
+	summary int // length
+	next    int
 }
 
-func newTexts(b []byte, f *fields) *texts {
-	spans := [...]span{
-		f.namespace, f.name, f.uid, f.resourceVersion,
-		f.newest.manager, f.newest.operation, f.newest.subresource, f.newest.time,
-	}
-	var scratch [512]byte
+func newTexts(b []byte, f *fields) texts {
+	var scratch [1024]byte
 	all := scratch[:0]
-	for _, s := range spans {
+	for _, s := range [...]span{f.namespace, f.name, f.uid, f.resourceVersion} {
 		all = append(all, s.of(b)...)
 	}
-	return &texts{b: b, all: string(all)}
+	identity := len(all)
+	all = deltas.AppendParts(all, f.parts)
+	for i := range f.written {
+		w := &f.writers[i]
+		fields := w.fieldsV1.of(b)
+		all = deltas.AppendWriter(all, w.identity, xxhash.Sum64(w.time.of(b)), xxhash.Sum64(fields), len(fields))
+	}
+	summary := len(all) - identity
+	for i := range f.written {
+		w := &f.writers[i]
+		all = deltas.AppendNames(all, w.manager.of(b), w.operation.of(b), w.subresource.of(b), w.time.of(b))
+	}
+	return texts{b: b, all: string(all), summary: summary}
 }
+
+// cut returns the next n bytes.
+func (t *texts) cut(n int) string {
+	t.next += n
+	return t.all[t.next-n : t.next]
+}
+
+// rest returns what nobody has taken.
+func (t *texts) rest() string { return t.all[t.next:] }
 
 // take returns the text of the next span, in the order in which newTexts has them.
 func (t *texts) take(s span) string {
-	from := t.next
-	t.next += s.end - s.start
-	text := t.all[from:t.next]
+	text := t.cut(s.end - s.start)
 	for i := range len(text) {
 		if text[i] == '\\' {
 			return string(unescape(s.quoted().of(t.b)))

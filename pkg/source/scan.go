@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/bits"
-	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
 
 // span is a half-open range of bytes. The zero span means absent, and so does an empty one: for identity both say "".
@@ -26,13 +29,20 @@ type fields struct {
 	metadata                              span // object, with its braces
 	items                                 span // array of a list, with its brackets
 	managed                               span // metadata.managedFields: the member and exactly one adjoining comma
-	newest                                managedEntry
+	parts                                 deltas.Parts
+	writers                               [maxWriters]managedEntry
+	written                               int // of writers
 }
 
-// managedEntry is one entry of metadata.managedFields as far as it says who wrote, in what way and when.
+// maxWriters is how many entries of metadata.managedFields are told apart. The API server keeps ten of updates, and those of
+// appliers, of which there are few.
+const maxWriters = 16
+
+// managedEntry is one entry of metadata.managedFields.
 type managedEntry struct {
-	found                                 bool
 	manager, operation, subresource, time span
+	identity                              uint64 // digest of everything but time and fields
+	fieldsV1                              span
 }
 
 // malformedError says that bytes from the API server are not the JSON of an object.
@@ -48,9 +58,8 @@ func (e *malformedError) Error() string {
 // scan makes one pass over b, which holds one JSON object and nothing else but white space. Every bracket and every
 // string is followed to the last byte, so a truncated object is never accepted; the syntax of numbers and the
 // insides of objects that are passed over are the API server's word. Strings that make up the identity must be strings,
-// and metadata and managedFields must not occur twice, for then there would be no telling which was meant.
+// and metadata and managedFields must not occur twice, for then there would be no telling which was meant. f must be zero.
 func scan(b []byte, f *fields) error {
-	*f = fields{}
 	end := scanObject(b, skipSpace(b, 0), f)
 	if end >= 0 {
 		if rest := skipSpace(b, end); rest != len(b) {
@@ -89,8 +98,10 @@ func scanObject(b []byte, i int, f *fields) int {
 			f.metadata.start = m.i
 			m.i = scanMetadata(b, m.i, f)
 			f.metadata.end = m.i
+		case "status":
+			m.digest(&f.parts.Status)
 		default:
-			m.skip()
+			m.digest(&f.parts.Rest)
 		}
 	}
 	return m.i
@@ -112,44 +123,44 @@ func scanMetadata(b []byte, i int, f *fields) int {
 		case "generation":
 			f.generation = m.skip()
 		case "annotations":
-			f.annotations = m.skip()
+			f.annotations = m.digest(&f.parts.Metadata)
+		case "deletionTimestamp":
+			f.parts.Deleting = !m.at('n')
+			m.digest(&f.parts.Metadata)
 		case "managedFields":
 			if seenManaged {
 				return fail(m.start)
 			}
 			seenManaged = true
 			if m.at('[') {
-				m.i = scanManaged(b, m.i, &f.newest)
+				m.i = scanManaged(b, m.i, f)
 			} else {
 				m.skip()
 			}
 			f.managed = m.cut()
 		default:
-			m.skip()
+			m.digest(&f.parts.Metadata)
 		}
 	}
 	return m.i
 }
 
-// scanManaged passes the array of managed fields and keeps the newest entry; of equally old ones the later.
-func scanManaged(b []byte, i int, newest *managedEntry) int {
+// scanManaged passes the array of managed fields and keeps its entries.
+func scanManaged(b []byte, i int, f *fields) int {
 	i = skipSpace(b, i+1)
 	if i < len(b) && b[i] == ']' {
 		return i + 1
 	}
 	for {
-		var e managedEntry
-		if i < len(b) && b[i] == '{' {
-			e.found = true
-			i = scanManagedEntry(b, i, &e)
+		if i < len(b) && b[i] == '{' && f.written < maxWriters {
+			i = scanManagedEntry(b, i, &f.writers[f.written])
+			f.written++
 		} else {
+			f.parts.Crowded = true
 			i = skipValue(b, i)
 		}
 		if i < 0 {
 			return i
-		}
-		if e.found && (!newest.found || !before(e.time.of(b), newest.time.of(b))) {
-			*newest = e
 		}
 		i = skipSpace(b, i)
 		switch {
@@ -175,23 +186,16 @@ func scanManagedEntry(b []byte, i int, e *managedEntry) int {
 			m.str(&e.subresource)
 		case "time":
 			m.str(&e.time)
+			continue
+		case "fieldsV1":
+			e.fieldsV1 = m.skip()
+			continue
 		default:
 			m.skip()
 		}
+		m.fold(&e.identity)
 	}
 	return m.i
-}
-
-// before compares two times as the API server writes them: RFC 3339 in UTC to the second, which sorts as text. Other
-// spellings are parsed; what is no time is older than any time.
-func before(a, b []byte) bool {
-	const canonical = len("2006-01-02T15:04:05Z")
-	if len(a) == canonical && len(b) == canonical && a[canonical-1] == 'Z' && b[canonical-1] == 'Z' {
-		return bytes.Compare(a, b) < 0
-	}
-	ta, _ := time.Parse(time.RFC3339Nano, string(a))
-	tb, _ := time.Parse(time.RFC3339Nano, string(b))
-	return ta.Before(tb)
 }
 
 // members walks the members of one JSON object. After next the value begins at i, and whoever takes it moves i behind
@@ -275,6 +279,20 @@ func (m *members) str(s *span) {
 		*s = span{}
 	default:
 		m.i = fail(from)
+	}
+}
+
+// digest passes the value as skip does and takes the member, key and value, into a digest that depends on their order.
+func (m *members) digest(sum *uint64) span {
+	v := m.skip()
+	m.fold(sum)
+	return v
+}
+
+// fold takes the member that was passed last into a digest.
+func (m *members) fold(sum *uint64) {
+	if m.i >= 0 {
+		*sum = (bits.RotateLeft64(*sum, 5) ^ xxhash.Sum64(m.b[m.start:m.i])) * 0x9e3779b97f4a7c15
 	}
 }
 

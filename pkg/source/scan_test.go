@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
-	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 func read(b string) (*deltas.Object, error) {
@@ -28,7 +27,7 @@ func TestIdentityIsReadAndOnlyManagedFieldsAreCut(t *testing.T) {
 		"managed fields in the middle": {
 			in:   `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","managedFields":[{"manager":"k","operation":"Update","time":"2026-01-02T03:04:05Z","fieldsV1":{"f:x":{}}}],"uid":"u","resourceVersion":"7","generation":3},"spec":{}}`,
 			raw:  `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7","generation":3},"spec":{}}`,
-			want: deltas.Object{Namespace: "n", Name: "a", UID: "u", ResourceVersion: "7", Generation: 3, Actor: &event.Actor{Manager: "k", Operation: "Update", Time: "2026-01-02T03:04:05Z"}},
+			want: deltas.Object{Namespace: "n", Name: "a", UID: "u", ResourceVersion: "7", Generation: 3, Names: "k\x00Update\x00\x002026-01-02T03:04:05Z\x00"},
 		},
 		"managed fields first": {
 			in:   `{"metadata":{"managedFields":[ ] , "name":"a"}}`,
@@ -43,7 +42,7 @@ func TestIdentityIsReadAndOnlyManagedFieldsAreCut(t *testing.T) {
 		"managed fields alone": {
 			in:   `{"metadata":{"managedFields":[{}]}}`,
 			raw:  `{"metadata":{}}`,
-			want: deltas.Object{Actor: &event.Actor{}},
+			want: deltas.Object{Names: "\x00\x00\x00\x00"},
 		},
 		"managed fields elsewhere stay": {
 			in:   `{"managedFields":[1],"metadata":{"name":"a","annotations":{"managedFields":"[]","x":"{\"metadata\":{\"managedFields\":[]}}"}},"spec":{"template":{"metadata":{"managedFields":[{}],"name":"b"}}}}`,
@@ -92,37 +91,12 @@ func TestIdentityIsReadAndOnlyManagedFieldsAreCut(t *testing.T) {
 			}
 			want := deltas.NewObject(c.want.Namespace, c.want.Name)
 			want.UID, want.ResourceVersion, want.Generation = c.want.UID, c.want.ResourceVersion, c.want.Generation
-			want.Actor, want.InitialEventsEnd = c.want.Actor, c.want.InitialEventsEnd
-			want.Raw, want.ObservedAt = got.Raw, got.ObservedAt
+			want.Names, want.InitialEventsEnd = c.want.Names, c.want.InitialEventsEnd
+			want.Raw, want.ObservedAt, want.Summary = got.Raw, got.ObservedAt, got.Summary
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("object\n got %+v\nwant %+v", got, want)
 			}
 		})
-	}
-}
-
-func TestTheNewestManagerIsTheActor(t *testing.T) {
-	entry := func(manager, at string) string {
-		return fmt.Sprintf(`{"manager":%q,"operation":"Apply","subresource":"status","time":%q,"fieldsV1":{"f:a":{".":{}}}}`, manager, at)
-	}
-	for name, c := range map[string]struct {
-		entries []string
-		want    string
-	}{
-		"newest first":          {[]string{entry("new", "2026-01-02T03:04:06Z"), entry("old", "2026-01-02T03:04:05Z")}, "new"},
-		"newest last":           {[]string{entry("old", "2025-01-02T03:04:05Z"), entry("new", "2026-01-02T03:04:05Z")}, "new"},
-		"equally old":           {[]string{entry("first", "2026-01-02T03:04:05Z"), entry("second", "2026-01-02T03:04:05Z")}, "second"},
-		"without a time":        {[]string{entry("dated", "2026-01-02T03:04:05Z"), `{"manager":"undated"}`}, "dated"},
-		"all without a time":    {[]string{`{"manager":"first"}`, `{"manager":"second"}`}, "second"},
-		"other zones":           {[]string{entry("new", "2026-01-02T03:04:05-01:00"), entry("old", "2026-01-02T04:04:04Z")}, "new"},
-		"entries of other kind": {[]string{`7`, entry("object", "2026-01-02T03:04:05Z"), `"x"`, `[[]]`}, "object"},
-	} {
-		o, err := read(`{"metadata":{"managedFields":[` + strings.Join(c.entries, " , ") + `]}}`)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		} else if o.Actor.Manager != c.want {
-			t.Errorf("%s: actor %+v, want %s", name, o.Actor, c.want)
-		}
 	}
 }
 
@@ -245,8 +219,13 @@ func FuzzValidObjectsAreAccepted(f *testing.F) {
 		var want struct {
 			Metadata struct{ ManagedFields []struct{ Manager string } }
 		}
-		if json.Unmarshal(b, &want) == nil && len(want.Metadata.ManagedFields) == 1 && o.Actor.Manager != want.Metadata.ManagedFields[0].Manager {
-			t.Errorf("actor %+v, want %+v", o.Actor, want)
+		if json.Unmarshal(b, &want) != nil || len(want.Metadata.ManagedFields) != 1 {
+			return
+		}
+		var got string
+		first, _, _ := strings.Cut(o.Names, "\x00")
+		if err := json.Unmarshal([]byte(`"`+first+`"`), &got); err != nil || got != want.Metadata.ManagedFields[0].Manager {
+			t.Errorf("manager %q %v, want %+v", got, err, want)
 		}
 	})
 }

@@ -1,0 +1,191 @@
+package deltas
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// A summary is what is remembered of an object's state to tell what the next change of it touched, and who made it: a
+// digest of each part, and a few bytes for each entry of metadata.managedFields. It is written by [AppendParts] and then
+// [AppendWriter] for each entry, kept in event.Known, and compared in Step. Digests must not depend on the process.
+//
+//	form and flags  1
+//	metadata        8   digest, without resourceVersion, generation and managedFields
+//	status          8   digest
+//	the rest        8   digest, without kind and apiVersion, which items of lists lack
+//	entry          15 each: identity 4, time 4, fields 4, size of the fields 3
+const (
+	summaryForm     = 1      // another form is as good as no summary
+	summaryDeleting = 1 << 7 // metadata.deletionTimestamp is set
+	summaryCrowded  = 1 << 6 // there are more entries than are told
+	partsSize       = 25
+	writerSize      = 15
+	largestFields   = 1<<24 - 1
+)
+
+// Parts are digests of the parts of an object.
+type Parts struct {
+	Metadata, Status, Rest uint64
+	Deleting               bool // metadata.deletionTimestamp is set
+	Crowded                bool // not every entry of managedFields follows
+}
+
+// AppendParts begins a summary.
+func AppendParts(b []byte, p Parts) []byte {
+	head := byte(summaryForm)
+	if p.Deleting {
+		head |= summaryDeleting
+	}
+	if p.Crowded {
+		head |= summaryCrowded
+	}
+	b = append(b, head)
+	b = binary.LittleEndian.AppendUint64(b, p.Metadata)
+	b = binary.LittleEndian.AppendUint64(b, p.Status)
+	return binary.LittleEndian.AppendUint64(b, p.Rest)
+}
+
+// AppendWriter goes on with an entry of managedFields: digests of what identifies its manager (all but time and fields), of
+// its time, and of its fields, and how many bytes the fields take.
+func AppendWriter(b []byte, identity, time, fields uint64, size int) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(identity))
+	b = binary.LittleEndian.AppendUint32(b, uint32(time))
+	b = binary.LittleEndian.AppendUint32(b, uint32(fields))
+	size = min(size, largestFields)
+	return append(b, byte(size), byte(size>>8), byte(size>>16))
+}
+
+// AppendNames writes down who an entry belongs to, beside the summary: nothing of it is remembered. The arguments are the
+// contents of JSON strings, escapes and all.
+func AppendNames(b, manager, operation, subresource, time []byte) []byte {
+	for _, text := range [...][]byte{manager, operation, subresource, time} {
+		b = append(append(b, text...), 0) // JSON has no NUL in strings
+	}
+	return b
+}
+
+func usable(summary string) bool {
+	return len(summary) >= partsSize && summary[0]&^(summaryDeleting|summaryCrowded) == summaryForm
+}
+
+func crowded(summary string) bool { return summary[0]&summaryCrowded != 0 }
+
+// classOf says which part differs between two summaries of one object; "" where one of them is not there. An update that
+// touched bookkeeping only, such as who owns a field, is one of metadata.
+func classOf(was, is string) event.Class {
+	if !usable(was) || !usable(is) {
+		return ""
+	}
+	part := func(i int) bool { return was[1+8*i:9+8*i] != is[1+8*i:9+8*i] }
+	switch {
+	case was[0]&summaryDeleting == 0 && is[0]&summaryDeleting != 0:
+		return event.ClassDeleting
+	case part(2):
+		return event.ClassSpec
+	case part(1):
+		return event.ClassStatus
+	}
+	return event.ClassMetadata
+}
+
+// writerOf finds the actor of one write: the entry of managedFields that it left a trace in. nil where there is none, or
+// where several could be it, because a wrong actor is worse than none.
+//
+// The API server (KEP-555; apimachinery's util/managedfields, structured-merge-diff) moves the fields that a write changed
+// to the writer's entry and renews its time, which has a resolution of one second. A write through scale leaves an entry
+// without a time. Every other entry can only lose fields. So the writer's is the one that is new or has another time, and
+// where none has, the one whose fields changed without becoming fewer. What only removes fields, writes again what it
+// wrote within the same second, or goes past field managers (deletion, binding, eviction) leaves no trace.
+func writerOf(was, is, names string) *event.Actor {
+	if !usable(was) || !usable(is) || crowded(was) || crowded(is) {
+		return nil
+	}
+	renewed, grown := -1, -1
+	const several = -2
+	note := func(found *int, i int) {
+		if *found != -1 {
+			i = several
+		}
+		*found = i
+	}
+	for i := range writers(is) {
+		entry := writer(is, i)
+		old, ok := find(was, entry[:4])
+		switch {
+		case ok && old == entry, collective(names, i):
+		case !ok, old[4:8] != entry[4:8]:
+			note(&renewed, i)
+		case sizeOf(entry) >= sizeOf(old):
+			note(&grown, i)
+		}
+	}
+	if renewed != -1 {
+		return actor(names, renewed)
+	}
+	return actor(names, grown)
+}
+
+// creatorOf finds who made an object of which nothing was known: there is one entry then. Where there are more, the object
+// entered the selection later, or its maker brought them along.
+func creatorOf(is, names string) *event.Actor {
+	if !usable(is) || crowded(is) || writers(is) != 1 || collective(names, 0) {
+		return nil
+	}
+	return actor(names, 0)
+}
+
+func writers(summary string) int { return (len(summary) - partsSize) / writerSize }
+
+func writer(summary string, i int) string {
+	return summary[partsSize+i*writerSize:][:writerSize]
+}
+
+func sizeOf(entry string) int { return int(entry[12]) | int(entry[13])<<8 | int(entry[14])<<16 }
+
+func find(summary, identity string) (entry string, ok bool) {
+	for i := range writers(summary) {
+		if entry := writer(summary, i); entry[:4] == identity {
+			return entry, true
+		}
+	}
+	return "", false
+}
+
+// collective says that an entry is kept by the API server itself, for fields whose managers it does not know (any more).
+func collective(names string, i int) bool {
+	manager, _, _ := strings.Cut(namesOf(names, i), "\x00")
+	return manager == "ancient-changes" || manager == "before-first-apply"
+}
+
+// namesOf cuts off the names of the entries before i.
+func namesOf(names string, i int) string {
+	for range 4 * i {
+		_, names, _ = strings.Cut(names, "\x00")
+	}
+	return names
+}
+
+func actor(names string, i int) *event.Actor {
+	if i < 0 {
+		return nil
+	}
+	a := &event.Actor{}
+	names = namesOf(names, i)
+	for _, text := range [...]*string{&a.Manager, &a.Operation, &a.Subresource, &a.Time} {
+		*text, names, _ = strings.Cut(names, "\x00")
+		*text = unescape(*text)
+	}
+	return a
+}
+
+// unescape returns the text of a JSON string given without its quotes. The result is a copy: names belong to a whole object.
+func unescape(s string) string {
+	var text string
+	if strings.IndexByte(s, '\\') >= 0 && json.Unmarshal([]byte(`"`+s+`"`), &text) == nil {
+		return text
+	}
+	return strings.Clone(s)
+}
