@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
@@ -37,8 +40,9 @@ func TestNATSKeepsTheContract(t *testing.T) {
 func TestABrokenConnectionLosesRepeatsAndReordersNothing(t *testing.T) {
 	server := serve(t, "")
 	proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
-	stop := proxy.cutEvery(60 * time.Millisecond)
-	sinktest.Drive(t, harness(server, "nats://"+proxy.address()), rand.New(rand.NewPCG(1, 1)), 400, 50)
+	h := harness(server, "nats://"+proxy.address())
+	stop := proxy.cutEvery(60*time.Millisecond, countAcks(&h))
+	sinktest.Drive(t, h, rand.New(rand.NewPCG(1, 1)), 400, 50)
 	t.Logf("20000 messages, %d cuts", stop())
 }
 
@@ -54,28 +58,33 @@ func TestAReplicatedStreamLosesRepeatsAndReordersNothingWhenServersDieAndConnect
 	for name, exact := range map[string]bool{"by ID": false, "exact": true} {
 		t.Run(name, func(t *testing.T) {
 			servers := cluster(t)
+			var proxies []*proxy
 			var urls []string
 			for _, server := range servers {
 				proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
-				stop := proxy.cutEvery(250 * time.Millisecond)
-				t.Cleanup(func() { stop() })
-				urls = append(urls, "nats://"+proxy.address())
+				proxies, urls = append(proxies, proxy), append(urls, "nats://"+proxy.address())
 			}
 			h := harness(servers[0], "")
 			h.Read = func(t testing.TB) []sinktest.Delivered { return held(t, client(t, servers.URL()), "K8S") }
 			h.New = func(t testing.TB) sinks.Sink {
-				cfg := configFor(strings.Join(urls, ","))
+				cfg := hasty(strings.Join(urls, ","))
 				cfg.Create.Replicas, cfg.Exact = 3, exact
 				return newSink(t, cfg, quiet)
 			}
+			acked := countAcks(&h)
+			for _, proxy := range proxies {
+				stop := proxy.cutEvery(250*time.Millisecond, acked)
+				t.Cleanup(func() { stop() })
+			}
+			js := client(t, servers.URL())
 			drive(t, h, 3, func(int) error {
-				leader, err := leaderOf(t, servers)
+				leader, err := leaderOf(js, servers)
 				if err != nil {
 					return err
 				}
 				return errors.Join(leader.Kill(), leader.Restart(context.Background()), servers.WaitHealthy(context.Background()))
 			})
-			if _, err := leaderOf(t, servers); err != nil {
+			if _, err := leaderOf(js, servers); err != nil {
 				t.Errorf("at the end: %v", err)
 			}
 		})
@@ -98,18 +107,32 @@ func cluster(t testing.TB) natsserver.Servers {
 	return servers
 }
 
-// leaderOf returns the server that leads the stream.
-func leaderOf(t *testing.T, servers natsserver.Servers) (*natsserver.Server, error) {
-	stream, err := client(t, servers.URL()).Stream(context.Background(), "K8S")
-	if err != nil {
-		return nil, err
-	}
-	for _, server := range servers {
-		if cluster := stream.CachedInfo().Cluster; cluster != nil && cluster.Leader == server.Name() {
-			return server, nil
+// leaderOf returns the server that leads the stream, as soon as there is one.
+func leaderOf(js jetstream.JetStream, servers natsserver.Servers) (*natsserver.Server, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		leader, err := askForLeader(ctx, js)
+		for _, server := range servers {
+			if leader == server.Name() {
+				return server, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("no server leads the stream: %q, %w", leader, err)
 		}
 	}
-	return nil, fmt.Errorf("no server leads the stream: %+v", stream.CachedInfo().Cluster)
+}
+
+// askForLeader asks once, for a moment: without a leader nobody answers.
+func askForLeader(ctx context.Context, js jetstream.JetStream) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	stream, err := js.Stream(ctx, "K8S")
+	if err != nil || stream.CachedInfo().Cluster == nil {
+		return "", err
+	}
+	return stream.CachedInfo().Cluster.Leader, nil
 }
 
 // drive runs the suite's random publisher with up to so many outages, one after each 5,000 acknowledgements or when the
@@ -173,6 +196,14 @@ func (c counting) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Me
 	n, err := c.Sink.Publish(ctx, lane, batch)
 	c.counter.add(n)
 	return n, err
+}
+
+// countAcks returns a count of what the harness's sinks say is stored.
+func countAcks(h *sinktest.Harness) func() int64 {
+	count := &counter{every: math.MaxInt64}
+	open := h.New
+	h.New = func(t testing.TB) sinks.Sink { return counting{Sink: open(t), counter: count} }
+	return count.acked.Load
 }
 
 // proxy passes TCP connections on and breaks them.
@@ -248,16 +279,22 @@ func (p *proxy) cut() {
 	}
 }
 
-// cutEvery cuts again and again until the function it returns is called, which says how often that was.
-func (p *proxy) cutEvery(interval time.Duration) func() int {
+// cutEvery cuts again and again until the function it returns is called, which says how often that was. Between two cuts
+// something is acknowledged: on a machine that starves a connection may take longer to make than the interval.
+func (p *proxy) cutEvery(interval time.Duration, acked func() int64) func() int {
 	cuts, stop := 0, make(chan struct{})
 	var cutter sync.WaitGroup
 	cutter.Go(func() {
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
-		for {
+		for before := int64(0); ; {
 			select {
 			case <-ticker.C:
+				now := acked()
+				if now == before {
+					continue
+				}
+				before = now
 				p.cut()
 				cuts++
 			case <-stop:

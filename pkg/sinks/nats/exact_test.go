@@ -59,7 +59,11 @@ func stored(t *testing.T, js jetstream.JetStream) string {
 func TestExactKeepsTheContract(t *testing.T) {
 	server := serve(t, "")
 	h := harness(server, server.URL())
-	h.New = func(t testing.TB) sinks.Sink { return newSink(t, exact(server.URL()), quiet) }
+	h.New = func(t testing.TB) sinks.Sink {
+		cfg := hasty(server.URL())
+		cfg.Exact = true
+		return newSink(t, cfg, quiet)
+	}
 	h.Cut = func(t testing.TB) {
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)

@@ -22,6 +22,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// patience bounds waits that end by a condition when all is well. It is never slept.
+const patience = 3 * time.Minute
+
 const testSubject = "k8s.{cluster}.{group}.{resource}.{namespace}.{name}"
 
 // serve starts a server for one test.
@@ -40,9 +43,16 @@ func serve(t testing.TB, config string) *natsserver.Server {
 	return s
 }
 
-// configFor is what the tests deliver with: a stream of their own, and short waits.
+// configFor is what the tests deliver with: a stream of their own, and time for an answer on a machine that starves.
 func configFor(url string) Config {
-	return Config{URL: url, Stream: "K8S", Subject: testSubject, AckTimeout: time.Second, Create: Create{Enabled: true}}
+	return Config{URL: url, Stream: "K8S", Subject: testSubject, AckTimeout: patience, Create: Create{Enabled: true}}
+}
+
+// hasty is for tests in which answers are lost, and messages sent again.
+func hasty(url string) Config {
+	cfg := configFor(url)
+	cfg.AckTimeout = time.Second
+	return cfg
 }
 
 func newSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
@@ -70,13 +80,13 @@ func opened(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 func client(t testing.TB, url string, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
 	closed := make(chan struct{})
-	options = append(options, nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	options = append(options, nats.Timeout(patience), nats.MaxReconnects(-1), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	nc, err := nats.Connect(url, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close(); <-closed })
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,41 +106,37 @@ func held(t testing.TB, js jetstream.JetStream, stream string) []sinktest.Delive
 // messages reads everything a stream holds, in its order.
 func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.Msg {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	s, err := js.Stream(ctx, stream)
 	if err != nil {
 		t.Fatal(err)
 	}
 	last := s.CachedInfo().State.LastSeq
-	consumer, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true})
+	if s.CachedInfo().State.Msgs == 0 {
+		return nil
+	}
+	consumer, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	reading, err := consumer.Messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reading.Stop()
 	var all []jetstream.Msg
 	for at := uint64(0); at < last; {
-		if ctx.Err() != nil {
-			t.Fatalf("read up to %d of %d: %v", at, last, ctx.Err())
+		m, err := reading.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			t.Fatalf("read up to %d of %d: %v", at, last, err)
 		}
-		fetched, err := consumer.FetchNoWait(1000)
+		meta, err := m.Metadata()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for m := range fetched.Messages() { // to its end: a fetch that is left alone keeps its goroutine
-			meta, err := m.Metadata()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if at = meta.Sequence.Stream; at <= last {
-				all = append(all, m)
-			}
-		}
-		if err := fetched.Error(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.DeleteConsumer(ctx, consumer.CachedInfo().Name); err != nil {
-		t.Fatal(err)
+		at = meta.Sequence.Stream
+		all = append(all, m)
 	}
 	return all
 }
@@ -138,7 +144,7 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 // harness describes a server's stream to the suite.
 func harness(server *natsserver.Server, url string) sinktest.Harness {
 	return sinktest.Harness{
-		New:  func(t testing.TB) sinks.Sink { return newSink(t, configFor(url), slog.New(slog.DiscardHandler)) },
+		New:  func(t testing.TB) sinks.Sink { return newSink(t, hasty(url), slog.New(slog.DiscardHandler)) },
 		Read: func(t testing.TB) []sinktest.Delivered { return held(t, client(t, server.URL()), "K8S") },
 		Key:  (*event.Change).Key, ExactRetry: true, ExactReplay: true,
 	}
