@@ -29,7 +29,7 @@ func TestEveryFormatKeepsTheContract(t *testing.T) {
 					}
 					return s
 				},
-				Read:       func(t testing.TB) []sinktest.Delivered { return inFormats(t, readAll(t, brokers)) },
+				Read:       func(t testing.TB) []sinktest.Delivered { return inFormats(t, readAll(t, brokers, "k8s.")) },
 				Key:        (*event.Change).Key,
 				Value:      func(c *event.Change) []byte { return f.AppendValue(nil, c) },
 				ExactRetry: true,

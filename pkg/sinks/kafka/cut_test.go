@@ -1,9 +1,11 @@
 package kafka
 
 import (
+	"context"
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,17 +73,21 @@ func (c *cutter) set(down bool) {
 	}
 }
 
-// every cuts again and again until the function it returns is called, which returns how many connections were cut.
-func (c *cutter) every(pause time.Duration) (stop func() int) {
+// every cuts again and again until the function it returns is called, which returns how many connections were cut. Between
+// two cuts something is written: on a machine that starves a connection may take longer to make than the pause.
+func (c *cutter) every(pause time.Duration, written *atomic.Int64) (stop func() int) {
 	done, cuts := make(chan struct{}), make(chan int)
 	go func() {
 		tick := time.NewTicker(pause)
 		defer tick.Stop()
 		n := 0
-		for {
+		for before := int64(0); ; {
 			select {
 			case <-tick.C:
-				n += c.cut()
+				if now := written.Load(); now != before {
+					before = now
+					n += c.cut()
+				}
 			case <-done:
 				cuts <- n
 				return
@@ -103,7 +109,7 @@ func TestContractThroughAnOutage(t *testing.T) {
 	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
 	sinktest.Run(t, sinktest.Harness{
 		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
-		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers)) },
+		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
 		Key:        (*event.Change).Key,
 		ExactRetry: true,
 		Cut:        func(testing.TB) { cut.set(true) },
@@ -114,21 +120,35 @@ func TestContractThroughAnOutage(t *testing.T) {
 func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
 	cut, _, brokers := cuttable(t, kfake.NumBrokers(3), kfake.SeedTopics(4, topicA))
 	cfg := Config{Brokers: brokers, Topic: topicA}
-	stop := sync.OnceValue(cut.every(11 * time.Millisecond))
+	var written atomic.Int64
+	stop := sync.OnceValue(cut.every(11*time.Millisecond, &written))
 	defer stop()
 	sinktest.Drive(t, sinktest.Harness{
-		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
-		Read:       func(t testing.TB) []sinktest.Delivered { stop(); return delivered(readAll(t, brokers)) },
+		New:        func(t testing.TB) sinks.Sink { return counting{unclosed(t, cfg), &written} },
+		Read:       func(t testing.TB) []sinktest.Delivered { stop(); return delivered(readAll(t, brokers, "k8s.")) },
 		Key:        (*event.Change).Key,
 		ExactRetry: true,
 	}, rand.New(rand.NewPCG(rand.Uint64(), 3)), 32, 100)
+}
+
+// counting is a sink whose accepted messages are counted.
+type counting struct {
+	sinks.Sink
+	written *atomic.Int64
+}
+
+func (c counting) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	n, err := c.Sink.Publish(ctx, lane, batch)
+	c.written.Add(int64(n))
+	return n, err
 }
 
 func TestConnectionsCutEverySevenMillisecondsCostNothing(t *testing.T) {
 	const partitions, each = 6, 20_000
 	cut, cluster, brokers := cuttable(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, topicA))
 	s := open(t, Config{Brokers: brokers, Topic: topicA})
-	stop := cut.every(7 * time.Millisecond)
+	var written atomic.Int64
+	stop := cut.every(7*time.Millisecond, &written)
 
 	var lanes sync.WaitGroup
 	for p := range partitions {
@@ -139,6 +159,7 @@ func TestConnectionsCutEverySevenMillisecondsCostNothing(t *testing.T) {
 					_ = cluster.MoveTopicPartition(topicA, int32(p), int32(from/2000)%3) // to another broker, or not
 				}
 				insist(t, s, lane, pods("p"+itoa(p), from, from+100))
+				written.Add(100)
 			}
 		})
 	}

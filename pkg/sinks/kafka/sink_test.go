@@ -31,13 +31,23 @@ func one(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sink
 	return c, brokers, s, laneOf(t, s, pod("a", 1))
 }
 
+// laneOf asks as delivery does: again, while the cluster is not ready to tell.
 func laneOf(t testing.TB, s *Sink, c *event.Change) sinks.Lane {
 	t.Helper()
-	lane, err := s.Lane(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	pause := time.NewTicker(10 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		lane, err := s.Lane(ctx, c)
+		if err == nil {
+			return lane
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		<-pause.C
 	}
-	return lane
 }
 
 // publish fails the test unless the whole batch is accepted by one call.
@@ -51,18 +61,24 @@ func publish(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
 // insist publishes as delivery does: again from the first message that is not accepted, until all are.
 func insist(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
 	t.Helper()
+	if n, err := upToARejection(t, s, lane, batch); err != nil {
+		t.Fatalf("%d messages are left: %v", len(batch)-n, err)
+	}
+}
+
+// upToARejection publishes as delivery does, until all messages are accepted or one is rejected, and counts them.
+func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	pause := time.NewTicker(10 * time.Millisecond)
 	defer pause.Stop()
 	for {
-		n, err := s.Publish(ctx, lane, batch)
-		if batch = batch[n:]; err == nil {
-			return
-		}
+		n, err := s.Publish(ctx, lane, batch[accepted:])
+		accepted += n
 		var rejected *sinks.RejectedError
-		if ctx.Err() != nil || errors.As(err, &rejected) {
-			t.Fatalf("%d messages are left: %v", len(batch), err)
+		if err == nil || ctx.Err() != nil || errors.As(err, &rejected) {
+			return accepted, err
 		}
 		<-pause.C
 	}
@@ -87,7 +103,7 @@ func TestContractOnAFakeCluster(t *testing.T) {
 func conformance(t *testing.T, brokers []string, cfg Config) {
 	sinktest.Run(t, sinktest.Harness{
 		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
-		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers)) },
+		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
 		Key:        (*event.Change).Key,
 		ExactRetry: true,
 	})

@@ -29,23 +29,23 @@ func unclosed(t testing.TB, cfg Config) sinks.Sink {
 	return s
 }
 
-// readAll returns the records of every topic of the tests.
-func readAll(t testing.TB, brokers []string) []*kgo.Record {
+// readAll returns the records of every topic whose name begins so.
+func readAll(t testing.TB, brokers []string, prefix string) []*kgo.Record {
 	t.Helper()
-	var all []*kgo.Record
+	var topics []string
 	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
 		meta, err := c.Metadata(ctx, &kafka.MetadataRequest{})
 		if err != nil {
 			return err
 		}
 		for _, topic := range meta.Topics {
-			if strings.HasPrefix(topic.Name, "k8s.") {
-				all = append(all, read(t, brokers, topic.Name)...)
+			if strings.HasPrefix(topic.Name, prefix) {
+				topics = append(topics, topic.Name)
 			}
 		}
 		return nil
 	})
-	return all
+	return read(t, brokers, topics...)
 }
 
 // ask does something to the cluster with a client of its own.
