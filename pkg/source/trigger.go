@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
@@ -40,8 +41,10 @@ type trigger struct {
 	live     atomic.Bool // a watch is open
 
 	// Owned by run.
-	position string
-	denied   bool // and that has been logged
+	position  string
+	denied    bool // and that has been logged
+	bookmarks bool // the API server sends them, so silence means something
+	stale     bool // a watch fell silent and nothing has been heard since
 }
 
 const (
@@ -72,10 +75,12 @@ func (t *trigger) run(ctx context.Context) {
 			p.reset()
 		}
 		wait := p.wait(err)
-		switch judge(err) {
-		case expired, tooLarge:
+		switch v := judge(err); {
+		case errors.Is(err, errStale):
+			t.silence(err)
+		case v == expired, v == tooLarge:
 			t.position = anyPosition
-		case forbidden, notServed, refused:
+		case v == forbidden, v == notServed, v == refused:
 			t.deny(err)
 			if p.failures > triesToIdentify {
 				wait = deniedWait + rand.N(deniedWait)
@@ -96,7 +101,7 @@ func (t *trigger) watch(ctx context.Context) (time.Duration, error) {
 	defer w.Stop()
 	opened := time.Now()
 	t.allow()
-	t.live.Store(true)
+	t.live.Store(!t.stale)
 	defer t.live.Store(false)
 	if t.position == anyPosition {
 		t.ring() // for what happened before
@@ -105,12 +110,21 @@ func (t *trigger) watch(ctx context.Context) (time.Duration, error) {
 	return time.Since(opened), err
 }
 
+// pass rings for every change until the watch ends, or falls silent though bookmarks should come, as for the watches of
+// data: then a new type would be found no sooner than without the trigger.
 func (t *trigger) pass(ctx context.Context, w watch.Interface) error {
+	quiet := time.NewTimer(staleAfter)
+	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-quiet.C:
+			if t.bookmarks {
+				return errStale
+			}
 		case e, ok := <-w.ResultChan():
+			quiet.Reset(staleAfter)
 			switch {
 			case !ok:
 				return errStreamEnd
@@ -119,11 +133,30 @@ func (t *trigger) pass(ctx context.Context, w watch.Interface) error {
 			case e.Type != watch.Bookmark:
 				t.ring()
 			}
+			t.hear(e.Type == watch.Bookmark)
 			// Initial objects come in no order, but none is newer than what the cache held: nothing after is missed.
 			if o, ok := e.Object.(*deltas.Object); ok && o.ResourceVersion != "" {
 				t.position = o.ResourceVersion
 			}
 		}
+	}
+}
+
+// hear notes that something came.
+func (t *trigger) hear(bookmark bool) {
+	t.bookmarks = t.bookmarks || bookmark
+	if t.stale {
+		t.stale = false
+		t.live.Store(true)
+		t.log.Info("changes of this resource are announced again", "resource", t.endpoint.scope.ID)
+	}
+}
+
+// silence notes that a watch brings nothing any more. Until one does again, discovery is read as without triggers.
+func (t *trigger) silence(err error) {
+	if !t.stale {
+		t.stale = true
+		t.log.Warn("the watch fell silent, opening it again", "resource", t.endpoint.scope.ID, "reason", reason(err))
 	}
 }
 

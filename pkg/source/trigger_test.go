@@ -21,7 +21,13 @@ func (f *fakeAPI) watchTypes(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
 	f.typeRequests = append(f.typeRequests, fmt.Sprintf("watch=%s rv=%s", q.Get("watch"), q.Get("resourceVersion")))
-	cut, code := f.cut, f.typesRefused
+	cut, code, hang, mute := f.cut, f.typesRefused, f.hang, f.mute
+	var minute <-chan time.Time
+	if f.bookmark {
+		ticker := time.NewTicker(time.Minute)
+		defer ticker.Stop()
+		minute = ticker.C
+	}
 	f.mu.Unlock()
 	if got := r.Header.Get("Accept"); got != metadataOnly {
 		f.t.Errorf("asked for %q", got)
@@ -34,6 +40,10 @@ func (f *fakeAPI) watchTypes(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.(http.Flusher).Flush()
+	if mute {
+		<-r.Context().Done()
+		return
+	}
 	from, _ := strconv.Atoi(q.Get("resourceVersion"))
 	for {
 		f.mu.Lock()
@@ -48,6 +58,12 @@ func (f *fakeAPI) watchTypes(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case <-changed:
+		case <-minute:
+			fmt.Fprintf(w, `{"type":"BOOKMARK","object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"%d"}}}`+"\n", from)
+			w.(http.Flusher).Flush()
+		case <-hang:
+			<-r.Context().Done()
+			return
 		case <-r.Context().Done():
 			return
 		case <-cut:
@@ -260,6 +276,43 @@ func TestPollsThatWereAskedForDoNotHastenAnEnd(t *testing.T) {
 		st.await(t, "the end", func() bool { return slices.Contains(st.told(), "deleted a@11~") })
 		if took := time.Since(began); took > 3*defaultInterval {
 			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestATriggerThatFallsSilentIsOpenedAgain(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.bookmark = true
+		f.announce("ADDED", "others.example.com")
+		_, log, stop := running(t, f, st, on, widgets)
+		defer stop()
+		time.Sleep(2 * time.Minute) // bookmarks came
+		f.silence(func() { f.mute = true })
+		time.Sleep(staleAfter + time.Second)
+		if n := log.count("the watch fell silent"); n != 2 {
+			t.Errorf("%d lines, want one for each trigger\n%s", n, log)
+		}
+		polls := f.asked()
+		time.Sleep(10 * time.Minute)
+		if n := f.asked() - polls; n < 110 {
+			t.Errorf("asked %d times while the triggers were silent, want every 5 s", n)
+		}
+		f.silence(func() { f.mute = false })
+		time.Sleep(2 * staleAfter)
+		if n := log.count("announced again"); n != 2 {
+			t.Errorf("%d lines\n%s", n, log)
+		}
+		began := time.Now()
+		f.serve(coreGroup("pods"), widgetGroup)
+		f.announce("ADDED", "widgets.example.com")
+		st.awaitTold(t, "snapshot a@11")
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("took %s", took)
+		}
+		for _, r := range f.typesAsked() {
+			if !strings.HasPrefix(r, "watch=true rv=") {
+				t.Errorf("request %q", r)
+			}
 		}
 	})
 }
