@@ -1,0 +1,180 @@
+package consumer
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+)
+
+// cluster is an API server with one resource, as a watch with a label selector sees it. It remembers every state that
+// every object was in, which is what the stream is judged by.
+type cluster struct {
+	rnd      *rand.Rand
+	revision int
+	objects  map[string]*thing
+	history  []happened // what a watch can tell
+	past     map[string][]state
+}
+
+// thing is an object as the API server stores it.
+type thing struct {
+	Metadata struct {
+		Name              string            `json:"name"`
+		Namespace         string            `json:"namespace"`
+		UID               string            `json:"uid"`
+		ResourceVersion   string            `json:"resourceVersion"`
+		Labels            map[string]string `json:"labels"`
+		Finalizers        []string          `json:"finalizers,omitempty"`
+		DeletionTimestamp string            `json:"deletionTimestamp,omitempty"`
+	} `json:"metadata"`
+	Spec   map[string]any `json:"spec"`
+	Status map[string]any `json:"status,omitempty"`
+}
+
+// state is what the selection showed of one name from a revision on: nothing where body is empty.
+type state struct {
+	revision  int
+	uid, body string
+}
+
+// happened is a watch event.
+type happened struct {
+	revision int
+	kind     string
+	object   *deltas.Object
+}
+
+const selected = "in"
+
+func newCluster(rnd *rand.Rand) *cluster {
+	return &cluster{rnd: rnd, revision: 100, objects: map[string]*thing{}, past: map[string][]state{}}
+}
+
+// live lets n things happen to some of the names.
+func (c *cluster) live(n, names int) {
+	for range n {
+		c.write("o" + strconv.Itoa(c.rnd.IntN(names)))
+	}
+}
+
+// write changes one object, or creates it.
+func (c *cluster) write(name string) {
+	c.revision++
+	old := c.objects[name]
+	was := old != nil && old.Metadata.Labels[selected] == "yes"
+	now := c.next(name, old)
+	if now != nil {
+		now.Metadata.ResourceVersion = strconv.Itoa(c.revision)
+		c.objects[name] = now
+		is := now.Metadata.Labels[selected] == "yes"
+		switch {
+		case was && is:
+			c.tell("MODIFIED", now)
+		case is:
+			c.tell("ADDED", now)
+		case was: // it leaves the selection: the API server sends what it last was, under the new version
+			c.tell("DELETED", old.at(c.revision))
+		}
+		return
+	}
+	delete(c.objects, name)
+	if was {
+		c.tell("DELETED", old.at(c.revision))
+	}
+}
+
+// next is what becomes of an object; nil when it is gone.
+func (c *cluster) next(name string, old *thing) *thing {
+	if old == nil {
+		t := &thing{Spec: map[string]any{"n": 0}}
+		t.Metadata.Name, t.Metadata.Namespace, t.Metadata.UID = name, "ns", fmt.Sprintf("%s-%d", name, c.revision)
+		t.Metadata.Labels = map[string]string{selected: "yes"}
+		if c.rnd.IntN(5) == 0 {
+			t.Metadata.Labels[selected] = "no"
+		}
+		return t
+	}
+	t := old.copy()
+	if t.Metadata.DeletionTimestamp != "" && c.rnd.IntN(2) == 0 {
+		return nil // its finalizer is done
+	}
+	switch c.rnd.IntN(8) {
+	case 0: // a merge patch
+		t.Spec["n"] = c.revision
+	case 1: // a JSON patch that adds to a list
+		list, _ := t.Spec["list"].([]any)
+		t.Spec["list"] = append(list, c.revision)
+	case 2: // a patch that removes
+		delete(t.Spec, "list")
+		t.Spec["removed"] = c.revision
+	case 3:
+		t.Status = map[string]any{"observed": c.revision}
+	case 4:
+		t.Metadata.Finalizers = []string{"example.org/wait"}
+	case 5: // in and out of the selection
+		t.Metadata.Labels[selected] = map[string]string{"yes": "no", "no": "yes"}[t.Metadata.Labels[selected]]
+	default:
+		if len(t.Metadata.Finalizers) == 0 {
+			return nil
+		}
+		t.Metadata.DeletionTimestamp = "2026-01-02T03:04:05Z"
+	}
+	return t
+}
+
+func (t *thing) copy() *thing {
+	b, _ := json.Marshal(t) // plain data
+	var d thing
+	_ = json.Unmarshal(b, &d)
+	return &d
+}
+
+func (t *thing) at(revision int) *thing {
+	d := t.copy()
+	d.Metadata.ResourceVersion = strconv.Itoa(revision)
+	return d
+}
+
+// object is what the exporter reads of t.
+func (t *thing) object() *deltas.Object {
+	o := deltas.NewObject(t.Metadata.Namespace, t.Metadata.Name)
+	o.UID, o.ResourceVersion = t.Metadata.UID, t.Metadata.ResourceVersion
+	o.Raw, _ = json.Marshal(t)
+	return o
+}
+
+func (c *cluster) tell(kind string, t *thing) {
+	o := t.object()
+	c.history = append(c.history, happened{c.revision, kind, o})
+	s := state{revision: c.revision}
+	if kind != "DELETED" {
+		s.uid, s.body = o.UID, string(o.Raw)
+	}
+	c.past[o.Name] = append(c.past[o.Name], s)
+}
+
+// list is what a list shows now.
+func (c *cluster) list() []*deltas.Object {
+	var all []*deltas.Object
+	for _, t := range c.objects {
+		if t.Metadata.Labels[selected] == "yes" {
+			all = append(all, t.object())
+		}
+	}
+	return all
+}
+
+// shown is what a list showed of a name at a revision.
+func (c *cluster) shown(name string, revision int) state {
+	var now state
+	for _, s := range c.past[name] {
+		if s.revision > revision {
+			break
+		}
+		now = s
+	}
+	return now
+}

@@ -1,0 +1,311 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+const (
+	worlds = 500
+	names  = 40 // objects of each: 20,000 histories in all
+)
+
+// TestTheStreamAloneGivesTheStateAtEveryPosition plays random histories to the half of the exporter that decides what
+// changed, kills it again and again, takes history away from it now and then, and rebuilds the state from what it wrote:
+// in the order of one partition at every position, and from several partitions with repetitions at the end.
+func TestTheStreamAloneGivesTheStateAtEveryPosition(t *testing.T) {
+	for seed := range uint64(worlds) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t, rand.New(rand.NewPCG(seed, 11)))
+			p.run()
+			p.checkEveryPosition()
+			p.checkPartitions()
+		})
+	}
+}
+
+// play is one world: a cluster, the exporter's queue, and its journal.
+type play struct {
+	t *testing.T
+	*cluster
+
+	stored event.Stored
+	known  map[string]event.Known
+	told   []line       // what is durable
+	vague  map[int]bool // revisions within which history was lost
+	lists  int          // revision of the newest list
+	forget int          // revisions up to this one are compacted
+}
+
+// line is a change in the stream.
+type line struct {
+	change *event.Change
+	list   int // revision of the newest list when it was written
+}
+
+func newPlay(t *testing.T, rnd *rand.Rand) *play {
+	return &play{t: t, cluster: newCluster(rnd), known: map[string]event.Known{}, vague: map[int]bool{}}
+}
+
+func (p *play) run() {
+	for range 10 {
+		p.live(p.rnd.IntN(60), names)
+		if p.rnd.IntN(5) == 0 {
+			p.forget = p.revision
+		}
+		p.export(p.rnd.IntN(3) == 0)
+	}
+	p.live(5, names)
+	p.export(true)
+}
+
+func (p *play) origin() deltas.Origin {
+	at, _ := strconv.Atoi(p.stored.Position)
+	switch {
+	case p.stored.Position == "":
+		return deltas.Origin{Kind: deltas.First}
+	case at < p.forget:
+		return deltas.Origin{Kind: deltas.Relisted, From: p.stored.Position, Reason: "expired"}
+	}
+	return deltas.Origin{Kind: deltas.Resumed}
+}
+
+// export runs the queue over what happened since, to the end or until it is killed somewhere.
+func (p *play) export(toTheEnd bool) {
+	origin := p.origin()
+	p.stored.Known = nil
+	for _, k := range p.known {
+		p.stored.Known = append(p.stored.Known, k)
+	}
+	j := &journal{reached: make(chan struct{})}
+	queue := deltas.NewQueue(deltas.QueueConfig{
+		Scope:  deltas.Scope{ID: "s", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}},
+		Stored: p.stored, Origin: func() deltas.Origin { return origin }, Now: time.Now, Append: j.append,
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- queue.Run(ctx) }()
+	p.watch(queue, origin, j)
+	if toTheEnd {
+		p.revision++ // by a write to another resource
+		j.await(strconv.Itoa(p.revision))
+		p.must(queue.Bookmark(strconv.Itoa(p.revision)))
+		<-j.reached
+	}
+	stop()
+	p.must(<-done)
+	p.keep(j, toTheEnd)
+}
+
+// watch lists, or resumes, and hands over what happened after.
+func (p *play) watch(queue *deltas.Queue, origin deltas.Origin, j *journal) {
+	from, _ := strconv.Atoi(p.stored.Position)
+	var list []any
+	if origin.Kind != deltas.Resumed {
+		for r := from + 1; r <= p.revision; r++ {
+			p.vague[r] = true
+		}
+		from = p.revision
+		j.list(from)
+		p.lists = from
+		for _, o := range p.list() {
+			if p.rnd.IntN(2) == 0 {
+				staged, err := queue.Stage(o)
+				p.must(err)
+				o = staged
+			}
+			list = append(list, o)
+		}
+		p.live(p.rnd.IntN(20), names)
+	} else {
+		j.list(p.lists)
+	}
+	p.must(queue.Replace(list, strconv.Itoa(from)))
+	for _, e := range p.history {
+		if e.revision <= from {
+			continue
+		}
+		switch e.kind {
+		case "ADDED":
+			p.must(queue.Add(e.object))
+		case "MODIFIED":
+			p.must(queue.Update(e.object))
+		case "DELETED":
+			p.must(queue.Delete(e.object))
+		}
+	}
+}
+
+// keep makes what was appended durable, or a part of it.
+func (p *play) keep(j *journal, all bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	n := len(j.observations)
+	if !all {
+		n = p.rnd.IntN(n + 1)
+	}
+	for i, o := range j.observations[:n] {
+		for _, c := range o.Changes {
+			p.told = append(p.told, line{c, j.lists[i]})
+		}
+		for _, k := range o.Known {
+			p.known[k.Key] = k
+		}
+		for _, key := range o.Forget {
+			delete(p.known, key)
+		}
+		if o.Snapshot != "" {
+			p.stored.Snapshot = o.Snapshot
+		}
+		if o.Position != "" {
+			p.stored.Position = o.Position
+		}
+	}
+}
+
+// journal takes observations.
+type journal struct {
+	mu           sync.Mutex
+	observations []deltas.Observation
+	lists        []int // for each observation, the revision of the newest list
+	newest       int
+
+	until   string // a position; reached is closed when it is
+	reached chan struct{}
+}
+
+func (j *journal) list(revision int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.newest = revision
+}
+
+// await makes reached the sign for a position that no observation has had yet.
+func (j *journal) await(position string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.until = position
+}
+
+func (j *journal) append(_ context.Context, o deltas.Observation) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.observations, j.lists = append(j.observations, o), append(j.lists, j.newest)
+	if o.Position != "" && o.Position == j.until {
+		close(j.reached)
+	}
+	return nil
+}
+
+// record writes a change and reads it again.
+func (p *play) record(c *event.Change) Record {
+	r, err := Parse(format.AppendJSON(nil, c))
+	p.must(err)
+	return r
+}
+
+// checkEveryPosition replays the stream by position. What a list showed to be different is told from its position on.
+func (p *play) checkEveryPosition() {
+	type placed struct {
+		at     int
+		record Record
+	}
+	var all []placed
+	for _, l := range p.told {
+		at, _ := strconv.Atoi(l.change.ResourceVersion)
+		if l.change.Coalesced || l.change.Type.Control() {
+			at = max(at, l.list)
+		}
+		all = append(all, placed{at, p.record(l.change)})
+	}
+	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
+
+	var table Table
+	next := 0
+	for revision := 0; revision <= p.revision; revision++ {
+		for ; next < len(all) && all[next].at <= revision; next++ {
+			p.must(table.Apply(all[next].record))
+		}
+		if !p.vague[revision] && revision > 100 {
+			p.compare(&table, revision)
+		}
+	}
+	p.frames(&table)
+}
+
+// checkPartitions deals the objects out to partitions, repeats parts of each as a restart does, and reads them mixed.
+func (p *play) checkPartitions() {
+	partitions := make([][]Record, 3)
+	for _, l := range p.told {
+		n := 0
+		for _, b := range l.change.Key() {
+			n += int(b)
+		}
+		partitions[n%3] = append(partitions[n%3], p.record(l.change))
+	}
+	for i, records := range partitions {
+		for range 3 {
+			end := p.rnd.IntN(len(records) + 1)
+			start := end - p.rnd.IntN(end+1)
+			records = slices.Concat(records[:end], records[start:end], records[end:])
+		}
+		partitions[i] = records
+	}
+	var table Table
+	for len(partitions[0])+len(partitions[1])+len(partitions[2]) > 0 {
+		i := p.rnd.IntN(3)
+		n := min(p.rnd.IntN(20), len(partitions[i]))
+		for _, r := range partitions[i][:n] {
+			p.must(table.Apply(r))
+		}
+		partitions[i] = partitions[i][n:]
+	}
+	p.compare(&table, p.revision)
+	p.frames(&table)
+}
+
+// compare holds the table to what the API server showed at a revision.
+func (p *play) compare(table *Table, revision int) {
+	things := Resource{Cluster: "c", Resource: "things"}
+	exist := 0
+	for name := range p.past {
+		want := p.shown(name, revision)
+		got, exists := table.Get(things, Key{"ns", name})
+		if want.body != "" {
+			exist++
+		}
+		if exists != (want.body != "") || string(got.Body) != want.body {
+			p.t.Fatalf("at %d, %s:\nthe API server showed %q\nthe stream says       %q", revision, name, want.body, got.Body)
+		}
+	}
+	if n := len(table.Objects(things)); n != exist {
+		p.t.Fatalf("at %d the API server showed %d objects, the stream says %d", revision, exist, n)
+	}
+}
+
+// frames wants every snapshot to have ended and to be proven by its digest.
+func (p *play) frames(table *Table) {
+	for _, f := range table.Snapshots() {
+		if !f.Ended || !f.Verified {
+			p.t.Errorf("snapshot %+v", f)
+		}
+	}
+}
+
+func (p *play) must(err error) {
+	if err != nil {
+		p.t.Helper()
+		p.t.Fatal(err)
+	}
+}
