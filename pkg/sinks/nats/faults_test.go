@@ -72,6 +72,29 @@ func unavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	}
 }
 
+// unreachable publishes one change again and again until the answer is that there is no connection, with these words
+// about why: it takes a while until the server has said so. The sink is one that does not wait long.
+func unreachable(t *testing.T, s *Sink, c *event.Change, words ...string) {
+	t.Helper()
+	for begun := time.Now(); ; {
+		n, err := deliver(t, s, c)
+		var away *sinks.UnavailableError
+		told := n == 0 && errors.As(err, &away)
+		for _, word := range append(words, "not connected to NATS") {
+			told = told && strings.Contains(away.Reason, word)
+		}
+		if told {
+			break
+		}
+		if time.Since(begun) > patience {
+			t.Fatalf("publish: %d, %v; want an UnavailableError that says %q", n, err, words)
+		}
+	}
+	if status := s.Status(); status.Ready || status.Reason == "" {
+		t.Errorf("not delivered, and yet the status is %+v", status)
+	}
+}
+
 func createStream(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 	t.Helper()
 	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
@@ -260,14 +283,11 @@ func TestAForbiddenInboxIsNamedAndAnotherHelps(t *testing.T) {
 
 func TestARefusedPasswordIsAFaultAndShowsNoSecret(t *testing.T) {
 	server := serve(t, users)
-	cfg := as(configFor(server.URL()), "all")
-	cfg.Password, cfg.AckTimeout = "hunter2", 100*time.Millisecond
+	cfg := as(hasty(server.URL()), "all")
+	cfg.Password = "hunter2"
 	var lines transcript
 	s := opened(t, cfg, lines.logger())
-	for begun := time.Now(); !strings.Contains(s.Status().Reason, "uthorization") && time.Since(begun) < patience; {
-		unavailable(t, s, pod("web", 1), "not connected")
-	}
-	unavailable(t, s, pod("web", 1), "not connected", "uthorization")
+	unreachable(t, s, pod("web", 1), "uthorization")
 	if strings.Contains(lines.String(), "hunter2") || !strings.Contains(lines.String(), "uthorization") {
 		t.Errorf("the log is\n%s", lines.String())
 	}

@@ -38,21 +38,21 @@ func write(t *testing.T, path string, content string) {
 
 func TestAWrongTokenIsAFaultAndTheRightOneDelivers(t *testing.T) {
 	server := serve(t, "authorization { token: right-token }\n")
-	cfg := configFor(server.URL())
+	cfg := hasty(server.URL())
 	cfg.Token = "wrong-token"
-	unavailable(t, secretive(t, cfg, "wrong-token"), pod("web", 1), "not connected", "uthorization")
-	cfg.Token = "right-token"
+	unreachable(t, secretive(t, cfg, "wrong-token"), pod("web", 1), "uthorization")
+	cfg.Token, cfg.AckTimeout = "right-token", patience
 	accepted(t, secretive(t, cfg, "right-token"), pod("web", 1))
 }
 
 func TestARotatedNkeyIsTakenUp(t *testing.T) {
 	first, second := user(t), user(t)
 	server := serve(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", second.public))
-	cfg := configFor(server.URL())
+	cfg := hasty(server.URL())
 	cfg.NkeySeed = filepath.Join(t.TempDir(), "seed")
 	write(t, cfg.NkeySeed, first.seed)
 	s := secretive(t, cfg, first.seed, second.seed)
-	unavailable(t, s, pod("web", 1), "not connected", "uthorization")
+	unreachable(t, s, pod("web", 1), "uthorization")
 	write(t, cfg.NkeySeed, second.seed)
 	finally(t, s, pod("web", 1))
 }
@@ -65,14 +65,14 @@ func TestACredentialsFileAuthenticatesAndIsReadAgain(t *testing.T) {
 		system.public, token(t, operator, system, withLimits(claims("account"), limits)),
 		account.public, token(t, operator, account, withLimits(claims("account"), limits, map[string]any{"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}))))
 
-	cfg := configFor(server.URL())
+	cfg := hasty(server.URL())
 	cfg.Credentials = filepath.Join(t.TempDir(), "user.creds")
 	stranger, member := user(t), user(t)
 	claim := claims("user")
 	claim["subs"], claim["data"], claim["payload"] = -1, -1, -1
 	write(t, cfg.Credentials, credentials(token(t, stranger, stranger, claim), stranger.seed)) // by no account that the server knows
 	s := secretive(t, cfg, stranger.seed, member.seed)
-	unavailable(t, s, pod("web", 1), "not connected", "uthorization")
+	unreachable(t, s, pod("web", 1), "uthorization")
 	write(t, cfg.Credentials, credentials(token(t, account, member, claim), member.seed))
 	finally(t, s, pod("web", 1))
 
@@ -88,14 +88,14 @@ func TestATLSConnectionTakesUpRotatedFiles(t *testing.T) {
 	config := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n",
 		filepath.Join(at, "cert.pem"), filepath.Join(at, "key.pem"), filepath.Join(at, "ca.pem"))
 	server := serve(t, config)
-	cfg := configFor(server.URL())
+	cfg := hasty(server.URL())
 	cfg.TLS = TLS{CA: filepath.Join(mine, "ca.pem"), Cert: filepath.Join(mine, "cert.pem"), Key: filepath.Join(mine, "key.pem")}
 
 	s := secretive(t, cfg, "PRIVATE")
-	unavailable(t, s, pod("web", 1), "not connected", "ca.pem") // not there yet
+	unreachable(t, s, pod("web", 1), "ca.pem") // not there yet
 	fresh.IssueTo(t, mine)
 	for range 2 { // neither trusts the other
-		unavailable(t, s, pod("web", 1), "not connected", "certificate")
+		unreachable(t, s, pod("web", 1), "certificate")
 	}
 	old.IssueTo(t, mine)
 	finally(t, s, pod("web", 1))
@@ -113,9 +113,9 @@ func TestAClientWithoutACertificateIsRefusedWhereOneIsNeeded(t *testing.T) {
 	ca.IssueTo(t, at)
 	server := serve(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n",
 		filepath.Join(at, "cert.pem"), filepath.Join(at, "key.pem"), filepath.Join(at, "ca.pem")))
-	cfg := configFor(server.URL())
+	cfg := hasty(server.URL())
 	cfg.TLS.CA = filepath.Join(at, "ca.pem")
-	unavailable(t, opened(t, cfg, quiet), pod("web", 1), "not connected")
+	unreachable(t, opened(t, cfg, quiet), pod("web", 1))
 }
 
 // identity is an nkey pair.
