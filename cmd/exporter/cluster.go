@@ -48,12 +48,12 @@ func rulesOf(cfg *config.Config) []source.Rule {
 }
 
 // newShaper makes what takes out of changes what is not to be told.
-func newShaper(cfg *config.Config) (*shape.Shaper, error) {
+func newShaper(cfg *config.Config, bodies shape.Bodies) (*shape.Shaper, error) {
 	policies := make([]shape.Policy, len(cfg.Resources))
 	for i, r := range cfg.Resources {
 		policies[i] = r.Policy
 	}
-	return shape.New(policies, shape.Options{Key: []byte(cfg.Redaction.Key)})
+	return shape.New(policies, shape.Options{Key: []byte(cfg.Redaction.Key), Before: cfg.NeedsBefore(), Bodies: bodies})
 }
 
 // newSource makes the source half: from the API server into the journal.

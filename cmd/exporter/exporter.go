@@ -95,7 +95,7 @@ func (e *exporter) open() error {
 		}
 		e.outlets = append(e.outlets, o)
 	}
-	if e.shaper, err = newShaper(e.cfg); err != nil {
+	if e.shaper, err = newShaper(e.cfg, e.journal); err != nil {
 		return &environmentError{err}
 	}
 	if e.source, err = e.newSource(client); err != nil {

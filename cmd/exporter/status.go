@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -22,6 +23,12 @@ func (e *exporter) snapshot() admin.Snapshot {
 	}
 	if !ready && len(s.Resources) == 0 { // no resource can say so itself: the API server has not told what it serves
 		s.Discovery = strings.Join(reasons, "; ")
+	}
+	for i, r := range e.shaper.Stats() {
+		s.Rules = append(s.Rules, admin.RuleStatus{
+			Name: fmt.Sprintf("resources[%d]", i), Filtered: r.Filtered, Unchanged: r.Unchanged,
+			Withheld: r.Withheld, Failed: r.Failed, Failure: r.Failure,
+		})
 	}
 	for _, o := range e.outlets {
 		s.Sinks = append(s.Sinks, o.status())

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,7 +20,7 @@ type metric struct {
 type emit = func(value float64, labels ...string)
 
 // metrics lists every family that is read from a snapshot. docs/metrics.md is written from it.
-var metrics = append(append(append([]metric{}, resourceMetrics...), sinkMetrics...), journalMetrics...)
+var metrics = slices.Concat(resourceMetrics, ruleMetrics, sinkMetrics, journalMetrics)
 
 var resourceMetrics = []metric{
 	ofResource("kubecdc_resource_known_objects", "Objects known to exist.", prometheus.GaugeValue,
@@ -52,6 +53,20 @@ var resourceMetrics = []metric{
 				emit(1, r.Name, r.State)
 			}
 		}},
+}
+
+var ruleMetrics = []metric{
+	{"kubecdc_rule_dropped_total", "Changes that a rule does not tell, by reason: filter, or unchanged (onlyIfChanged, ignoreChanges).", prometheus.CounterValue, []string{"rule", "reason"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			for _, r := range s.Rules {
+				emit(float64(r.Filtered), r.Name, "filter")
+				emit(float64(r.Unchanged), r.Name, "unchanged")
+			}
+		}},
+	ofRule("kubecdc_rule_withheld_total", "Changes that could not be redacted or shaped; they become dead letters without bodies.",
+		func(r RuleStatus) float64 { return float64(r.Withheld) }),
+	ofRule("kubecdc_rule_filter_errors_total", "Evaluations of the rule's filter that failed or were cut off; their changes were told.",
+		func(r RuleStatus) float64 { return float64(r.Failed) }),
 }
 
 var sinkMetrics = []metric{
@@ -121,6 +136,14 @@ var journalMetrics = []metric{
 func ofResource(name, help string, kind prometheus.ValueType, value func(ResourceStatus) float64) metric {
 	return metric{name, help, kind, []string{"resource"}, func(s Snapshot, _ time.Time, emit emit) {
 		for _, r := range s.Resources {
+			emit(value(r), r.Name)
+		}
+	}}
+}
+
+func ofRule(name, help string, value func(RuleStatus) float64) metric {
+	return metric{name, help, prometheus.CounterValue, []string{"rule"}, func(s Snapshot, _ time.Time, emit emit) {
+		for _, r := range s.Rules {
 			emit(value(r), r.Name)
 		}
 	}}

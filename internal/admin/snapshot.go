@@ -7,6 +7,7 @@ type Snapshot struct {
 	Cluster   ClusterStatus
 	Discovery string // why it is not known yet what there is to watch, one line; "" when it is
 	Resources []ResourceStatus
+	Rules     []RuleStatus
 	Sinks     []SinkStatus
 	Journal   JournalStatus
 }
@@ -37,6 +38,16 @@ type ResourceStatus struct {
 	Relists      uint64            // times history was lost
 	Lists        uint64            // LIST requests, each page one
 	DecodeErrors uint64            // answers that could not be read
+}
+
+// RuleStatus is what one rule did with the changes of its resources.
+type RuleStatus struct {
+	Name      string // its place in the configuration: "resources[0]"
+	Filtered  uint64 // changes its filter did not take
+	Unchanged uint64 // updates that touched nothing it asks for
+	Withheld  uint64 // changes that could not be shaped; they become dead letters without bodies
+	Failed    uint64 // evaluations of its filter that failed; their changes were told
+	Failure   string // why the last one failed; "" for none
 }
 
 // SinkStatus is what is known of one destination.

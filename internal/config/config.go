@@ -68,8 +68,6 @@ type Resource struct {
 	source.Rule `mapstructure:",squash"`
 	// What is told of them.
 	shape.Policy `mapstructure:",squash"`
-	// Whether updates carry the state before them. This version knows none.
-	Before string `mapstructure:"before"`
 	// How often every known object is announced again. This version knows 0s, never.
 	Resync time.Duration `mapstructure:"resync"`
 }
@@ -188,7 +186,7 @@ func Default() Config {
 func Preset(p any) {
 	switch v := p.(type) {
 	case *Resource:
-		*v = Resource{Rule: source.Rule{OnForbidden: source.Degrade}, Policy: shape.Policy{Redact: shape.Mask}, Before: "none"}
+		*v = Resource{Rule: source.Rule{OnForbidden: source.Degrade}, Policy: shape.Policy{Redact: shape.Mask, Before: "none", Changed: "none"}}
 	case *Sink:
 		*v = Sink{Format: "json"}
 	}

@@ -90,9 +90,6 @@ func (d *decoder) validateNamespaces(at string, n source.Namespaces) {
 
 // validateLater refuses what the contract knows and this version does not do.
 func (d *decoder) validateLater(at string, r Resource) {
-	if r.Before != "none" {
-		d.unavailable(at+".before", r.Before, "none")
-	}
 	if r.Resync != 0 {
 		d.unavailable(at+".resync", r.Resync.String(), "0s")
 	}

@@ -15,6 +15,9 @@ type segment struct {
 // path names values within an object.
 type path []segment
 
+// notInNames are the signs that a name has to be written in ["…"] for.
+const notInNames = ".[]\"'*, \t\n"
+
 const (
 	longestPath = 32  // segments
 	mostPaths   = 100 // of one kind in one rule
@@ -52,7 +55,7 @@ func parseSegment(rest string, first bool) (segment, string, error) {
 		}
 		rest = rest[1:]
 	}
-	end := strings.IndexAny(rest, ".[]\"'* \t\n")
+	end := strings.IndexAny(rest, notInNames)
 	if end < 0 {
 		end = len(rest)
 	}
@@ -195,7 +198,7 @@ func (p path) String() string {
 		switch {
 		case s.any:
 			b.WriteString("[*]")
-		case strings.ContainsAny(s.name, ".[]\"'* \t\n"):
+		case strings.ContainsAny(s.name, notInNames):
 			b.WriteString(`["` + s.name + `"]`)
 		case i > 0:
 			b.WriteString("." + s.name)

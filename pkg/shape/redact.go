@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"hash"
 	"sync"
 
@@ -319,9 +318,4 @@ func (s *names) twice(name []byte) bool {
 		s.many[string(known)] = true
 	}
 	return false
-}
-
-// unredactable is the reason for which the bodies of a change are withheld.
-func unredactable(err error) string {
-	return fmt.Sprintf("cannot be redacted and is not shown: %v", err)
 }

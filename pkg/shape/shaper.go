@@ -2,88 +2,294 @@ package shape
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Options is what a Shaper needs besides its rules.
+// Bodies is where the last told states of objects are kept. They are stored with the observations that bring them.
+type Bodies interface {
+	// Body returns the newest body of an object that was appended; false when there is none.
+	Body(scope, key string) (event.Body, bool, error)
+	// BodyScopes returns the names of all scopes that have bodies.
+	BodyScopes() []string
+	// DropBodies deletes all bodies of a scope.
+	DropBodies(ctx context.Context, scope string) error
+}
+
+// Options is what a Shaper needs besides its policies.
 type Options struct {
 	// Key of the hashes; needed where a rule redacts by hmac.
 	Key []byte
+	// Before makes every update carry the state before it, whatever its policy says.
+	Before bool
+	// Bodies is required.
+	Bodies Bodies
 }
 
 // Shaper shapes the changes of all rules. It is safe for concurrent use.
-type Shaper struct{ rules []*rule }
+type Shaper struct {
+	rules  []*rule
+	bodies Bodies
+}
 
 // New returns a shaper for the policies of all rules, in their order. They must be valid.
 func New(policies []Policy, options Options) (*Shaper, error) {
-	s := &Shaper{}
+	s := &Shaper{bodies: options.Bodies}
 	for i, p := range policies {
 		compiled, err := compile(p, options)
 		if err != nil {
-			return nil, fmt.Errorf("resources[%d]: %w", i, err)
+			return nil, fmt.Errorf("resources[%d].%w", i, err)
 		}
 		s.rules = append(s.rules, compiled)
 	}
 	return s, nil
 }
 
-// rule is a [Policy] that is ready to be used.
-type rule struct {
-	redactor *redactor
-	withheld atomic.Uint64
-}
-
-func compile(p Policy, options Options) (*rule, error) {
-	paths, err := parsePaths(p.RedactPaths)
-	if err != nil {
-		return nil, fmt.Errorf("redactPaths: %w", err)
-	}
-	c := &rule{}
-	if c.redactor, err = newRedactor(p.mode(), paths, options.Key); err != nil {
-		return nil, fmt.Errorf("redactPaths: %w", err)
-	}
-	return c, nil
-}
-
-func (p Policy) mode() string {
-	if p.Redact == "" {
-		return Mask
-	}
-	return p.Redact
-}
-
 // Shape returns what takes the observations of one scope made by the rule with that index, in front of to. It changes
-// the changes it is given: they must not have been shown to anyone else.
+// the changes it is given: they must not have been shown to anyone else. It fails where to does, or where a body cannot be
+// read.
 func (s *Shaper) Shape(index int, to deltas.Append) deltas.Append {
 	r := s.rules[index]
-	return func(ctx context.Context, o deltas.Observation) error {
-		for _, c := range o.Changes {
-			r.redact(c)
+	if r.keeps {
+		return func(ctx context.Context, o deltas.Observation) error {
+			if err := r.shapeWithBodies(&o, s.bodies); err != nil {
+				return err
+			}
+			return to(ctx, o)
 		}
+	}
+	first := true
+	return func(ctx context.Context, o deltas.Observation) error {
+		if first { // under an earlier configuration it may have kept bodies
+			if err := s.forget(ctx, o.Scope); err != nil {
+				return err
+			}
+			first = false
+		}
+		r.shape(&o)
 		return to(ctx, o)
 	}
 }
 
-// redact takes the secrets out of a change.
-func (r *rule) redact(c *event.Change) {
+// forget deletes the bodies of a scope that needs none any more.
+func (s *Shaper) forget(ctx context.Context, scope string) error {
+	for _, name := range s.bodies.BodyScopes() {
+		if name == scope {
+			return s.bodies.DropBodies(ctx, scope)
+		}
+	}
+	return nil
+}
+
+// shape shapes the changes of an observation of a scope that keeps no bodies.
+func (r *rule) shape(o *deltas.Observation) {
+	kept := o.Changes[:0]
+	for _, c := range o.Changes {
+		if _, keep := r.change(c, nil); keep {
+			kept = append(kept, c)
+		}
+	}
+	o.Changes = kept
+}
+
+// shapeWithBodies shapes the changes of an observation and keeps the newest state of each object.
+func (r *rule) shapeWithBodies(o *deltas.Observation, bodies Bodies) error {
+	kept := o.Changes[:0]
+	newest := map[string]*event.Body{} // of the objects of this observation; nil for one that is gone
+	for _, c := range o.Changes {
+		if c.Type.Control() {
+			kept = append(kept, c)
+			continue
+		}
+		key := keyOf(c)
+		last, known := newest[key]
+		if !known {
+			body, ok, err := bodies.Body(o.Scope, key)
+			if err != nil {
+				return err
+			}
+			if ok {
+				last = &body
+			}
+		}
+		var before []byte
+		if last != nil && last.UID == c.UID && len(last.Raw) > 0 {
+			before = last.Raw
+		}
+		state, keep := r.change(c, before)
+		newest[key] = nil
+		if c.Type != event.Deleted { // one that is withheld leaves an empty body: what is stored is of no use any more
+			newest[key] = &event.Body{Key: key, UID: c.UID, ResourceVersion: c.ResourceVersion, Raw: state}
+		}
+		if keep {
+			kept = append(kept, c)
+		}
+	}
+	o.Changes = kept
+	for _, body := range newest {
+		if body != nil {
+			o.Bodies = append(o.Bodies, *body)
+		}
+	}
+	return nil
+}
+
+// keyOf is the key under which objects are known.
+func keyOf(c *event.Change) string {
+	if c.Namespace == "" {
+		return c.Name
+	}
+	return c.Namespace + "/" + c.Name
+}
+
+// change shapes one change. last is the state of the object before it, where that is known. state is the redacted state
+// after it, whether the change is told or not.
+func (r *rule) change(c *event.Change, last []byte) (state []byte, keep bool) {
+	if r.idle && !isSecret(c.Resource) || c.Type.Control() {
+		return nil, true
+	}
+	hidden, err := r.redact(c, &last)
+	if err != nil {
+		r.withhold(c, err)
+		return nil, true
+	}
+	state = c.After
+	if c.Type == event.Deleted && c.Before == nil {
+		c.Before = last
+	}
+	if r.unchanged(c, last, hidden) {
+		r.counters.unchanged.Add(1)
+		return state, false
+	}
+	if !r.wants(c, last) {
+		r.counters.filtered.Add(1)
+		return state, false
+	}
+	if err := r.write(c, last); err != nil {
+		r.withhold(c, err)
+	}
+	return state, true
+}
+
+// withhold takes everything but its identity out of a change.
+func (r *rule) withhold(c *event.Change, err error) {
+	r.counters.withheld.Add(1)
+	c.Before, c.After, c.Changed, c.Patch = nil, nil, nil, nil
+	c.Withheld = fmt.Sprintf("cannot be shaped and is not shown: %v", err)
+}
+
+// redact takes the secrets out of a change and of the state before it. What is stored was redacted when it was stored, but
+// perhaps by another configuration.
+func (r *rule) redact(c *event.Change, last *[]byte) (hidden parts, err error) {
 	t := r.redactor.of(c.Resource)
 	if t == nil {
-		return
+		return 0, nil
 	}
-	for _, body := range []*[]byte{&c.Before, &c.After} {
+	for _, body := range [...]*[]byte{&c.Before, &c.After, last} {
 		if *body == nil {
 			continue
 		}
-		redacted, _, err := r.redactor.redact(*body, t)
-		if err != nil {
-			c.Before, c.After, c.Withheld = nil, nil, unredactable(err)
-			r.withheld.Add(1)
+		var in parts
+		if *body, in, err = r.redactor.redact(*body, t); err != nil {
+			return 0, err
+		}
+		hidden |= in
+	}
+	return hidden, nil
+}
+
+// unchanged says that an update touched nothing that the rule asks for. Where a masked value may have changed, or the two
+// states cannot be compared, it may have.
+func (r *rule) unchanged(c *event.Change, last []byte, hidden parts) bool {
+	if r.only == nil && r.ignore == nil || c.Type != event.Updated || last == nil || c.After == nil || hidden&partOfClass[c.Class] != 0 {
+		return false
+	}
+	if r.only != nil {
+		if yes, err := differs(last, c.After, r.only); yes || err != nil {
+			return false
+		}
+		return true
+	}
+	ok, err := sameBut(last, c.After, r.ignore)
+	return ok && err == nil
+}
+
+// partOfClass is where a change of a class is, which is all that is told of a change of something hidden.
+var partOfClass = map[event.Class]parts{
+	event.ClassDeleting: inMetadata | inStatus | inSpec, // may have come with anything else
+	event.ClassSpec:     inMetadata | inStatus | inSpec, // as well
+	event.ClassStatus:   inMetadata | inStatus,
+	event.ClassMetadata: inMetadata,
+	"":                  inMetadata | inStatus | inSpec,
+}
+
+// wants evaluates the filter. A change about which it cannot say anything is told: nothing is lost by a mistake.
+func (r *rule) wants(c *event.Change, last []byte) bool {
+	if r.filter == nil {
+		return true
+	}
+	v := view{change: c, object: c.After, old: last}
+	if c.Type == event.Deleted {
+		v.object = c.Before
+	}
+	yes, err := r.filter.takes(&v)
+	if err != nil {
+		r.counters.fail(err)
+		return true
+	}
+	return yes
+}
+
+// write gives the change the form in which it is told.
+func (r *rule) write(c *event.Change, last []byte) error {
+	if r.fields != nil {
+		for _, body := range [...]*[]byte{&c.Before, &c.After, &last} {
+			if *body == nil {
+				continue
+			}
+			var err error
+			if *body, err = r.fields.of(*body); err != nil {
+				return err
+			}
+		}
+	}
+	if c.Type != event.Updated || last == nil || c.After == nil {
+		return nil
+	}
+	r.describe(c, last)
+	if r.before {
+		c.Before = last
+	}
+	return nil
+}
+
+// describe tells what an update changed, in the form that is asked for.
+func (r *rule) describe(c *event.Change, last []byte) {
+	switch r.changed {
+	case changedMerge:
+		patch, err := mergePatch(last, c.After)
+		if err == nil {
+			c.Patch = patch
 			return
 		}
-		*body = redacted
+		if !errors.Is(err, errInexpressible) {
+			c.Patch = replaceAll(c.After)
+			return
+		}
+		fallthrough
+	case changedPatch:
+		all, err := compare(last, c.After)
+		if err != nil {
+			c.Patch = replaceAll(c.After)
+			return
+		}
+		c.Patch = jsonPatch(all, c.After)
+	case changedPaths:
+		if all, err := compare(last, c.After); err == nil {
+			c.Changed = pointersOf(all)
+		}
 	}
 }

@@ -1,0 +1,260 @@
+package shape
+
+import (
+	"bytes"
+	"unicode/utf8"
+)
+
+// entry is one member of an object.
+type entry struct {
+	name  []byte // what the quoted name says
+	key   []byte // the name with its quotes, as it stands
+	value []byte
+}
+
+// ambiguousError says that an object cannot be compared: names in it occur twice or are no text.
+type ambiguousError struct{}
+
+func (ambiguousError) Error() string { return "a name that occurs twice in one object, or is no UTF-8" }
+
+// entriesOf lists the members of an object, without looking further into their values than to their ends.
+func entriesOf(object []byte, room []entry) ([]entry, error) {
+	var seen names
+	m := enter(object, 0)
+	for m.next() {
+		start := m.i
+		if m.i = skipValue(object, start, 0); m.i < 0 {
+			break
+		}
+		if seen.twice(m.key) || !utf8.Valid(m.key) {
+			return nil, ambiguousError{}
+		}
+		end := skipString(object, m.start)
+		room = append(room, entry{name: m.key, key: object[m.start:end], value: object[start:m.i]})
+	}
+	if m.i < 0 {
+		return nil, malformed(m.i)
+	}
+	return room, nil
+}
+
+// elementsOf lists the elements of an array.
+func elementsOf(array []byte) ([][]byte, error) {
+	var all [][]byte
+	e := enterArray(array, 0)
+	for e.next() {
+		start := e.i
+		if e.i = skipValue(array, start, 0); e.i >= 0 {
+			all = append(all, array[start:e.i])
+		}
+	}
+	if e.i < 0 {
+		return nil, malformed(e.i)
+	}
+	return all, nil
+}
+
+// pair is a member as two objects have it; a value is nil where one has not.
+type pair struct {
+	entry         // name and key
+	before, after []byte
+}
+
+// pairsOf matches the members of two objects: first those of before in their order, then what only after has.
+func pairsOf(before, after []byte) ([]pair, error) {
+	var room [2][24]entry
+	was, err := entriesOf(before, room[0][:0])
+	if err != nil {
+		return nil, err
+	}
+	is, err := entriesOf(after, room[1][:0])
+	if err != nil {
+		return nil, err
+	}
+	at := index{entries: is}
+	pairs := make([]pair, 0, max(len(was), len(is)))
+	for i := range was {
+		p := pair{entry: was[i], before: was[i].value}
+		if k := at.find(was[i].name, i); k >= 0 {
+			p.after, is[k].value = is[k].value, nil
+		}
+		pairs = append(pairs, p)
+	}
+	for i := range is {
+		if is[i].value != nil {
+			pairs = append(pairs, pair{entry: is[i], after: is[i].value})
+		}
+	}
+	return pairs, nil
+}
+
+// index finds entries by name: mostly where they are expected, as the API server keeps an order.
+type index struct {
+	entries []entry
+	names   map[string]int
+}
+
+func (x *index) find(name []byte, guess int) int {
+	if guess < len(x.entries) && bytes.Equal(x.entries[guess].name, name) {
+		return guess
+	}
+	if x.names == nil {
+		x.names = make(map[string]int, len(x.entries))
+		for i := range x.entries {
+			x.names[string(x.entries[i].name)] = i
+		}
+	}
+	if i, ok := x.names[string(name)]; ok {
+		return i
+	}
+	return -1
+}
+
+// isObject and isArray say what a value that skipValue has passed is.
+func isObject(v []byte) bool { return len(v) > 0 && v[0] == '{' }
+func isArray(v []byte) bool  { return len(v) > 0 && v[0] == '[' }
+
+// sameScalar says that two different spellings mean the same: those of strings may.
+func sameScalar(a, b []byte) bool {
+	return a[0] == '"' && b[0] == '"' && bytes.Equal(text(a), text(b))
+}
+
+// same says that two values mean the same, whatever the order of members and the white space.
+func same(a, b []byte) (bool, error) { return sameBut(a, b, nil) }
+
+// sameBut says that two values differ at most where the tree says.
+func sameBut(a, b []byte, t *tree) (bool, error) {
+	switch {
+	case bytes.Equal(a, b), t != nil && t.ends:
+		return true, nil
+	case isObject(a) && isObject(b):
+		pairs, err := pairsOf(a, b)
+		if err != nil {
+			return false, err
+		}
+		for _, p := range pairs {
+			next := t.to(p.name)
+			if p.before == nil || p.after == nil {
+				if next == nil || !next.ends {
+					return false, nil
+				}
+				continue
+			}
+			if ok, err := sameBut(p.before, p.after, next); !ok {
+				return false, err
+			}
+		}
+		return true, nil
+	case isArray(a) && isArray(b):
+		was, is, err := elementsOfBoth(a, b)
+		if err != nil || len(was) != len(is) {
+			return false, err
+		}
+		for i := range was {
+			if ok, err := sameBut(was[i], is[i], t.in()); !ok {
+				return false, err
+			}
+		}
+		return true, nil
+	}
+	return sameScalar(a, b), nil
+}
+
+// differs says that two values differ somewhere where the tree says. Either may be absent, nil.
+func differs(a, b []byte, t *tree) (bool, error) {
+	switch {
+	case t == nil || bytes.Equal(a, b):
+		return false, nil
+	case t.ends:
+		if a == nil || b == nil {
+			return true, nil
+		}
+		ok, err := same(a, b)
+		return !ok, err
+	case isArray(a) || isArray(b):
+		return elementsDiffer(a, b, t)
+	}
+	if !isObject(a) {
+		a = nil
+	}
+	if !isObject(b) {
+		b = nil
+	}
+	pairs, err := pairsOf(orEmpty(a, "{}"), orEmpty(b, "{}"))
+	if err != nil {
+		return false, err
+	}
+	for _, p := range pairs {
+		if yes, err := differs(p.before, p.after, t.member(p.name)); yes || err != nil {
+			return yes, err
+		}
+	}
+	return false, nil
+}
+
+func elementsDiffer(a, b []byte, t *tree) (bool, error) {
+	if !isArray(a) || !isArray(b) { // one of them is something else, or absent
+		for _, v := range [2][]byte{a, b} {
+			if isArray(v) {
+				continue
+			}
+			if yes, err := differs(v, nil, t); yes || err != nil {
+				return yes, err
+			}
+		}
+	}
+	was, is, err := elementsOfBoth(orEmptyArray(a), orEmptyArray(b))
+	if err != nil {
+		return false, err
+	}
+	for i := range max(len(was), len(is)) {
+		if yes, err := differs(at(was, i), at(is, i), t.element); yes || err != nil {
+			return yes, err
+		}
+	}
+	return false, nil
+}
+
+func elementsOfBoth(a, b []byte) (was, is [][]byte, err error) {
+	if was, err = elementsOf(a); err == nil {
+		is, err = elementsOf(b)
+	}
+	return was, is, err
+}
+
+func at(all [][]byte, i int) []byte {
+	if i < len(all) {
+		return all[i]
+	}
+	return nil
+}
+
+func orEmpty(v []byte, empty string) []byte {
+	if v == nil {
+		return []byte(empty)
+	}
+	return v
+}
+
+func orEmptyArray(v []byte) []byte {
+	if !isArray(v) {
+		return []byte("[]")
+	}
+	return v
+}
+
+// to is member of a tree that may be nil.
+func (t *tree) to(name []byte) *tree {
+	if t == nil {
+		return nil
+	}
+	return t.member(name)
+}
+
+// in is the tree of elements of a tree that may be nil.
+func (t *tree) in() *tree {
+	if t == nil {
+		return nil
+	}
+	return t.element
+}

@@ -1,0 +1,142 @@
+package shape
+
+// identityTree is the tree of what says which object it is.
+var identityTree, _ = grow(nil, identity) // six names without wildcards
+
+// fields leaves members of objects out. It is immutable.
+type fields struct {
+	keep *tree // nil keeps all
+	drop *tree // nil drops none
+}
+
+// newFields returns nil where nothing is left out.
+func newFields(keep, drop []path) (f *fields, err error) {
+	if len(keep)+len(drop) == 0 {
+		return nil, nil
+	}
+	f = &fields{}
+	if len(keep) > 0 {
+		if f.keep, err = grow(nil, keep); err != nil {
+			return nil, err
+		}
+	}
+	if len(drop) > 0 {
+		f.drop, err = grow(nil, drop)
+	}
+	return f, err
+}
+
+// of returns body without what is to be left out; body itself where that is nothing.
+func (f *fields) of(body []byte) ([]byte, error) {
+	c := cutting{b: body}
+	start := skipSpace(body, 0)
+	end := c.object(start, cut{keep: f.keep, drop: f.drop, id: identityTree, all: f.keep == nil}, 0)
+	if err := closed(body, end); err != nil {
+		return nil, err
+	}
+	return c.edits.apply(body), nil
+}
+
+// cut says what of a value stays.
+type cut struct {
+	keep, drop, id *tree
+	all            bool // everything, but for what drop says
+	none           bool // nothing, but for what id says
+}
+
+// fate is what becomes of a value.
+type fate int
+
+const (
+	whole fate = iota
+	part
+	removed
+)
+
+// fateOf says what becomes of a value for which c is the cut.
+func (c cut) fateOf(container bool) fate {
+	switch {
+	case c.id != nil && c.id.ends:
+		return whole
+	case c.none, !c.all && !container: // what keeps on within a value that has nothing within
+		if c.id != nil && container {
+			return part
+		}
+		return removed
+	case c.all && c.drop == nil:
+		return whole
+	case container:
+		return part
+	}
+	return whole
+}
+
+// member is the cut of the member of that name of a value that stays in part.
+func (c cut) member(name []byte) cut { return c.next(c.keep.to(name), c.drop.to(name), c.id.to(name)) }
+
+// element is the cut of an element.
+func (c cut) element() cut { return c.next(c.keep.in(), c.drop.in(), nil) }
+
+func (c cut) next(keep, drop, id *tree) cut {
+	n := cut{keep: keep, drop: drop, id: id, all: c.all || keep != nil && keep.ends}
+	n.none = c.none || drop != nil && drop.ends || !n.all && keep == nil
+	return n
+}
+
+// cutting is one pass over one object.
+type cutting struct {
+	b     []byte
+	edits edits
+}
+
+func (w *cutting) object(i int, c cut, depth int) int {
+	out := remover{edits: &w.edits}
+	m := enter(w.b, i)
+	for m.next() {
+		next := c.member(m.key)
+		if next.fateOf(w.container(m.i)) == removed {
+			if m.i = skipValue(w.b, m.i, depth+1); m.i >= 0 {
+				out.remove(m.comma, m.start, m.i)
+			}
+			continue
+		}
+		out.keep(m.comma)
+		m.i = w.value(m.i, next, depth+1)
+	}
+	return m.i
+}
+
+func (w *cutting) array(i int, c cut, depth int) int {
+	out := remover{edits: &w.edits}
+	e := enterArray(w.b, i)
+	for e.next() {
+		next := c.element()
+		if next.fateOf(w.container(e.i)) == removed {
+			if e.i = skipValue(w.b, e.i, depth+1); e.i >= 0 {
+				out.remove(e.comma, e.start, e.i)
+			}
+			continue
+		}
+		out.keep(e.comma)
+		e.i = w.value(e.i, next, depth+1)
+	}
+	return e.i
+}
+
+// value cuts a value that stays, whole or in part.
+func (w *cutting) value(i int, c cut, depth int) int {
+	switch {
+	case depth > deepest:
+		return fail(i)
+	case c.fateOf(w.container(i)) == whole:
+		return skipValue(w.b, i, depth)
+	case w.b[i] == '{':
+		return w.object(i, c, depth)
+	default:
+		return w.array(i, c, depth)
+	}
+}
+
+func (w *cutting) container(i int) bool {
+	return i < len(w.b) && (w.b[i] == '{' || w.b[i] == '[')
+}

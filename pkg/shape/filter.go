@@ -1,0 +1,207 @@
+package shape
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/checker"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/ext"
+	"github.com/google/cel-go/interpreter"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// mostCost bounds one evaluation, in CEL's own units: about one for each step. It is a tenth of what the API server grants
+// an admission policy, and some ten milliseconds.
+const mostCost = 100_000
+
+// longestFilter is the most text of an expression, in bytes.
+const longestFilter = 16 << 10
+
+// facts are what an expression may ask about the change itself, under change.
+var facts = map[string]struct {
+	kind *cel.Type
+	of   func(c *event.Change) any
+}{
+	"type":              {cel.StringType, func(c *event.Change) any { return string(c.Type) }},
+	"class":             {cel.StringType, func(c *event.Change) any { return string(c.Class) }},
+	"cluster":           {cel.StringType, func(c *event.Change) any { return c.Cluster }},
+	"group":             {cel.StringType, func(c *event.Change) any { return c.Resource.Group }},
+	"version":           {cel.StringType, func(c *event.Change) any { return c.Resource.Version }},
+	"resource":          {cel.StringType, func(c *event.Change) any { return c.Resource.Resource }},
+	"kind":              {cel.StringType, func(c *event.Change) any { return c.Resource.Kind }},
+	"namespace":         {cel.StringType, func(c *event.Change) any { return c.Namespace }},
+	"name":              {cel.StringType, func(c *event.Change) any { return c.Name }},
+	"uid":               {cel.StringType, func(c *event.Change) any { return c.UID }},
+	"coalesced":         {cel.BoolType, func(c *event.Change) any { return c.Coalesced }},
+	"finalStateUnknown": {cel.BoolType, func(c *event.Change) any { return c.FinalStateUnknown }},
+	"actor.manager":     {cel.StringType, func(c *event.Change) any { return actorOf(c).Manager }},
+	"actor.operation":   {cel.StringType, func(c *event.Change) any { return actorOf(c).Operation }},
+	"actor.subresource": {cel.StringType, func(c *event.Change) any { return actorOf(c).Subresource }},
+}
+
+func actorOf(c *event.Change) event.Actor {
+	if c.Actor == nil {
+		return event.Actor{}
+	}
+	return *c.Actor
+}
+
+// newEnvironment declares what expressions may use. Facts are variables of their own with a dot in their names, so that
+// their types, and slips in their names, are known before anything runs.
+func newEnvironment(withOld bool) (*cel.Env, error) {
+	options := []cel.EnvOption{
+		ext.Strings(ext.StringsVersion(4)), cel.OptionalTypes(), cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true),
+		cel.ParserExpressionSizeLimit(longestFilter), cel.Variable("object", cel.DynType),
+	}
+	if withOld {
+		options = append(options, cel.Variable("oldObject", cel.DynType))
+	}
+	for name, fact := range facts {
+		options = append(options, cel.Variable("change."+name, fact.kind))
+	}
+	return cel.NewEnv(options...)
+}
+
+// filter is a compiled expression. It is immutable and safe for concurrent use.
+type filter struct {
+	program cel.Program
+	asksOld bool // for oldObject
+}
+
+// compileFilter reads an expression. Its errors are for people: they say where in the expression what is wrong.
+func compileFilter(text string, withOld bool) (*filter, error) {
+	env, err := newEnvironment(withOld)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > longestFilter {
+		return nil, fmt.Errorf("%d bytes long, at most %d are allowed", len(text), longestFilter)
+	}
+	ast, issues := env.Compile(text)
+	if err := issues.Err(); err != nil {
+		return nil, explain(issues, withOld)
+	}
+	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) {
+		return nil, fmt.Errorf("its result is %s, expected bool (where CEL cannot know: compare it, or write bool(…))", t)
+	}
+	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > mostCost {
+		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, mostCost)
+	}
+	f := &filter{}
+	for _, reference := range ast.NativeRep().ReferenceMap() {
+		f.asksOld = f.asksOld || reference.Name == "oldObject"
+	}
+	f.program, err = env.Program(ast, cel.CostLimit(mostCost), cel.EvalOptions(cel.OptOptimize))
+	return f, err
+}
+
+// explain turns what the compiler says into one line.
+func explain(issues *cel.Issues, withOld bool) error {
+	var all []string
+	for _, e := range issues.Errors() {
+		message := e.Message
+		if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
+			name, _, _ = strings.Cut(name, "'")
+			if name = strconv.Quote(name); name == `"change"` {
+				name = "this member of change"
+			}
+			message = fmt.Sprintf("%s is not known; there are %s", name, strings.Join(vocabulary(withOld), ", "))
+		}
+		line := fmt.Sprintf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, strings.ReplaceAll(message, "\n", " "))
+		if !slices.Contains(all, line) {
+			all = append(all, line)
+		}
+	}
+	return errors.New(strings.Join(all, "; "))
+}
+
+// vocabulary lists the variables.
+func vocabulary(withOld bool) []string {
+	names := []string{"object"}
+	if withOld {
+		names = append(names, "oldObject")
+	}
+	for name := range facts {
+		names = append(names, "change."+name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// unknownSizes leaves estimates to what the expression itself says.
+type unknownSizes struct{}
+
+var _ checker.CostEstimator = unknownSizes{}
+
+func (unknownSizes) EstimateSize(checker.AstNode) *checker.SizeEstimate { return nil }
+
+func (unknownSizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
+	return nil
+}
+
+// takes says whether the expression is true. After an error nothing is known.
+func (f *filter) takes(v *view) (bool, error) {
+	result, _, err := f.program.Eval(v)
+	if v.err != nil {
+		return false, v.err
+	}
+	if err != nil {
+		return false, err
+	}
+	yes, ok := result.(types.Bool)
+	if !ok {
+		return false, fmt.Errorf("the result is %s, not bool", result.Type())
+	}
+	return bool(yes), nil
+}
+
+// view is a change as expressions see it. Bodies are decoded when they are first asked for.
+type view struct {
+	change      *event.Change
+	object, old []byte // nil where not known
+	values      [2]ref.Val
+	err         error // of decoding
+}
+
+var _ interpreter.Activation = (*view)(nil)
+
+// ResolveName implements interpreter.Activation.
+func (v *view) ResolveName(name string) (any, bool) {
+	switch name {
+	case "object":
+		return v.decoded(0, v.object), true
+	case "oldObject":
+		return v.decoded(1, v.old), true
+	}
+	fact, ok := facts[strings.TrimPrefix(name, "change.")]
+	if !ok || !strings.HasPrefix(name, "change.") {
+		return nil, false
+	}
+	return fact.of(v.change), true
+}
+
+// Parent implements interpreter.Activation.
+func (v *view) Parent() interpreter.Activation { return nil }
+
+func (v *view) decoded(i int, body []byte) ref.Val {
+	switch {
+	case v.values[i] != nil:
+	case body == nil:
+		v.values[i] = types.NullValue
+	default:
+		object, err := decode(body)
+		if err != nil {
+			v.err = err
+			return types.NullValue
+		}
+		v.values[i] = types.DefaultTypeAdapter.NativeToValue(object)
+	}
+	return v.values[i]
+}

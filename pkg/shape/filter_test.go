@@ -1,0 +1,137 @@
+package shape
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func TestFiltersChooseChanges(t *testing.T) {
+	pod := `{"metadata":{"name":"a","labels":{"team":"shop"},"annotations":{"n":"1"}},"spec":{"replicas":3,"f":1.5,"containers":[{"image":"x:1"},{"image":"y:2"}]},"status":null}`
+	c := updatedTo(deployment, pod)
+	c.Actor, c.Coalesced = &event.Actor{Manager: "kubectl", Operation: "Update"}, true
+	for expression, want := range map[string]bool{
+		`object.metadata.labels.team == "shop"`:                                                 true,
+		`object.metadata.labels["team"] in ["a", "b"]`:                                          false,
+		`has(object.metadata.labels) && !has(object.metadata.finalizers)`:                       true,
+		`object.?spec.?template.?x.orValue("none") == "none"`:                                   true,
+		`object.spec.containers.exists(c, c.image.startsWith("y:"))`:                            true,
+		`object.spec.replicas > 2 && object.spec.replicas < 3.5 && object.spec.f > 1`:           true,
+		`object.status == null`:                                                                 true,
+		`object == null`:                                                                        false,
+		`oldObject == null || oldObject.spec != object.spec`:                                    true,
+		`change.type == "updated" && change.class in ["spec", "deleting"]`:                      true,
+		`change.resource == "deployments" && change.group == "apps" && change.namespace == "n"`: true,
+		`change.actor.manager == "kubectl" && change.actor.subresource == ""`:                   true,
+		`change.coalesced && !change.finalStateUnknown`:                                         true,
+		`int(object.metadata.annotations.n) == 1`:                                               true,
+	} {
+		s := shaping(t, Policy{Filter: expression})
+		changed := *c
+		if got := len(s.tell(&changed)) == 1; got != want {
+			t.Errorf("%s: %v (%s)", expression, got, s.shaper.Stats()[0].Failure)
+		}
+		if st := s.shaper.Stats()[0]; st.Failed != 0 || (st.Filtered == 1) == want {
+			t.Errorf("%s: %+v", expression, st)
+		}
+	}
+}
+
+func TestAFilterSeesTheLastStateOfWhatIsDeleted(t *testing.T) {
+	s := shaping(t, Policy{Filter: `object == null || object.spec == 1`})
+	for body, want := range map[string]int{`{"spec":1}`: 1, `{"spec":2}`: 0, ``: 1} {
+		c := &event.Change{Type: event.Deleted, Resource: deployment, Name: "a"}
+		if body != "" {
+			c.Before = []byte(body)
+		}
+		if got := s.tell(c); len(got) != want {
+			t.Errorf("%q: %d told", body, len(got))
+		}
+	}
+}
+
+func TestAFilterSeesNoSecret(t *testing.T) {
+	s := shaping(t, Policy{Filter: `object.data.p == "***" && (oldObject == null || oldObject.data.p == "***")`})
+	for range 2 {
+		if len(s.tell(updatedTo(secret, `{"data":{"p":"hunter"}}`))) != 1 {
+			t.Error("the filter saw something else")
+		}
+	}
+}
+
+func TestAFilterThatFailsLosesNothing(t *testing.T) {
+	s := shaping(t, Policy{Filter: `object.spec.missing == 1`})
+	if len(s.tell(updatedTo(deployment, `{"spec":{}}`))) != 1 || len(s.tell(updatedTo(deployment, `{"spec":`))) != 1 {
+		t.Error("a change is lost")
+	}
+	if st := s.shaper.Stats()[0]; st.Failed != 2 || st.Failure == "" || st.Filtered != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestACostlyFilterIsCutOff(t *testing.T) {
+	const each = `object.spec.l.all(a, object.spec.l.all(b, object.spec.l.all(c, object.spec.l.all(d, a + b + c + d >= 0))))`
+	s := shaping(t, Policy{Filter: each})
+	body := `{"spec":{"l":[` + strings.Repeat("1,", 999) + `1]}}`
+	if len(s.tell(updatedTo(deployment, body))) != 1 {
+		t.Error("the change is lost")
+	}
+	if st := s.shaper.Stats()[0]; st.Failed != 1 || !strings.Contains(st.Failure, "cost limit") {
+		t.Errorf("%+v", st)
+	}
+	ten := "[1,2,3,4,5,6,7,8,9,0]"
+	bomb := strings.Repeat(ten+".map(x, ", 7) + "x" + strings.Repeat(")", 7) + ".size() > 0"
+	if _, err := compileFilter(bomb, true); err == nil || !strings.Contains(err.Error(), "costs at least") {
+		t.Errorf("a bomb: %v", err)
+	}
+}
+
+func TestSlipsInFiltersAreFoundBeforeAnythingRuns(t *testing.T) {
+	for expression, want := range map[string]string{
+		`objct.spec == 1`:                         `line 1, column 1: "objct" is not known; there are change.actor.manager, `,
+		`change.typ == "added"`:                   `is not known`,
+		`change.type == 1`:                        `found no matching overload for '_==_' applied to '(string, int)'`,
+		`change.name`:                             `its result is string, expected bool`,
+		`object.spec`:                             `its result is dyn, expected bool (where CEL cannot know: compare it, or write bool(…))`,
+		`object.spec ==`:                          `Syntax error`,
+		"true &&\n  nonsense":                     `line 2, column 3: "nonsense" is not known`,
+		strings.Repeat("true && ", 3000) + "true": `bytes long`,
+	} {
+		if _, err := compileFilter(expression, true); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%.60s: %v, want %s", expression, err, want)
+		}
+	}
+}
+
+// FuzzFilters holds the compiler and what it makes to never fail other than by an error.
+func FuzzFilters(f *testing.F) {
+	f.Add(`object.spec.x == 1 && change.type == "added"`, []byte(`{"spec":{"x":1e400}}`))
+	f.Add(`oldObject == null || object.a.map(x, x + 1) == [2]`, []byte(`{"a":[1]}`))
+	f.Add(`object.s.matches("(a+)+$") || object.s.format([1]) == ""`, []byte(`{"s":"aaaaaaaaaaaaaaaaaaaaaaaaaaa!"}`))
+	f.Fuzz(func(t *testing.T, expression string, body []byte) {
+		compiled, err := compileFilter(expression, true)
+		if err != nil {
+			return
+		}
+		_, _ = compiled.takes(&view{change: updatedTo(deployment, ""), object: body})
+	})
+}
+
+func BenchmarkFilter(b *testing.B) {
+	for name, expression := range map[string]string{"fact": `change.class != "status"`, "object": `object.metadata.name != "b"`} {
+		b.Run(name, func(b *testing.B) {
+			f, err := compileFilter(expression, true)
+			if err != nil {
+				b.Fatal(err)
+			}
+			c := updatedTo(deployment, object(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}"))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := f.takes(&view{change: c, object: c.After}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

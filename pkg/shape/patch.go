@@ -1,0 +1,254 @@
+package shape
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// difference is one place where two objects differ, as RFC 6902 says it.
+type difference struct {
+	op    string // add, remove, replace
+	at    string // JSON Pointer (RFC 6901)
+	value []byte // nil for remove
+}
+
+// comparison collects the differences between two objects in an order in which they can be applied.
+type comparison struct {
+	pointer []byte
+	all     []difference
+}
+
+// compare returns what makes after of before: leaves that were replaced, and the topmost values that were added or removed.
+// Values alias after.
+func compare(before, after []byte) ([]difference, error) {
+	var c comparison
+	err := c.value(bytes.TrimSpace(before), bytes.TrimSpace(after))
+	return c.all, err
+}
+
+func (c *comparison) note(op string, value []byte) {
+	c.all = append(c.all, difference{op: op, at: string(c.pointer), value: value})
+}
+
+// within runs f with a step appended to the pointer.
+func (c *comparison) within(step []byte, f func() error) error {
+	length := len(c.pointer)
+	c.pointer = append(c.pointer, '/')
+	for _, b := range step {
+		switch b {
+		case '~':
+			c.pointer = append(c.pointer, '~', '0')
+		case '/':
+			c.pointer = append(c.pointer, '~', '1')
+		default:
+			c.pointer = append(c.pointer, b)
+		}
+	}
+	err := f()
+	c.pointer = c.pointer[:length]
+	return err
+}
+
+func (c *comparison) value(before, after []byte) error {
+	switch {
+	case bytes.Equal(before, after):
+		return nil
+	case isObject(before) && isObject(after):
+		return c.objects(before, after)
+	case isArray(before) && isArray(after):
+		return c.arrays(before, after)
+	case sameScalar(before, after):
+		return nil
+	}
+	c.note("replace", after)
+	return nil
+}
+
+func (c *comparison) objects(before, after []byte) error {
+	pairs, err := pairsOf(before, after)
+	if err != nil {
+		return err
+	}
+	for _, p := range pairs {
+		if err := c.within(p.name, func() error { return c.either(p.before, p.after) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// either compares values of which one may be absent.
+func (c *comparison) either(before, after []byte) error {
+	switch {
+	case before == nil:
+		c.note("add", after)
+	case after == nil:
+		c.note("remove", nil)
+	default:
+		return c.value(before, after)
+	}
+	return nil
+}
+
+// arrays leaves the elements both begin and end with alone, compares the rest one by one, and adds or removes the surplus.
+func (c *comparison) arrays(before, after []byte) error {
+	was, is, err := elementsOfBoth(before, after)
+	if err != nil {
+		return err
+	}
+	from := 0
+	for from < min(len(was), len(is)) && bytes.Equal(was[from], is[from]) {
+		from++
+	}
+	for len(was) > from && len(is) > from && bytes.Equal(was[len(was)-1], is[len(is)-1]) {
+		was, is = was[:len(was)-1], is[:len(is)-1]
+	}
+	common := min(len(was), len(is))
+	for i := from; i < common; i++ {
+		if err := c.within(strconv.AppendInt(nil, int64(i), 10), func() error { return c.value(was[i], is[i]) }); err != nil {
+			return err
+		}
+	}
+	step := func(i int, op string, value []byte) {
+		_ = c.within(strconv.AppendInt(nil, int64(i), 10), func() error { c.note(op, value); return nil })
+	}
+	for i := common; i < len(is); i++ {
+		step(i, "add", is[i])
+	}
+	for i := len(was) - 1; i >= common; i-- { // from behind, so that the numbers hold
+		step(i, "remove", nil)
+	}
+	return nil
+}
+
+// pointersOf lists where the differences are, sorted, each once.
+func pointersOf(all []difference) []string {
+	pointers := make([]string, len(all))
+	for i := range all {
+		pointers[i] = all[i].at
+	}
+	slices.Sort(pointers)
+	return slices.Compact(pointers)
+}
+
+// jsonPatch writes RFC 6902. A patch that would be longer than the whole object replaces it.
+func jsonPatch(all []difference, after []byte) []byte {
+	b := []byte{'['}
+	for i, d := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendOperation(b, d)
+		if len(b) > len(after)+64 {
+			return replaceAll(after)
+		}
+	}
+	return append(b, ']')
+}
+
+func replaceAll(after []byte) []byte {
+	return append(appendOperation([]byte{'['}, difference{op: "replace", value: after}), ']')
+}
+
+func appendOperation(b []byte, d difference) []byte {
+	b = append(append(b, `{"op":"`...), d.op...)
+	b = append(appendQuoted(append(b, `","path":`...), d.at), "}"...)
+	if d.value == nil {
+		return b
+	}
+	return append(append(append(b[:len(b)-1], `,"value":`...), d.value...), '}')
+}
+
+// appendQuoted appends valid UTF-8 as a JSON string.
+func appendQuoted(b []byte, s string) []byte {
+	if !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == '"' || r == '\\' }) {
+		return append(append(append(b, '"'), s...), '"')
+	}
+	quoted, err := json.Marshal(s)
+	if err != nil { // a string always can be written
+		return append(b, `""`...)
+	}
+	return append(b, quoted...)
+}
+
+// errInexpressible says that a merge patch cannot say something: it takes null for "remove".
+var errInexpressible = errors.New("RFC 7396 has no way to set null")
+
+// mergePatch writes RFC 7396, or says that it cannot.
+func mergePatch(before, after []byte) ([]byte, error) {
+	b, err := appendMerge(nil, bytes.TrimSpace(before), bytes.TrimSpace(after))
+	if err == nil && len(b) == 0 {
+		b = []byte("{}")
+	}
+	return b, err
+}
+
+// appendMerge appends the patch between two objects; nothing where they are the same.
+func appendMerge(b, before, after []byte) ([]byte, error) {
+	pairs, err := pairsOf(before, after)
+	if err != nil {
+		return nil, err
+	}
+	start := len(b)
+	for _, p := range pairs {
+		mark := len(b)
+		if len(b) == start {
+			b = append(b, '{')
+		} else {
+			b = append(b, ',')
+		}
+		b = append(append(b, p.key...), ':')
+		head := len(b)
+		switch {
+		case p.after == nil:
+			b = append(b, "null"...)
+		case isObject(p.before) && isObject(p.after):
+			if b, err = appendMerge(b, p.before, p.after); err != nil {
+				return nil, err
+			}
+		case p.before != nil && (bytes.Equal(p.before, p.after)):
+		default:
+			if err := expressible(p.after); err != nil {
+				return nil, err
+			}
+			b = append(b, p.after...)
+		}
+		if len(b) == head {
+			b = b[:mark]
+		}
+	}
+	if len(b) > start {
+		b = append(b, '}')
+	}
+	return b, nil
+}
+
+// expressible says that a merge patch that holds this value sets it: nulls would remove. Within lists they would not, but
+// libraries in wide use remove them there too.
+func expressible(v []byte) error {
+	switch {
+	case string(v) == "null":
+		return errInexpressible
+	case isObject(v):
+		all, err := entriesOf(v, nil)
+		for i := range all {
+			if err == nil {
+				err = expressible(all[i].value)
+			}
+		}
+		return err
+	case isArray(v):
+		all, err := elementsOf(v)
+		for i := range all {
+			if err == nil {
+				err = expressible(all[i])
+			}
+		}
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package shape
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// What Policy.Changed asks for.
+const (
+	changedNone  = "none"
+	changedPaths = "paths"
+	changedMerge = "mergePatch"
+	changedPatch = "jsonPatch"
+)
+
+// rule is a [Policy] that is ready to be used.
+type rule struct {
+	redactor *redactor
+	only     *tree
+	ignore   *tree
+	filter   *filter
+	fields   *fields
+	changed  string
+	before   bool // updates carry the state before them
+	keeps    bool // bodies are needed
+	idle     bool // looks into Secrets alone
+
+	counters counters
+}
+
+// bookkeeping is what every write changes.
+var bookkeeping = []path{
+	{{name: "metadata"}, {name: "resourceVersion"}},
+	{{name: "metadata"}, {name: "generation"}},
+}
+
+func compile(p Policy, options Options) (*rule, error) {
+	r := &rule{changed: p.Changed, before: p.Before == beforeFull || options.Before}
+	redact, only, ignore, keep, drop, err := p.paths()
+	if err != nil {
+		return nil, err
+	}
+	if r.redactor, err = newRedactor(p.mode(), redact, options.Key); err != nil {
+		return nil, fmt.Errorf("redactPaths: %w", err)
+	}
+	if len(only) > 0 {
+		if r.only, err = grow(nil, only); err != nil {
+			return nil, fmt.Errorf("onlyIfChanged: %w", err)
+		}
+	}
+	if len(ignore) > 0 {
+		if r.ignore, err = grow(nil, append(ignore, bookkeeping...)); err != nil {
+			return nil, fmt.Errorf("ignoreChanges: %w", err)
+		}
+	}
+	if r.fields, err = newFields(keep, drop); err != nil {
+		return nil, fmt.Errorf("fields: %w", err)
+	}
+	if p.Filter != "" {
+		if r.filter, err = compileFilter(p.Filter, true); err != nil {
+			return nil, fmt.Errorf("filter: %w", err)
+		}
+	}
+	describes := r.changed != "" && r.changed != changedNone
+	r.keeps = r.before || describes || r.only != nil || r.ignore != nil || r.filter != nil && r.filter.asksOld
+	r.idle = !r.keeps && r.filter == nil && r.fields == nil && len(redact) == 0
+	return r, nil
+}
+
+// counters count what a rule did with its changes.
+type counters struct {
+	filtered, unchanged, withheld, failed atomic.Uint64
+
+	mu      sync.Mutex
+	failure string
+}
+
+// fail notes that a filter could not be evaluated.
+func (c *counters) fail(err error) {
+	c.failed.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failure = err.Error()
+}
+
+// Stats counts, for one rule, since the process started.
+type Stats struct {
+	Filtered  uint64 // changes that filter did not take
+	Unchanged uint64 // updates that touched nothing onlyIfChanged or ignoreChanges ask for
+	Withheld  uint64 // changes that cannot be redacted
+	Failed    uint64 // evaluations of filter that failed; their changes were told
+	Failure   string // why the last of them did; "" for none
+}
+
+// Stats returns the counts of all rules, in their order.
+func (s *Shaper) Stats() []Stats {
+	all := make([]Stats, len(s.rules))
+	for i, r := range s.rules {
+		c := &r.counters
+		c.mu.Lock()
+		failure := c.failure
+		c.mu.Unlock()
+		all[i] = Stats{c.filtered.Load(), c.unchanged.Load(), c.withheld.Load(), c.failed.Load(), failure}
+	}
+	return all
+}

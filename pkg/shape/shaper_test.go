@@ -1,0 +1,290 @@
+package shape
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func updatedTo(resource event.Resource, after string) *event.Change {
+	return &event.Change{Type: event.Updated, Resource: resource, Namespace: "n", Name: "a", UID: "u", ResourceVersion: "2", Class: event.ClassSpec, After: []byte(after)}
+}
+
+// store is a Bodies in memory that takes observations.
+type store struct {
+	bodies  map[string]event.Body // by key, of one scope
+	dropped []string
+	told    []*event.Change
+	last    deltas.Observation
+}
+
+var _ Bodies = (*store)(nil)
+
+func (s *store) Body(_, key string) (event.Body, bool, error) {
+	b, ok := s.bodies[key]
+	return b, ok, nil
+}
+
+func (s *store) BodyScopes() []string {
+	if len(s.bodies) == 0 {
+		return nil
+	}
+	return []string{"scope"}
+}
+
+func (s *store) DropBodies(_ context.Context, scope string) error {
+	s.dropped, s.bodies = append(s.dropped, scope), nil
+	return nil
+}
+
+func (s *store) take(_ context.Context, o deltas.Observation) error {
+	for _, k := range o.Known {
+		if k.Gone {
+			delete(s.bodies, k.Key)
+		}
+	}
+	for _, b := range o.Bodies {
+		if s.bodies == nil {
+			s.bodies = map[string]event.Body{}
+		}
+		s.bodies[b.Key] = b
+	}
+	s.told, s.last = append(s.told, o.Changes...), o
+	return nil
+}
+
+// scene shapes the changes of one scope under one policy.
+type scene struct {
+	*store
+	t      *testing.T
+	shaper *Shaper
+	to     deltas.Append
+}
+
+func shaping(t *testing.T, p Policy) *scene {
+	t.Helper()
+	s := &scene{store: &store{}, t: t}
+	if err := p.Validate("resources[0]", true); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if s.shaper, err = New([]Policy{p}, Options{Key: []byte("0123456789abcdef"), Bodies: s.store}); err != nil {
+		t.Fatal(err)
+	}
+	s.to = s.shaper.Shape(0, s.take)
+	return s
+}
+
+// tell shapes one observation and returns what came through of it.
+func (s *scene) tell(changes ...*event.Change) []*event.Change {
+	s.t.Helper()
+	s.told = nil
+	o := deltas.Observation{Scope: "scope", Changes: changes, Position: "7"}
+	for _, c := range changes {
+		o.Known = append(o.Known, event.Known{Key: keyOf(c), UID: c.UID, ResourceVersion: c.ResourceVersion, Gone: c.Type == event.Deleted})
+	}
+	want := slices.Clone(o.Known)
+	if err := s.to(context.Background(), o); err != nil {
+		s.t.Fatal(err)
+	}
+	if s.last.Position != "7" || !reflect.DeepEqual(s.last.Known, want) {
+		s.t.Errorf("position %q and known objects %v did not pass", s.last.Position, s.last.Known)
+	}
+	return s.told
+}
+
+func object(spec, status string) string {
+	return fmt.Sprintf(`{"metadata":{"name":"a","resourceVersion":"%d","generation":%d},"spec":%s,"status":%s}`, len(spec)+len(status), len(spec), spec, status)
+}
+
+func added(after string) *event.Change {
+	c := updatedTo(deployment, after)
+	c.Type, c.Class = event.Added, ""
+	return c
+}
+
+func TestAnUpdateCarriesTheStateBeforeIt(t *testing.T) {
+	s := shaping(t, Policy{Before: "full", Changed: "paths"})
+	first, second := object("1", "1"), object("1", "22")
+	if got := s.tell(added(first)); got[0].Before != nil || got[0].Changed != nil {
+		t.Errorf("added: %+v", got[0])
+	}
+	got := s.tell(updatedTo(deployment, second))[0]
+	if string(got.Before) != first || !slices.Equal(got.Changed, []string{"/metadata/resourceVersion", "/status"}) {
+		t.Errorf("before %s, changed %v", got.Before, got.Changed)
+	}
+	vanished := &event.Change{Type: event.Deleted, Resource: deployment, Namespace: "n", Name: "a", UID: "u", FinalStateUnknown: true}
+	if got := s.tell(vanished)[0]; string(got.Before) != second {
+		t.Errorf("a delete while away carries %s", got.Before)
+	}
+	if len(s.bodies) != 0 {
+		t.Errorf("bodies are left: %v", s.bodies)
+	}
+}
+
+func TestTheStateOfANamesakeIsNotTheStateBefore(t *testing.T) {
+	s := shaping(t, Policy{Before: "full"})
+	s.tell(added(object("1", "1")))
+	gone := &event.Change{Type: event.Deleted, Resource: deployment, Namespace: "n", Name: "a", UID: "u", FinalStateUnknown: true}
+	next := added(object("2", "2"))
+	next.UID = "v"
+	update := updatedTo(deployment, object("3", "3"))
+	update.UID = "v"
+	got := s.tell(gone, next, update)
+	if string(got[0].Before) != object("1", "1") || got[1].Before != nil || string(got[2].Before) != object("2", "2") {
+		t.Errorf("before: %s, %s, %s", got[0].Before, got[1].Before, got[2].Before)
+	}
+}
+
+func TestWithoutAnyWishNothingIsKept(t *testing.T) {
+	s := shaping(t, Policy{})
+	s.bodies = map[string]event.Body{"n/a": {Key: "n/a"}} // of an earlier configuration
+	body := []byte(object("1", "1"))
+	c := updatedTo(deployment, "")
+	c.After = body
+	if got := s.tell(c); &got[0].After[0] != &body[0] || got[0].Before != nil || len(s.last.Bodies) != 0 {
+		t.Errorf("%+v, bodies %v", got[0], s.last.Bodies)
+	}
+	if !slices.Equal(s.dropped, []string{"scope"}) {
+		t.Errorf("dropped the bodies of %v", s.dropped)
+	}
+}
+
+func TestUpdatesThatTouchNothingAskedForAreNotTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy        Policy
+		before, after string
+		told          bool
+	}{
+		"ignored":                     {Policy{IgnoreChanges: []string{"status.heartbeat"}}, object("1", `{"heartbeat":1}`), object("1", `{"heartbeat":22}`), false},
+		"ignored, spelled otherwise":  {Policy{IgnoreChanges: []string{"status.heartbeat"}}, object(`{"a":"A","b":2}`, `{"heartbeat":1}`), object(`{"b":2, "a":"\u0041"}`, `{"heartbeat":22}`), false},
+		"ignored, in a list":          {Policy{IgnoreChanges: []string{"status.conditions[*].time"}}, object("1", `{"conditions":[{"time":1},{"time":2}]}`), object("1", `{"conditions":[{"time":3},{"time":4}]}`), false},
+		"ignored, came":               {Policy{IgnoreChanges: []string{"status.heartbeat"}}, object("1", `{}`), object("1", `{"heartbeat":1}`), false},
+		"ignored, and something else": {Policy{IgnoreChanges: []string{"status.heartbeat"}}, object("1", `{"heartbeat":1}`), object("2", `{"heartbeat":2}`), true},
+		"a list grew":                 {Policy{IgnoreChanges: []string{"status.conditions[*].time"}}, object("1", `{"conditions":[{"time":1}]}`), object("1", `{"conditions":[{"time":1},{"time":2}]}`), true},
+		"another type":                {Policy{IgnoreChanges: []string{"status.a"}}, object("1", `{"a":1}`), object("1", `[]`), true},
+		"only, changed":               {Policy{OnlyIfChanged: []string{"spec"}}, object("1", "1"), object("2", "1"), true},
+		"only, not changed":           {Policy{OnlyIfChanged: []string{"spec", "status.phase"}}, object("1", `{"phase":"A","x":1}`), object("1", `{"phase":"A","x":2}`), false},
+		"only, came":                  {Policy{OnlyIfChanged: []string{"status.phase"}}, object("1", `{}`), object("1", `{"phase":"A"}`), true},
+		"only, went with its parent":  {Policy{OnlyIfChanged: []string{"status.phase"}}, object("1", `{"phase":"A"}`), object("1", `null`), true},
+		"only, in a list":             {Policy{OnlyIfChanged: []string{"status.c[*].s"}}, object("1", `{"c":[{"s":1,"t":1}]}`), object("1", `{"c":[{"s":1,"t":2}]}`), false},
+		"only, the list grew":         {Policy{OnlyIfChanged: []string{"status.c[*].s"}}, object("1", `{"c":[{"s":1}]}`), object("1", `{"c":[{"s":1},{"s":1}]}`), true},
+		"only, the list became a map": {Policy{OnlyIfChanged: []string{"status.c.s"}}, object("1", `{"c":[{"s":1}]}`), object("1", `{"c":{"s":1}}`), true},
+		"cannot be compared":          {Policy{IgnoreChanges: []string{"status"}}, object(`{"a":1,"a":2}`, "1"), object(`{"a":1,"a":3}`, "1"), true},
+	} {
+		s := shaping(t, c.policy)
+		s.tell(added(c.before))
+		if told := len(s.tell(updatedTo(deployment, c.after))) == 1; told != c.told {
+			t.Errorf("%s: told %v, want %v", name, told, c.told)
+		}
+		if string(s.bodies["n/a"].Raw) != c.after {
+			t.Errorf("%s: the state kept is %s", name, s.bodies["n/a"].Raw)
+		}
+		if got := s.shaper.Stats()[0].Unchanged; (got == 1) == c.told {
+			t.Errorf("%s: %d counted", name, got)
+		}
+	}
+}
+
+func TestAChangeOfAMaskedValueIsTold(t *testing.T) {
+	withValue := func(class event.Class, v string) *event.Change {
+		c := updatedTo(secret, `{"metadata":{"resourceVersion":"1","labels":{"a":"b"}},"data":{"p":"`+v+`"}}`)
+		c.Class = class
+		return c
+	}
+	for _, p := range []Policy{{OnlyIfChanged: []string{"data"}}, {IgnoreChanges: []string{"metadata.labels"}}} {
+		s := shaping(t, p)
+		s.tell(withValue("", "one"))
+		if len(s.tell(withValue(event.ClassSpec, "two"))) != 1 {
+			t.Errorf("%+v: a masked value changed in silence", p)
+		}
+		if len(s.tell(withValue(event.ClassMetadata, "two"))) != 0 {
+			t.Errorf("%+v: an update of metadata was told", p)
+		}
+		p.Redact = HMAC
+		s = shaping(t, p)
+		s.tell(withValue("", "one"))
+		if len(s.tell(withValue(event.ClassSpec, "two"))) != 1 || len(s.tell(withValue(event.ClassSpec, "two"))) != 0 {
+			t.Errorf("%+v: hashes do not show what changed", p)
+		}
+	}
+}
+
+func TestWhatIsKeptIsRedactedToo(t *testing.T) {
+	s := shaping(t, Policy{Before: "full", Changed: "jsonPatch"})
+	s.bodies = map[string]event.Body{"n/a": {Key: "n/a", UID: "u", Raw: []byte(`{"data":{"p":"stored in the clear"}}`)}}
+	got := s.tell(updatedTo(secret, `{"data":{"p":"hunter","q":"hunter"}}`))[0]
+	if all := fmt.Sprintf("%s%s%s%s", got.Before, got.After, got.Patch, s.bodies["n/a"].Raw); strings.Contains(all, "hunter") || strings.Contains(all, "clear") {
+		t.Error(all)
+	}
+	if string(got.Before) != `{"data":{"p":"***"}}` || string(got.Patch) != `[{"op":"add","path":"/data/q","value":"***"}]` {
+		t.Errorf("before %s, patch %s", got.Before, got.Patch)
+	}
+}
+
+func TestAWithheldStateIsNoStateBefore(t *testing.T) {
+	s := shaping(t, Policy{Before: "full"})
+	s.tell(updatedTo(secret, `{"data":{"p":"a"}}`))
+	if got := s.tell(updatedTo(secret, `{"data":{"p":"a"},"data":{}}`)); got[0].Withheld == "" || got[0].After != nil {
+		t.Errorf("%+v", got[0])
+	}
+	if got := s.tell(updatedTo(secret, `{"data":{"p":"b"}}`)); got[0].Before != nil || got[0].After == nil {
+		t.Errorf("%+v", got[0])
+	}
+	if got := s.shaper.Stats()[0].Withheld; got != 1 {
+		t.Errorf("%d counted", got)
+	}
+}
+
+func TestFieldsAreKeptAndDropped(t *testing.T) {
+	const body = `{"apiVersion":"v1","kind":"X","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"1","labels":{"l":"1","m":"2"},"annotations":{"x":"y"}},"spec":{"c":[{"image":"i","env":[1]},{"image":"j"}],"n":1},"status":{"a":1,"b":{"c":2}}}`
+	const id = `"apiVersion":"v1","kind":"X","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"1"`
+	for name, c := range map[string]struct {
+		fields Fields
+		want   string
+	}{
+		"nothing":              {Fields{}, body},
+		"drop":                 {Fields{Drop: []string{"status", "metadata.annotations", "spec.c[*].env", "not.there"}}, `{` + id + `,"labels":{"l":"1","m":"2"}},"spec":{"c":[{"image":"i"},{"image":"j"}],"n":1}}`},
+		"drop all":             {Fields{Drop: []string{"[*]"}}, `{` + id + `}}`},
+		"drop identity":        {Fields{Drop: []string{"metadata", "kind", "spec", "status"}}, `{` + id + `}}`},
+		"keep":                 {Fields{Keep: []string{"spec.c[*].image", "metadata.labels.l"}}, `{` + id + `,"labels":{"l":"1"}},"spec":{"c":[{"image":"i"},{"image":"j"}]}}`},
+		"keep nothing":         {Fields{Keep: []string{"nothing"}}, `{` + id + `}}`},
+		"keep, without [*]":    {Fields{Keep: []string{"spec.c.image"}}, `{` + id + `},"spec":{"c":[{"image":"i"},{"image":"j"}]}}`},
+		"keep and drop":        {Fields{Keep: []string{"status"}, Drop: []string{"status.b"}}, `{` + id + `},"status":{"a":1}}`},
+		"keep within a scalar": {Fields{Keep: []string{"spec.n.x", "status.a"}}, `{` + id + `},"spec":{},"status":{"a":1}}`},
+	} {
+		s := shaping(t, Policy{Fields: c.fields})
+		if got := s.tell(updatedTo(deployment, body)); string(got[0].After) != c.want {
+			t.Errorf("%s\n got %s\nwant %s", name, got[0].After, c.want)
+		}
+	}
+}
+
+func TestWhatIsLeftOutIsInNoPatch(t *testing.T) {
+	s := shaping(t, Policy{Fields: Fields{Drop: []string{"status"}}, Changed: "mergePatch", Before: "full"})
+	s.tell(added(object("1", `"left out"`)))
+	got := s.tell(updatedTo(deployment, object("2", `"left out as well"`)))[0]
+	if all := fmt.Sprintf("%s%s%s", got.Before, got.After, got.Patch); strings.Contains(all, "left") {
+		t.Error(all)
+	}
+	if !strings.Contains(string(s.bodies["n/a"].Raw), "left out as well") {
+		t.Error("the state kept is not whole")
+	}
+	if !equalJSON(t, apply(t, got.Patch, string(got.Before)), got.After) {
+		t.Errorf("%s does not make %s of %s", got.Patch, got.After, got.Before)
+	}
+}
+
+func TestControlRecordsPass(t *testing.T) {
+	s := shaping(t, Policy{Filter: "false", Before: "full", OnlyIfChanged: []string{"spec"}})
+	gap := &event.Change{Type: event.Gap, Resource: deployment, Gap: &event.GapInfo{}}
+	if got := s.tell(gap, added(object("1", "1"))); len(got) != 1 || got[0] != gap {
+		t.Errorf("%v", got)
+	}
+}
