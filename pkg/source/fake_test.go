@@ -395,7 +395,7 @@ type store struct {
 }
 
 func newStore() *store {
-	return &store{position: map[string]string{}, snapshot: map[string]string{}, known: map[string]map[string]event.Known{}, changed: make(chan struct{}), patience: 30 * time.Second}
+	return &store{position: map[string]string{}, snapshot: map[string]string{}, known: map[string]map[string]event.Known{}, changed: make(chan struct{}), patience: 3 * time.Minute}
 }
 
 func (s *store) append(_ context.Context, o deltas.Observation) error {

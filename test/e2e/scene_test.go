@@ -18,7 +18,7 @@ import (
 
 const (
 	// arriveWithin bounds every wait for changes to arrive. It is far above what it takes, and no measurement.
-	arriveWithin = 2 * time.Minute
+	arriveWithin = 5 * time.Minute
 	lookEvery    = 100 * time.Millisecond
 	clients      = 32
 )

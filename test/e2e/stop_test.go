@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
@@ -52,7 +51,7 @@ func TestSecondExporterOnOneJournalDoesNotStart(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	s := newScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), arriveWithin)
 	defer cancel()
 	code, text, err := s.exporter.RunSecond(ctx)
 	s.must(err)

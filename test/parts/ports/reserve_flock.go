@@ -4,12 +4,13 @@ package ports
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
+
+	"github.com/kubecdc/kubecdc/test/parts/build"
 )
 
 // reserved holds the open files of this process's ports; the kernel drops their locks when the process ends in any way.
@@ -20,7 +21,11 @@ var reserved struct {
 
 // reserve makes a port this process's own among all processes that use this package; false means another has it.
 func reserve(port int) (bool, error) {
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("kubecdc-ports-%d", os.Getuid()))
+	dir, err := build.CacheDir() // shared by processes that have temporary directories of their own
+	if err != nil {
+		return false, err
+	}
+	dir = filepath.Join(dir, "ports")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return false, err
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // readTimeout bounds one Read, so that a bus that is away costs the caller a moment and not the test's deadline.
-const readTimeout = 20 * time.Second
+const readTimeout = time.Minute
 
 // partition is one of a topic.
 type partition struct {
@@ -58,11 +58,7 @@ func (k *Kafka) Close() { k.client.Close() }
 func (k *Kafka) Read(ctx context.Context) ([]Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	partitions, err := k.partitions(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ends, err := k.ends(ctx, partitions)
+	partitions, ends, err := k.look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +95,28 @@ func (k *Kafka) take(r *kgo.Record) (Record, error) {
 		headers[h.Key] = string(h.Value)
 	}
 	return read(k.Unwrap, fmt.Sprintf("%s/%d", r.Topic, r.Partition), string(r.Key), headers, r.Value)
+}
+
+// look returns all partitions and their ends. It asks again where a partition has no leader yet, as just after a topic was
+// created or the broker came back.
+func (k *Kafka) look(ctx context.Context) ([]partition, map[partition]int64, error) {
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		partitions, err := k.partitions(ctx)
+		var ends map[partition]int64
+		if err == nil {
+			ends, err = k.ends(ctx, partitions)
+		}
+		if err == nil || !kerr.IsRetriable(err) {
+			return partitions, ends, err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil, nil, err
+		}
+	}
 }
 
 // partitions asks which there are.

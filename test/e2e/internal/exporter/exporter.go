@@ -17,7 +17,7 @@ import (
 )
 
 // readyWithin bounds how long an exporter may take until it is ready.
-const readyWithin = time.Minute
+const readyWithin = 5 * time.Minute
 
 // Exporter is an exporter that can be started again and again, with the same journal and addresses.
 type Exporter struct {
