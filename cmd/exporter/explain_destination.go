@@ -32,6 +32,9 @@ func destinationOf(s config.Sink) (kind string, name func(*event.Change) string)
 	case s.NATS != nil:
 		return "nats", fill(s.NATS.SubjectTemplate(), nats.AppendToken)
 	}
+	if s.Webhook != nil {
+		return "webhook", func(*event.Change) string { return s.Webhook.Place() }
+	}
 	path := s.Stdout.Path
 	if path == "" {
 		path = "standard output"

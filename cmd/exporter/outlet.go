@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 	"github.com/kubecdc/kubecdc/pkg/sinks/stdout"
+	"github.com/kubecdc/kubecdc/pkg/sinks/webhook"
 )
 
 // outlet is one configured sink with the pipeline that feeds it.
@@ -86,6 +87,13 @@ func newSink(s config.Sink, log *slog.Logger) (o *outlet, layout string, err err
 			kind = "nats core, which keeps nothing"
 		}
 		return &outlet{name: s.Name, kind: kind, sink: sink, trouble: trouble}, "nats " + strconv.Quote(s.NATS.StreamName()), nil
+	case s.Webhook != nil:
+		sink, err := webhook.New(*s.Webhook, f)
+		if err != nil {
+			return nil, "", err
+		}
+		trouble := func() string { return "" } // its gate says it all
+		return &outlet{name: s.Name, kind: "webhook", sink: sink, trouble: trouble}, "webhook " + strconv.Quote(s.Webhook.Place()), nil
 	default:
 		sink, err := stdout.New(*s.Stdout, f)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 	"github.com/kubecdc/kubecdc/pkg/sinks/stdout"
+	"github.com/kubecdc/kubecdc/pkg/sinks/webhook"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
@@ -79,19 +80,22 @@ type Redaction struct {
 	Key string `mapstructure:"key"`
 }
 
-// Sink is one destination. Exactly one of Kafka, NATS and Stdout is set.
+// Sink is one destination. Exactly one of Kafka, NATS, Webhook and Stdout is set.
 type Sink struct {
 	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-". A sink that is renamed is a
 	// new sink and starts with what the journal still holds.
 	Name string `mapstructure:"name"`
 	// Form in which changes are written: json, cloudevents (binary mode: attributes in headers), cloudevents-structured,
 	// debezium (keeps the state before every update, for every sink) or upsert (the object itself, or nothing once it is
-	// deleted: for compacted topics and key-value buckets). On stdout json or cloudevents-structured.
+	// deleted: for compacted topics and key-value buckets). On stdout json or cloudevents-structured, to a webhook
+	// one of the cloudevents.
 	Format string `mapstructure:"format"`
 	// Apache Kafka and what speaks its protocol.
 	Kafka *kafka.Config `mapstructure:"kafka"`
 	// NATS JetStream.
 	NATS *nats.Config `mapstructure:"nats"`
+	// CloudEvents over HTTP to one URL.
+	Webhook *webhook.Config `mapstructure:"webhook"`
 	// JSON lines on standard output or in a file.
 	Stdout *stdout.Config `mapstructure:"stdout"`
 }

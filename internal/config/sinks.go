@@ -49,10 +49,15 @@ func (d *decoder) validateFormat(path string, s Sink) {
 	if s.Stdout != nil {
 		known = "json or cloudevents-structured"
 	}
+	if s.Webhook != nil {
+		known = "cloudevents or cloudevents-structured"
+	}
 	f, err := format.Parse(s.Format)
 	switch {
 	case err != nil:
 		d.report(path, Problem{Message: "unknown format", Found: strconv.Quote(s.Format), Expected: known})
+	case s.Webhook != nil && s.Webhook.ValidateFormat(f) != nil:
+		d.report(path, Problem{Message: s.Webhook.ValidateFormat(f).Error(), Found: strconv.Quote(s.Format), Expected: known})
 	case s.Stdout != nil && f.NeedsHeaders():
 		d.report(path, Problem{Message: "a line of stdout has no key and no headers, which this format needs",
 			Found: strconv.Quote(s.Format), Expected: known})
@@ -81,12 +86,15 @@ func (d *decoder) validateDestination(at string, s Sink) {
 	if s.NATS != nil {
 		given, invalid = append(given, "nats"), s.NATS.Validate()
 	}
+	if s.Webhook != nil {
+		given, invalid = append(given, "webhook"), s.Webhook.Validate()
+	}
 	if s.Stdout != nil {
 		given, invalid = append(given, "stdout"), s.Stdout.Validate()
 	}
 	switch len(given) {
 	case 0:
-		d.report(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, stdout"})
+		d.report(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, webhook, stdout"})
 	case 1:
 		d.reportAll(at, join(at, given[0]), invalid)
 	default:

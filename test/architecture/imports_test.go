@@ -28,10 +28,11 @@ var mayImport = map[string][]string{
 	"pkg/sinks/stdout":   {"pkg/event", "pkg/format", "pkg/sinks"},
 	"pkg/sinks/kafka":    {"pkg/event", "pkg/format", "pkg/sinks"},
 	"pkg/sinks/nats":     {"pkg/event", "pkg/format", "pkg/sinks"},
+	"pkg/sinks/webhook":  {"pkg/event", "pkg/format", "pkg/sinks"},
 
 	"internal/journal":    {"pkg/event"},
 	"internal/delivery":   {"pkg/event", "pkg/sinks", "pkg/ratelimit"},
-	"internal/config":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout"},
+	"internal/config":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/config/gen": {"internal/config"},
 	"internal/admin":      nil,
 

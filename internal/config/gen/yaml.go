@@ -19,6 +19,7 @@ var examples = map[string]string{
 	"sinks[].kafka.brokers": `["127.0.0.1:9092"]`,
 	"sinks[].kafka.topic":   `"k8s.{group}.{resource}"`,
 	"sinks[].nats.url":      `"nats://127.0.0.1:4222"`,
+	"sinks[].webhook.url":   `"https://receiver.example/events"`,
 	"sinks[].nats.stream":   `"K8S"`,
 	"sinks[].nats.subject":  `"k8s.{cluster}.{group}.{resource}.{namespace}.{name}"`,
 }
@@ -34,7 +35,7 @@ func reference(keys []key) []byte {
 			b.WriteString("resources:\n" + item(block(0, k.children)))
 		case "sinks[]":
 			b.WriteString("sinks:\n")
-			for place, destination := range []string{"kafka", "nats", "stdout"} {
+			for place, destination := range []string{"kafka", "nats", "webhook", "stdout"} {
 				b.WriteString(item(block(0, sink(k.children, destination, place == 0))))
 			}
 		default:
@@ -55,7 +56,10 @@ func sink(keys []key, destination string, first bool) []key {
 			k.doc = ""
 		}
 		if k.name == "name" {
-			k.value = strconv.Quote(map[string]string{"kafka": "main", "nats": "bus", "stdout": "console"}[destination])
+			k.value = strconv.Quote(map[string]string{"kafka": "main", "nats": "bus", "webhook": "hook", "stdout": "console"}[destination])
+		}
+		if k.name == "format" && destination == "webhook" {
+			k.value = `"cloudevents"` // it takes no other
 		}
 		kept = append(kept, k)
 	}

@@ -32,7 +32,7 @@ type link struct {
 	health  *health
 	waiters []*waiter
 	nkey    func() bool // whether another nkey than the connection's is in its file now
-	inbox   string // prefix of the reply subjects, with the dot at its end
+	inbox   string      // prefix of the reply subjects, with the dot at its end
 
 	dialled chan struct{} // closed when nc and err are set
 	nc      *nats.Conn

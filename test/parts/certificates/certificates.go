@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -78,4 +79,16 @@ func (a *Authority) IssueTo(t testing.TB, dir string) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Server returns the configuration of a server with a certificate of the authority, for clients that have one, too.
+func (a *Authority) Server(t testing.TB) *tls.Config {
+	t.Helper()
+	pair, err := tls.X509KeyPair(a.Issue(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := x509.NewCertPool()
+	clients.AddCert(a.cert)
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert}
 }

@@ -1,0 +1,174 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// Config says where and how to post. Zero values mean the defaults written at each field; [Config.SetDefaults] fills them in.
+type Config struct {
+	// URL takes the requests: https://host/path, or http:// where the network is trusted. Required.
+	URL string `mapstructure:"url"`
+	// Batch is how many events one request may hold, as a JSON array (batched mode). It needs the format
+	// cloudevents-structured, and lets the receiver refuse only whole requests. Default 1: no array.
+	Batch int `mapstructure:"batch"`
+	// Lanes is the number of lanes objects hash to; each has one request at a time. Another number makes other lanes, whose
+	// cursors start anew. Default 16, at most 1024.
+	Lanes int `mapstructure:"lanes"`
+	// Timeout bounds one request with its answer. Default 15s.
+	Timeout time.Duration `mapstructure:"timeout"`
+	// BearerTokenFile is the path of a file with a token for the Authorization header, read for each request.
+	BearerTokenFile string `mapstructure:"bearerTokenFile"`
+	// Headers are sent with each request.
+	Headers []Header `mapstructure:"headers"`
+	// TLS names files for https. They are read again for each connection, so that rotated ones are taken up.
+	TLS TLS `mapstructure:"tls"`
+}
+
+// Header is one header of every request: with a value, or with a secret from a file.
+type Header struct {
+	// Name of the header.
+	Name string `mapstructure:"name"`
+	// Value of the header, where it is no secret.
+	Value string `mapstructure:"value"`
+	// File is the path of a file with the value, read for each request.
+	File string `mapstructure:"file"`
+}
+
+// TLS names the files of a TLS connection.
+type TLS struct {
+	// CA is a file of PEM certificates to trust instead of the system's.
+	CA string `mapstructure:"ca"`
+	// Cert and Key are the files of a client certificate, both or none.
+	Cert string `mapstructure:"cert"`
+	Key  string `mapstructure:"key"`
+}
+
+const (
+	defaultLanes   = 16
+	maxLanes       = 1024
+	maxBatch       = 1000
+	defaultTimeout = 15 * time.Second
+)
+
+// SetDefaults fills in the default of every field that is zero and has one.
+func (c *Config) SetDefaults() {
+	if c.Batch == 0 {
+		c.Batch = 1
+	}
+	if c.Lanes == 0 {
+		c.Lanes = defaultLanes
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+}
+
+// Validate checks everything that can be known without files and network, with defaults in the place of zero values.
+// Each of the joined errors names the path of its field. None holds a secret.
+func (c Config) Validate() error {
+	c.SetDefaults()
+	errs := []error{
+		at("url", c.validateURL()),
+		at("batch", within(c.Batch, 1, maxBatch)),
+		at("lanes", within(c.Lanes, 1, maxLanes)),
+	}
+	if c.Timeout < 0 {
+		errs = append(errs, at("timeout", fmt.Errorf("%v is negative", c.Timeout)))
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		errs = append(errs, at("tls.cert", errors.New("cert and key belong together; set both or none")))
+	}
+	names := map[string]bool{}
+	for i, h := range c.Headers {
+		path := fmt.Sprintf("headers[%d]", i)
+		errs = append(errs, at(path, c.validateHeader(h, names)))
+		names[http.CanonicalHeaderKey(h.Name)] = true
+	}
+	return errors.Join(errs...)
+}
+
+// Place is the URL without its query, which may hold a secret.
+func (c Config) Place() string {
+	place, _, _ := strings.Cut(c.URL, "?")
+	return place
+}
+
+// ValidateFormat checks that changes can be posted in the format f.
+func (c Config) ValidateFormat(f format.Format) error {
+	c.SetDefaults()
+	switch {
+	case f != format.CloudEvents && f != format.CloudEventsStructured:
+		return fmt.Errorf("a webhook takes CloudEvents; write cloudevents or cloudevents-structured, not %s", f)
+	case c.Batch > 1 && f != format.CloudEventsStructured:
+		return errors.New("webhook.batch puts events into a JSON array, which needs cloudevents-structured")
+	}
+	return nil
+}
+
+// at puts the path of a field in front of its error.
+func at(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("webhook.%s: %w", path, err)
+}
+
+func (c Config) validateURL() error {
+	if c.URL == "" {
+		return errors.New("required; for example https://receiver.example/events")
+	}
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil || u.Host == "": // the address itself is not shown: it may hold a password
+		return errors.New("not of the form https://host/path")
+	case u.Scheme != "https" && u.Scheme != "http":
+		return fmt.Errorf("scheme %q is not one of https, http", u.Scheme)
+	case u.User != nil:
+		return errors.New("holds a user; put credentials into a file that webhook.headers or webhook.bearerTokenFile names")
+	case u.Scheme == "http" && c.TLS != TLS{}:
+		return errors.New("webhook.tls is set and the scheme is http; write https")
+	}
+	return nil
+}
+
+// headerName is a token (RFC 9110, section 5.1).
+var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+
+func (c Config) validateHeader(h Header, taken map[string]bool) error {
+	name := http.CanonicalHeaderKey(h.Name)
+	switch {
+	case !headerName.MatchString(h.Name):
+		return fmt.Errorf("%q is no name of a header", h.Name)
+	case taken[name]:
+		return fmt.Errorf("%s is given twice", name)
+	case name == "Host" || name == "Content-Type" || name == "Content-Length" || name == "Transfer-Encoding" || strings.HasPrefix(name, "Ce-"):
+		return fmt.Errorf("%s is set by the exporter", name)
+	case name == "Authorization" && c.BearerTokenFile != "":
+		return errors.New("webhook.bearerTokenFile sets Authorization, too; use one of them")
+	case (h.Value == "") == (h.File == ""):
+		return fmt.Errorf("%s needs either a value or a file", name)
+	case !legalValue(h.Value):
+		return fmt.Errorf("the value of %s has a character that a header cannot have", name)
+	}
+	return nil
+}
+
+// legalValue says whether a header can have the value (RFC 9110, section 5.5).
+func legalValue(value string) bool {
+	return strings.IndexFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) < 0
+}
+
+func within(n, low, high int) error {
+	if n < low || n > high {
+		return fmt.Errorf("%d is not between %d and %d", n, low, high)
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package webhook
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// receiver takes CloudEvents over HTTP in all three modes, and fails as a test tells it to.
+type receiver struct {
+	t    testing.TB
+	http *httptest.Server
+	down atomic.Bool // every connection is broken before anything is taken
+	// answer, if set, says what becomes of a request: its status, and whether the events are taken. A status of 0 breaks
+	// the connection.
+	answer func(n int64, r *http.Request, body []byte) (status int, take bool)
+
+	requests atomic.Int64
+	mu       sync.Mutex
+	taken    []sinktest.Delivered
+}
+
+func receive(t testing.TB, answer func(n int64, r *http.Request, body []byte) (status int, take bool)) *receiver {
+	t.Helper()
+	r := &receiver{t: t, answer: answer}
+	r.http = httptest.NewServer(r)
+	t.Cleanup(r.http.Close)
+	return r
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	body, err := io.ReadAll(request.Body)
+	n, status, take := r.requests.Add(1), http.StatusAccepted, true
+	if r.answer != nil {
+		status, take = r.answer(n, request, body)
+	}
+	if r.down.Load() || err != nil {
+		status, take = 0, false
+	}
+	if take {
+		r.keep(events(r.t, request, body))
+	}
+	if status == 0 {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			r.t.Error(err)
+			return
+		}
+		conn.Close()
+		return
+	}
+	w.WriteHeader(status)
+}
+
+func (r *receiver) keep(all []sinktest.Delivered) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.taken = append(r.taken, all...)
+}
+
+func (r *receiver) all(testing.TB) []sinktest.Delivered {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]sinktest.Delivered(nil), r.taken...)
+}
+
+// events reads the events of a request, in any mode.
+func events(t testing.TB, r *http.Request, body []byte) []sinktest.Delivered {
+	switch mode := r.Header.Get("Content-Type"); mode {
+	case "application/json":
+		id, err := url.PathUnescape(r.Header.Get("ce-id"))
+		if err != nil || r.Header.Get("ce-specversion") != "1.0" {
+			t.Errorf("no CloudEvent in binary mode: %v", r.Header)
+		}
+		return []sinktest.Delivered{{ID: id, Value: body}}
+	case "application/cloudevents+json":
+		return []sinktest.Delivered{structured(t, body)}
+	case "application/cloudevents-batch+json":
+		var all []json.RawMessage
+		if err := json.Unmarshal(body, &all); err != nil {
+			t.Errorf("no array: %v", err)
+		}
+		var events []sinktest.Delivered
+		for _, one := range all {
+			events = append(events, structured(t, one))
+		}
+		return events
+	default:
+		t.Errorf("the content type is %q", mode)
+		return nil
+	}
+}
+
+func structured(t testing.TB, body []byte) sinktest.Delivered {
+	var event struct{ SpecVersion, ID string }
+	if err := json.Unmarshal(body, &event); err != nil || event.SpecVersion != "1.0" {
+		t.Errorf("no CloudEvent in structured mode: %v, %.100s", err, body)
+	}
+	return sinktest.Delivered{ID: strings.Clone(event.ID), Value: body}
+}

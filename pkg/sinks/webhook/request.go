@@ -1,0 +1,240 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+const (
+	answerLimit = 64 << 10 // of an answer that much is read, so that the connection can be used again
+	quoteLimit  = 200      // and that much of it is quoted, in bytes
+	secretLimit = 1 << 20  // a larger file with a secret is a wrong path
+	dialTimeout = 5 * time.Second
+	idleTimeout = 90 * time.Second
+	longestRest = 10 * time.Minute // what a receiver may ask for in Retry-After
+)
+
+// newClient makes a client that goes nowhere but to the configured host.
+func newClient(cfg Config) *http.Client {
+	return &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			DialTLSContext:         cfg.TLS.dial,
+			MaxIdleConnsPerHost:    cfg.Lanes,
+			IdleConnTimeout:        idleTimeout,
+			MaxResponseHeaderBytes: answerLimit,
+		},
+	}
+}
+
+// dial makes a TLS connection with the files as they are now.
+func (t TLS) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("webhook.tls.ca: %w", err)
+		}
+		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("webhook.tls.ca: %s holds no certificate", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("webhook.tls.cert: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}).DialContext(ctx, network, address)
+}
+
+// post sends messages in one request and waits for the answer, or for the end of ctx. A request that the caller does not
+// wait for any more goes on to its own end, and the lane's next one waits for that: two on their way at once could arrive in
+// either order. // I3
+func (s *Sink) post(ctx context.Context, slot chan struct{}, batch []sinks.Message) error {
+	select {
+	case slot <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	header := make(http.Header)
+	body := s.fill(header, batch)
+	answered := make(chan error, 1)
+	s.requests.Go(func() {
+		defer func() { <-slot }()
+		answered <- s.exchange(header, body)
+	})
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// exchange makes one request and judges the answer.
+func (s *Sink) exchange(header http.Header, body []byte) error {
+	ctx, cancel := context.WithTimeout(s.open, s.cfg.Timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("webhook.url: %w", err)
+	}
+	request.Header = header
+	secrets, err := s.authorize(header)
+	if err != nil {
+		return &sinks.UnavailableError{Reason: err.Error(), Err: err}
+	}
+	answer, err := s.client.Do(request)
+	if err != nil {
+		return s.unanswered(err)
+	}
+	defer func() { _ = answer.Body.Close() }() // only read
+	// The status decides, whatever becomes of the rest of the answer.
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, answerLimit))
+	return judge(answer, quote(text, secrets), len(body))
+}
+
+// authorize sets the configured headers and returns the secrets among their values.
+func (s *Sink) authorize(header http.Header) (secrets []string, err error) {
+	header.Set("User-Agent", "kubecdc")
+	for _, h := range s.cfg.Headers {
+		value := h.Value
+		if h.File != "" {
+			if value, err = readSecret(h.File); err != nil {
+				return nil, fmt.Errorf("webhook.headers, %s: %w", h.Name, err)
+			}
+			secrets = append(secrets, value)
+		}
+		header.Set(h.Name, value)
+	}
+	if s.cfg.BearerTokenFile != "" {
+		token, err := readSecret(s.cfg.BearerTokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("webhook.bearerTokenFile: %w", err)
+		}
+		header.Set("Authorization", "Bearer "+token)
+		secrets = append(secrets, token)
+	}
+	return secrets, nil
+}
+
+// readSecret returns what a file holds, without the blanks around it.
+func readSecret(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }() // only read
+	content, err := io.ReadAll(io.LimitReader(f, secretLimit+1))
+	if err != nil {
+		return "", err
+	}
+	value := strings.TrimSpace(string(content))
+	switch {
+	case value == "":
+		return "", fmt.Errorf("file %s is empty", path)
+	case len(content) > secretLimit || !legalValue(value):
+		return "", fmt.Errorf("file %s holds what cannot be a header", path)
+	}
+	return value, nil
+}
+
+// unanswered says what a request without an answer means.
+func (s *Sink) unanswered(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %v", s.cfg.Timeout)
+	}
+	var lookup *net.DNSError
+	var network *net.OpError
+	var trust *tls.CertificateVerificationError
+	var file *os.PathError
+	var alert tls.AlertError
+	switch {
+	case errors.As(err, &lookup), errors.As(err, &trust), errors.As(err, &file), errors.As(err, &alert),
+		errors.As(err, &network) && (network.Op == "dial" || network.Op == "remote error"):
+		return &sinks.UnavailableError{Reason: "no connection to the webhook: " + cause(err).Error(), Err: err}
+	}
+	return fmt.Errorf("post: %w", cause(err)) // a connection that broke; the event may have arrived
+}
+
+// cause is an error of the client without the URL it begins with.
+func cause(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return err
+}
+
+// judge says what an answer means for the messages of its request.
+func judge(answer *http.Response, said string, size int) error {
+	reason := func(text string) string {
+		return fmt.Sprintf("the webhook answers %s: %s%s", answer.Status, text, said)
+	}
+	switch code := answer.StatusCode; {
+	case code >= 200 && code <= 299:
+		return nil
+	case code == http.StatusRequestEntityTooLarge, code == http.StatusRequestHeaderFieldsTooLarge:
+		return &sinks.RejectedError{Reason: reason(fmt.Sprintf("%d bytes are too many", size)), TooLarge: true}
+	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity:
+		return &sinks.RejectedError{Reason: reason("it does not take this event")}
+	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
+		return &sinks.UnavailableError{Reason: reason("it wants to be left alone for a while"), After: rest(answer.Header.Get("Retry-After"), time.Now())}
+	case code >= 300 && code <= 399:
+		return &sinks.UnavailableError{Reason: reason("redirects are not followed; set webhook.url to where it has moved")}
+	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
+		return &sinks.UnavailableError{Reason: reason("check webhook.headers, webhook.bearerTokenFile and webhook.tls")}
+	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusGone, code == http.StatusUnsupportedMediaType:
+		return &sinks.UnavailableError{Reason: reason("check webhook.url, and whether it takes CloudEvents in this format")}
+	case code == http.StatusBadGateway, code == http.StatusGatewayTimeout:
+		return &sinks.UnavailableError{Reason: reason("nobody is behind its gateway")}
+	}
+	return errors.New(reason("tried again"))
+}
+
+// rest reads a Retry-After (RFC 9110, section 10.2.3): seconds, or a date. What is not understood is no wish.
+func rest(after string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(after, 10, 32); err == nil {
+		return min(time.Duration(seconds)*time.Second, longestRest)
+	}
+	if date, err := http.ParseTime(after); err == nil {
+		return min(max(date.Sub(now), 0), longestRest)
+	}
+	return 0
+}
+
+// quote words what the receiver said, if it says something and does not repeat a secret.
+func quote(text []byte, secrets []string) string {
+	said := strings.Join(strings.Fields(strings.ToValidUTF8(string(text), "")), " ")
+	for _, secret := range secrets {
+		if strings.Contains(said, secret) {
+			return ""
+		}
+	}
+	if said == "" {
+		return ""
+	}
+	if len(said) > quoteLimit {
+		said = strings.ToValidUTF8(said[:quoteLimit], "") + "…"
+	}
+	return "; it says " + strconv.Quote(said)
+}

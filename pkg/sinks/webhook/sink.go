@@ -1,0 +1,158 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// batchBytes is where a request in batched mode stops to grow. A larger single event is a request of its own.
+const batchBytes = 1 << 20
+
+// Sink posts to one URL. It is safe for concurrent use as [sinks.Sink] says.
+type Sink struct {
+	cfg    Config
+	format format.Format
+	client *http.Client
+	names  []sinks.Lane                 // by number
+	slots  map[sinks.Lane]chan struct{} // capacity 1; held by the request of the lane that is on its way
+
+	open     context.Context // ends with Close
+	close    context.CancelFunc
+	requests sync.WaitGroup
+}
+
+var _ sinks.Sink = (*Sink)(nil)
+
+// New makes a sink that posts changes in the format f. It reads no file, dials nothing and starts nothing: Publish does.
+// Its errors are those of [Config.Validate] and [Config.ValidateFormat].
+func New(cfg Config, f format.Format) (*Sink, error) {
+	if err := errors.Join(cfg.Validate(), cfg.ValidateFormat(f)); err != nil {
+		return nil, err
+	}
+	cfg.SetDefaults()
+	s := &Sink{cfg: cfg, format: f, client: newClient(cfg), slots: make(map[sinks.Lane]chan struct{}, cfg.Lanes)}
+	s.open, s.close = context.WithCancel(context.Background())
+	for i := range cfg.Lanes {
+		name := sinks.Lane(fmt.Sprintf("%d/%d", i, cfg.Lanes))
+		s.names, s.slots[name] = append(s.names, name), make(chan struct{}, 1)
+	}
+	return s, nil
+}
+
+// Concurrency is how many Publish calls should be allowed to run at once: one a lane.
+func (s *Sink) Concurrency() int { return s.cfg.Lanes }
+
+// Lane hashes the key of the object. It asks nobody and never fails.
+func (s *Sink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
+	return s.names[hash(c)%uint64(len(s.names))], nil
+}
+
+// hash is FNV-1a of the key (draft-eastlake-fnv), 64 bits. It must never change: cursors are stored by lane.
+func hash(c *event.Change) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	var room [256]byte
+	sum := uint64(offset)
+	for _, b := range c.AppendKey(room[:0]) {
+		sum = (sum ^ uint64(b)) * prime
+	}
+	return sum
+}
+
+// Publish posts one request after the other. What is refused together is posted in halves, until the event that is the
+// cause stands alone. // I3
+func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	slot, known := s.slots[lane]
+	if !known {
+		return 0, fmt.Errorf("lane %q is not one of this sink, which has %d lanes", lane, len(s.names))
+	}
+	done, limit := 0, s.cfg.Batch
+	for done < len(batch) {
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		n := fitting(batch[done:], limit)
+		err := s.post(ctx, slot, batch[done:done+n])
+		var rejected *sinks.RejectedError
+		switch {
+		case err == nil:
+			done += n
+		case n > 1 && errors.As(err, &rejected):
+			limit = n / 2
+		default:
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// fitting says how many messages go into one request.
+func fitting(batch []sinks.Message, limit int) int {
+	n, size := 0, 0
+	for n < min(limit, len(batch)) {
+		if size += batch[n].Change.Size(); n > 0 && size > batchBytes {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// fill writes the events into a request.
+func (s *Sink) fill(header http.Header, batch []sinks.Message) []byte {
+	header.Set("Content-Type", s.format.ContentType())
+	if s.cfg.Batch == 1 {
+		if s.format == format.CloudEvents {
+			setAttributes(header, batch[0].Change)
+		}
+		return s.format.AppendValue(nil, batch[0].Change)
+	}
+	header.Set("Content-Type", "application/cloudevents-batch+json")
+	body := []byte{'['}
+	for i, m := range batch {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = s.format.AppendValue(body, m.Change)
+	}
+	return append(body, ']')
+}
+
+// setAttributes sets the headers of binary mode (http-protocol-binding.md, section 3.1.3).
+func setAttributes(header http.Header, c *event.Change) {
+	var value []byte
+	for _, a := range format.Attributes() {
+		if value = a.Append(value[:0], c); len(value) > 0 {
+			header.Set("ce-"+a.Name, encode(value))
+		}
+	}
+}
+
+// encode percent-encodes a header's value: space, double quote, percent and what is not printable ASCII.
+func encode(value []byte) string {
+	const digits = "0123456789ABCDEF"
+	var b strings.Builder
+	for _, ch := range value {
+		if ch <= ' ' || ch == '"' || ch == '%' || ch > '~' {
+			b.Write([]byte{'%', digits[ch>>4], digits[ch&15]})
+		} else {
+			b.WriteByte(ch)
+		}
+	}
+	return b.String()
+}
+
+// Close ends the requests that were left alone, and closes the connections.
+func (s *Sink) Close(context.Context) error {
+	s.close()
+	s.requests.Wait()
+	s.client.CloseIdleConnections()
+	return nil
+}

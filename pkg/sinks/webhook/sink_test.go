@@ -1,0 +1,353 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/parts/certificates"
+)
+
+// modes are the ways to post events.
+var modes = map[string]struct {
+	format format.Format
+	batch  int
+}{
+	"binary":     {format.CloudEvents, 1},
+	"structured": {format.CloudEventsStructured, 1},
+	"batched":    {format.CloudEventsStructured, 7},
+}
+
+func open(t testing.TB, cfg Config, f format.Format) *Sink {
+	t.Helper()
+	s, err := New(cfg, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// opened makes a sink in binary mode that is closed at the end of the test.
+func opened(t testing.TB, cfg Config) *Sink {
+	t.Helper()
+	s := open(t, cfg, format.CloudEvents)
+	t.Cleanup(func() { closed(t, s) })
+	return s
+}
+
+func closed(t testing.TB, s *Sink) {
+	t.Helper()
+	if err := s.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func harness(r *receiver, f format.Format, batch int) sinktest.Harness {
+	return sinktest.Harness{
+		New:   func(t testing.TB) sinks.Sink { return open(t, Config{URL: r.http.URL, Batch: batch}, f) },
+		Read:  r.all,
+		Value: func(c *event.Change) []byte { return f.AppendValue(nil, c) },
+	}
+}
+
+func TestTheWebhookKeepsTheContract(t *testing.T) {
+	for name, mode := range modes {
+		t.Run(name, func(t *testing.T) {
+			r := receive(t, nil)
+			h := harness(r, mode.format, mode.batch)
+			h.Cut = func(testing.TB) { r.down.Store(true) }
+			h.Restore = func(testing.TB) { r.down.Store(false) }
+			sinktest.Run(t, h)
+		})
+	}
+}
+
+// Every seventh request is lost on its way there, every fifth answer on its way back, every third time the receiver is busy.
+func TestLostRequestsAndAnswersLoseAndReorderNothing(t *testing.T) {
+	for name, mode := range modes {
+		t.Run(name, func(t *testing.T) {
+			r := receive(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
+				switch {
+				case n%7 == 0:
+					return 0, false
+				case n%5 == 0:
+					return 0, true
+				case n%3 == 0:
+					return http.StatusServiceUnavailable, false
+				}
+				return http.StatusNoContent, true
+			})
+			sinktest.Drive(t, harness(r, mode.format, mode.batch), rand.New(rand.NewPCG(1, 1)), 40, 25)
+		})
+	}
+}
+
+// pod makes one version of a pod.
+func pod(name string, version int) *event.Change {
+	return &event.Change{Type: event.Updated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
+		Namespace: "shop", Name: name, UID: "uid-" + name, ResourceVersion: fmt.Sprint(version), After: []byte(`{"a":1}`)}
+}
+
+func deliver(t testing.TB, s *Sink, changes ...*event.Change) (int, error) {
+	t.Helper()
+	lane, err := s.Lane(t.Context(), changes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batch []sinks.Message
+	for i, c := range changes {
+		batch = append(batch, sinks.Message{Offset: uint64(i + 1), Change: c})
+	}
+	return s.Publish(t.Context(), lane, batch)
+}
+
+func TestAnAnswerMeansWhatItsStatusSays(t *testing.T) {
+	for status, want := range map[int]string{
+		200: "accepted", 202: "accepted", 204: "accepted",
+		400: "rejected", 422: "rejected", 413: "too large", 431: "too large",
+		401: "unavailable", 403: "unavailable", 404: "unavailable", 405: "unavailable", 410: "unavailable", 415: "unavailable",
+		429: "unavailable", 502: "unavailable", 503: "unavailable", 504: "unavailable", 301: "unavailable", 307: "unavailable",
+		408: "unknown", 409: "unknown", 418: "unknown", 500: "unknown",
+	} {
+		r := receive(t, func(int64, *http.Request, []byte) (int, bool) { return status, false })
+		n, err := deliver(t, opened(t, Config{URL: r.http.URL}), pod("web", 1))
+		if got := kind(err); got != want || (n == 1) != (err == nil) {
+			t.Errorf("%d: %d, %s (%v), want %s", status, n, got, err, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), fmt.Sprint(status)) {
+			t.Errorf("%d is not in the reason: %v", status, err)
+		}
+	}
+}
+
+func kind(err error) string {
+	var away *sinks.UnavailableError
+	var never *sinks.RejectedError
+	switch {
+	case err == nil:
+		return "accepted"
+	case errors.As(err, &away):
+		return "unavailable"
+	case errors.As(err, &never) && never.TooLarge:
+		return "too large"
+	case errors.As(err, &never):
+		return "rejected"
+	}
+	return "unknown"
+}
+
+func TestTheReceiverIsLeftAloneForAsLongAsItAsks(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for after, want := range map[string]time.Duration{
+		"": 0, "7": 7 * time.Second, "Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:00 GMT": 0,
+		"soon": 0, "-3": 0, "99999999999999999999": 0, "4000000000": longestRest,
+	} {
+		if got := rest(after, now); got != want {
+			t.Errorf("Retry-After %q means %v, want %v", after, got, want)
+		}
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "3")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	t.Cleanup(server.Close)
+	_, err := deliver(t, opened(t, Config{URL: server.URL}), pod("web", 1))
+	var away *sinks.UnavailableError
+	if !errors.As(err, &away) || away.After != 3*time.Second {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOfABatchOnlyTheCauseIsRejected(t *testing.T) {
+	r := receive(t, func(_ int64, _ *http.Request, body []byte) (int, bool) {
+		if strings.Contains(string(body), "poison") {
+			return http.StatusUnprocessableEntity, false
+		}
+		return http.StatusOK, true
+	})
+	s := open(t, Config{URL: r.http.URL, Batch: 100}, format.CloudEventsStructured)
+	t.Cleanup(func() { closed(t, s) })
+	changes := []*event.Change{pod("web", 1), pod("web", 2), pod("web", 3), pod("web", 4), pod("web", 5)}
+	changes[2].After = []byte(`{"a":"poison"}`)
+	n, err := deliver(t, s, changes...)
+	if n != 2 || kind(err) != "rejected" {
+		t.Fatalf("got %d, %v; want 2 and a rejection of the third", n, err)
+	}
+	if n, err := deliver(t, s, changes[3:]...); n != 2 || err != nil {
+		t.Errorf("behind it: %d, %v", n, err)
+	}
+	if got := len(r.all(t)); got != 4 {
+		t.Errorf("%d events arrived, want 4", got)
+	}
+}
+
+func TestARedirectLeadsNowhere(t *testing.T) {
+	elsewhere := receive(t, nil)
+	server := httptest.NewServer(http.RedirectHandler(elsewhere.http.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(server.Close)
+	if _, err := deliver(t, opened(t, Config{URL: server.URL}), pod("web", 1)); kind(err) != "unavailable" || !strings.Contains(err.Error(), "webhook.url") {
+		t.Errorf("got %v", err)
+	}
+	if n := elsewhere.requests.Load(); n != 0 {
+		t.Errorf("the redirect was followed %d times", n)
+	}
+}
+
+func TestAReceiverThatDoesNotAnswerIsGivenUp(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(func() { close(release); server.Close() })
+	s := opened(t, Config{URL: server.URL, Timeout: 50 * time.Millisecond})
+	if n, err := deliver(t, s, pod("web", 1)); n != 0 || err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
+		t.Errorf("got %d, %v", n, err)
+	}
+}
+
+func TestARequestThatIsLeftAloneIsNotOvertaken(t *testing.T) {
+	arrived, release := make(chan struct{}, 1), make(chan struct{})
+	r := receive(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
+		if n == 1 {
+			arrived <- struct{}{}
+			<-release
+		}
+		return http.StatusOK, true
+	})
+	s := opened(t, Config{URL: r.http.URL})
+	lane, err := s.Lane(t.Context(), pod("web", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-arrived; cancel() }()
+	if n, err := s.Publish(ctx, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %d, %v", n, err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if n, err := s.Publish(ended, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %d, %v", n, err)
+	}
+	if n := r.requests.Load(); n != 1 {
+		t.Fatalf("%d requests are on their way in one lane", n)
+	}
+	close(release)
+	if n, err := deliver(t, s, pod("web", 1), pod("web", 2)); n != 2 || err != nil {
+		t.Errorf("got %d, %v", n, err)
+	}
+}
+
+func TestAnEndlessAnswerIsNotReadToItsEnd(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		for block := make([]byte, 4096); r.Context().Err() == nil; {
+			if _, err := w.Write(block); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	if n, err := deliver(t, opened(t, Config{URL: server.URL}), pod("web", 1)); n != 1 || err != nil {
+		t.Errorf("got %d, %v", n, err)
+	}
+}
+
+func TestSecretsAreReadForEachRequestAndNeverShown(t *testing.T) {
+	dir := t.TempDir()
+	token, key := filepath.Join(dir, "token"), filepath.Join(dir, "key")
+	put(t, key, "key-1\n")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer hunter3" || r.Header.Get("X-Key") != "key-1" || r.Header.Get("X-Plain") != "plain" {
+			http.Error(w, "you sent "+r.Header.Get("Authorization"), http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(server.Close)
+	s := opened(t, Config{URL: server.URL, BearerTokenFile: token, Headers: []Header{{Name: "X-Key", File: key}, {Name: "x-plain", Value: "plain"}}})
+	if _, err := deliver(t, s, pod("web", 1)); kind(err) != "unavailable" || !strings.Contains(err.Error(), "webhook.bearerTokenFile") {
+		t.Errorf("without the file: %v", err)
+	}
+	put(t, token, "hunter2\n")
+	if _, err := deliver(t, s, pod("web", 1)); kind(err) != "unavailable" || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("with a wrong token: %v", err)
+	}
+	put(t, token, "hunter3\n")
+	if n, err := deliver(t, s, pod("web", 1)); n != 1 || err != nil {
+		t.Errorf("with the right token: %v", err)
+	}
+}
+
+func put(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestATLSConnectionTakesUpRotatedFiles(t *testing.T) {
+	good, other, mine := certificates.New(t), certificates.New(t), t.TempDir()
+	r := &receiver{t: t}
+	r.http = httptest.NewUnstartedServer(r)
+	r.http.Config.ErrorLog = nil
+	r.http.TLS = good.Server(t)
+	r.http.StartTLS()
+	t.Cleanup(r.http.Close)
+	cfg := Config{URL: r.http.URL, TLS: TLS{CA: filepath.Join(mine, "ca.pem"), Cert: filepath.Join(mine, "cert.pem"), Key: filepath.Join(mine, "key.pem")}}
+	s := opened(t, cfg)
+	if _, err := deliver(t, s, pod("web", 1)); kind(err) != "unavailable" || !strings.Contains(err.Error(), "ca.pem") {
+		t.Errorf("without the files: %v", err)
+	}
+	other.IssueTo(t, mine)
+	if _, err := deliver(t, s, pod("web", 1)); kind(err) != "unavailable" || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("neither trusts the other: %v", err)
+	}
+	good.IssueTo(t, mine)
+	if n, err := deliver(t, s, pod("web", 1)); n != 1 || err != nil {
+		t.Errorf("with the right files: %v", err)
+	}
+}
+
+func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"no url":        {func(c *Config) { c.URL = "" }, `webhook.url: required; for example https://receiver.example/events`},
+		"no host":       {func(c *Config) { c.URL = "receiver" }, `webhook.url: not of the form https://host/path`},
+		"scheme":        {func(c *Config) { c.URL = "ftp://a/" }, `webhook.url: scheme "ftp" is not one of https, http`},
+		"password":      {func(c *Config) { c.URL = "https://me:hunter2@a/" }, `webhook.url: holds a user; put credentials into a file that webhook.headers or webhook.bearerTokenFile names`},
+		"tls on http":   {func(c *Config) { c.URL, c.TLS.CA = "http://a/", "ca" }, `webhook.url: webhook.tls is set and the scheme is http; write https`},
+		"batch":         {func(c *Config) { c.Batch = 1001 }, `webhook.batch: 1001 is not between 1 and 1000`},
+		"lanes":         {func(c *Config) { c.Lanes = -1 }, `webhook.lanes: -1 is not between 1 and 1024`},
+		"timeout":       {func(c *Config) { c.Timeout = -1 }, `webhook.timeout: -1ns is negative`},
+		"half a pair":   {func(c *Config) { c.TLS.Key = "k" }, `webhook.tls.cert: cert and key belong together; set both or none`},
+		"header name":   {func(c *Config) { c.Headers = []Header{{Name: "a b", Value: "c"}} }, `webhook.headers[0]: "a b" is no name of a header`},
+		"header twice":  {func(c *Config) { c.Headers = []Header{{Name: "a", Value: "c"}, {Name: "A", Value: "c"}} }, `webhook.headers[1]: A is given twice`},
+		"our header":    {func(c *Config) { c.Headers = []Header{{Name: "ce-id", Value: "c"}} }, `webhook.headers[0]: Ce-Id is set by the exporter`},
+		"no value":      {func(c *Config) { c.Headers = []Header{{Name: "a"}} }, `webhook.headers[0]: A needs either a value or a file`},
+		"split":         {func(c *Config) { c.Headers = []Header{{Name: "a", Value: "b\r\nc: d"}} }, `webhook.headers[0]: the value of A has a character that a header cannot have`},
+		"authorization": {func(c *Config) { c.BearerTokenFile, c.Headers = "t", []Header{{Name: "authorization", Value: "b"}} }, `webhook.headers[0]: webhook.bearerTokenFile sets Authorization, too; use one of them`},
+	} {
+		c := Config{URL: "https://receiver.example/"}
+		test.change(&c)
+		if err := c.Validate(); err == nil || err.Error() != test.want {
+			t.Errorf("%s: got %v\nwant %s", name, err, test.want)
+		}
+	}
+	if _, err := New(Config{URL: "https://a/"}, format.JSON); err == nil || !strings.Contains(err.Error(), "a webhook takes CloudEvents") {
+		t.Errorf("json: %v", err)
+	}
+	if _, err := New(Config{URL: "https://a/", Batch: 2}, format.CloudEvents); err == nil || !strings.Contains(err.Error(), "cloudevents-structured") {
+		t.Errorf("a batch in binary mode: %v", err)
+	}
+}
