@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -53,11 +54,13 @@ func openOutlet(s config.Sink, d config.Delivery, j *journal.Journal, observe fu
 		WindowBytes: int64(d.Window),
 		Rate:        d.Rate.PerSecond,
 		Burst:       d.Rate.Burst,
+		Newest:      j.Newest(),
+		Selection:   choice(s),
 	}
 	if c, ok := o.sink.(interface{ Concurrency() int }); ok {
 		cfg.Workers = c.Concurrency()
 	}
-	o.pipeline = delivery.New(s.Name, timed{o.sink, observe}, layout, sinkJournal{j, s.Name}, delivery.Cursor(start), cfg, log)
+	o.pipeline = delivery.New(s.Name, timedSink(o.sink, observe), layout, sinkJournal{j, s.Name}, delivery.Cursor(start), cfg, log)
 	return o, nil
 }
 
@@ -102,6 +105,22 @@ func newSink(s config.Sink, log *slog.Logger) (o *outlet, layout string, err err
 		trouble := func() string { return "" }
 		return &outlet{name: s.Name, kind: "stdout", sink: sink, trouble: trouble}, "stdout " + strconv.Quote(s.Stdout.Path), nil
 	}
+}
+
+// choice names what decides which changes a sink gets, in which order and form: the program and the sink's configuration,
+// but for how to get into the destination.
+func choice(s config.Sink) string {
+	s.NATS, s.Stdout = nil, nil // their sinks keep no state
+	if s.Kafka != nil {
+		k := *s.Kafka
+		k.TLS, k.SASL = kafka.TLS{}, kafka.SASL{}
+		s.Kafka = &k
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("the configuration of a sink is plain data: %v", err))
+	}
+	return version + " " + string(b)
 }
 
 // drain lets a running pipeline end once everything up to an offset is settled.

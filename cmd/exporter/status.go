@@ -98,6 +98,23 @@ func firstOf(reasons ...string) string {
 	return ""
 }
 
+// timedSink wraps a sink so that observe is told how long each Publish takes.
+func timedSink(s sinks.Sink, observe func(time.Duration)) sinks.Sink {
+	if stateful, ok := s.(sinks.Stateful); ok {
+		return timedStateful{stateful, timed{s, observe}}
+	}
+	return timed{s, observe}
+}
+
+type timedStateful struct {
+	sinks.Stateful
+	timed timed
+}
+
+func (t timedStateful) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	return t.timed.Publish(ctx, lane, batch)
+}
+
 // timed tells how long each Publish of a sink takes.
 type timed struct {
 	sinks.Sink

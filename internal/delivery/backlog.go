@@ -188,14 +188,17 @@ func (b *backlog) rest(l *lane) bool {
 	return l.scheduled
 }
 
-// snapshot returns the cursor as of now and the dead letters that must be stored with it, or false when nothing
-// advanced since the last snapshot.
-func (b *backlog) snapshot() (c Cursor, dead []DeadLetter, changed bool) {
+// advanced reports whether anything advanced since the last snapshot.
+func (b *backlog) advanced() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.changed {
-		return Cursor{}, nil, false
-	}
+	return b.changed
+}
+
+// snapshot returns the cursor as of now and the dead letters that must be stored with it.
+func (b *backlog) snapshot() (c Cursor, dead []DeadLetter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.changed = false
 	c = Cursor{Low: b.low(), Lanes: map[string]uint64{}, Layout: b.layout}
 	for name, l := range b.lanes {
@@ -206,7 +209,7 @@ func (b *backlog) snapshot() (c Cursor, dead []DeadLetter, changed bool) {
 	for _, d := range b.dead {
 		dead = append(dead, d.DeadLetter)
 	}
-	return c, dead, true
+	return c, dead
 }
 
 // low returns the offset up to which everything is acknowledged or dead: before the oldest pending entry (I2).

@@ -27,6 +27,12 @@ type Config struct {
 
 	// SettleInterval is how often progress is stored, and so how much is sent again after a crash. Default 200 ms.
 	SettleInterval time.Duration
+
+	// Newest is the newest offset of the journal before this process appended to it. Selection names what decides which
+	// changes reach which lane in which order: filters, the format, the sink's configuration, the program's version. Both
+	// are for a sinks.Stateful, whose stored state counts only under the same Selection.
+	Newest    uint64
+	Selection string
 }
 
 // RetryConfig bounds the waits after failures, of a lane and of the whole sink: they grow from Min to Max, with jitter.

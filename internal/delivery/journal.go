@@ -25,6 +25,7 @@ type Cursor struct {
 	Low    uint64            // every change up to here is settled: acknowledged, or a durable dead letter
 	Lanes  map[string]uint64 // by lane: every change of that lane up to here is settled; only lanes ahead of Low
 	Layout string            // what the lane names depend on; Lanes means nothing under another layout
+	State  []byte            // of a sinks.Stateful, with what it depends on (see state.go); nil for other sinks
 }
 
 // DeadLetter is a change its sink will never accept.

@@ -6,7 +6,7 @@ import (
 )
 
 // lane is the queue of one ordered channel of the destination and how far that channel got. All fields but failing
-// belong to the [backlog], which guards them by its lock.
+// and buried belong to the [backlog], which guards them by its lock.
 type lane struct {
 	name    sinks.Lane
 	settled uint64 // every change of this lane up to here is acknowledged or a dead letter
@@ -19,6 +19,7 @@ type lane struct {
 	scheduled bool
 
 	failing bool // the last Publish failed; belongs to the worker that has the lane
+	buried  bool // a dead letter must be durable before the next Publish, see sinks.Stateful; likewise
 }
 
 // entry is one queued change.

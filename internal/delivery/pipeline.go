@@ -37,6 +37,12 @@ type Pipeline struct {
 	drain   drain
 	active  []*lane // of the dispatcher: scheduled lanes the workqueue does not have yet
 
+	stateful sinks.Stateful // the sink, if it is one
+	restored []byte         // the state it begins with
+	asked    atomic.Uint64  // calls of store
+	storing  sync.Mutex     // held while progress is stored
+	answered uint64         // so many of the calls are covered by a write; under storing
+
 	retries  atomic.Uint64
 	breaches atomic.Uint64
 }
@@ -48,6 +54,7 @@ type Pipeline struct {
 func New(name string, sink sinks.Sink, layout string, journal Journal, start Cursor, cfg Config, log *slog.Logger) *Pipeline {
 	cfg = cfg.withDefaults()
 	log = log.With("sink", name)
+	stateful, _ := sink.(sinks.Stateful)
 	return &Pipeline{
 		name:    name,
 		sink:    sink,
@@ -60,6 +67,9 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start Cur
 		bucket:  ratelimit.NewBucket(cfg.Rate, cfg.Burst),
 		gate:    ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, logOutages(log)),
 		health:  newHealth(log),
+
+		stateful: stateful,
+		restored: start.State,
 	}
 }
 
@@ -67,6 +77,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start Cur
 // stored. It returns nil when a drain is complete; the cause of ctx's end when that came first, after one log line that
 // says what is left undelivered (it is in the journal, not lost); else an error of the journal.
 func (p *Pipeline) Run(ctx context.Context) error {
+	p.restore()
 	p.queue = workqueue.NewTypedRateLimitingQueue[*lane](p.backoff)
 	working, stopWorking := context.WithCancel(ctx)
 	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))

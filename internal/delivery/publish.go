@@ -43,6 +43,12 @@ func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
 // publish calls the sink and holds it to its contract. An answer that contradicts itself counts as little as can be
 // believed: sending again is allowed, skipping is not.
 func (p *Pipeline) publish(ctx context.Context, l *lane, batch []sinks.Message) (int, error) {
+	if l.buried {
+		if err := p.store(ctx); err != nil {
+			return 0, err
+		}
+		l.buried = false
+	}
 	n, err := p.sink.Publish(ctx, l.name, batch)
 	switch {
 	case n < 0 || n > len(batch):
@@ -79,6 +85,7 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, n int, err error) {
 		p.health.laneWorks(l)
 	case kind == rejected:
 		p.backlog.reject(l, err.Error(), now)
+		l.buried = p.stateful != nil
 		p.backoff.Forget(l)
 		p.health.laneWorks(l)
 		p.health.deadLettered(err)

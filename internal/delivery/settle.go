@@ -26,13 +26,34 @@ func (p *Pipeline) settleRegularly(ctx context.Context) {
 	}
 }
 
-// settle stores the cursor and the dead letters it passes in one write (I2), when there is anything new. Called by one
-// goroutine at a time.
+// settle stores progress when there is any.
 func (p *Pipeline) settle(ctx context.Context) error {
-	cursor, dead, changed := p.backlog.snapshot()
-	if !changed {
+	if !p.backlog.advanced() {
 		return nil
 	}
+	return p.store(ctx)
+}
+
+// store stores the cursor, the dead letters it passes (I2) and the sink's state, all as they are now or later, in one
+// write. Many lanes may ask at once; those that wait for the same write share it.
+func (p *Pipeline) store(ctx context.Context) error {
+	asked := p.asked.Add(1)
+	p.storing.Lock() // an older snapshot must not be stored after a newer one
+	defer p.storing.Unlock()
+	if p.answered >= asked {
+		return nil
+	}
+	answers := p.asked.Load()
+	if err := p.write(ctx); err != nil {
+		return err
+	}
+	p.answered = answers
+	return nil
+}
+
+func (p *Pipeline) write(ctx context.Context) error {
+	cursor, dead := p.backlog.snapshot()
+	cursor.State = p.state(cursor.Low) // after the snapshot: it may know of more than the cursor, never of less
 	// Not cut short by a stop: a write that is half done is worth its last milliseconds.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()

@@ -18,6 +18,7 @@ type Cursor struct {
 	Low    uint64            // every change up to here is settled
 	Lanes  map[string]uint64 // by lane: every change of the lane up to here is settled; only where that is above Low
 	Layout string            // fingerprint of the sink's routing; Lanes say nothing under another one
+	State  []byte            // what the sink asked to have stored with exactly these positions; may be nil
 }
 
 // newest returns the highest offset the cursor speaks of.

@@ -269,7 +269,7 @@ func TestABadBlockFoundWhileReadingIsReported(t *testing.T) {
 func TestANewerFormatIsNotRead(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, Options{Dir: dir})
-	put(t, dir, keyVersion, []byte("kubecdc journal 3"))
+	put(t, dir, keyVersion, []byte("kubecdc journal 99"))
 	if _, err := OpenOffline(dir); !errors.Is(err, ErrNewer) {
 		t.Errorf("%v, want ErrNewer", err)
 	}

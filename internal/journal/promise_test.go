@@ -182,13 +182,13 @@ func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
 	records := j.readTo(0, 10)
 	dead := DeadLetter{Offset: 3, Time: time.Unix(5, 6).UTC(), Reason: "too large", Change: records[2].Change}
 	j.settle("main", Cursor{Low: 4, Lanes: map[string]uint64{"a": 7, "b": 2}, Layout: "v1"}, dead)
-	j.settle("main", Cursor{Low: 4, Lanes: map[string]uint64{"a": 7}, Layout: "v1"}, dead) // the same once more
+	j.settle("main", Cursor{Low: 4, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}, dead) // the same once more
 	j.end()
 
 	opts.Sinks = []string{"main", "new"}
 	j = start(t, opts)
 	got, ok, err := j.Cursor("main")
-	if want := (Cursor{Low: 4, Lanes: map[string]uint64{"a": 7}, Layout: "v1"}); err != nil || !ok || !reflect.DeepEqual(got, want) {
+	if want := (Cursor{Low: 4, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}); err != nil || !ok || !reflect.DeepEqual(got, want) {
 		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, want)
 	}
 	var letters []DeadLetter
@@ -440,10 +440,29 @@ func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
 	}
 }
 
+func TestAJournalOfVersion1IsReadOnAndBecomesVersion2(t *testing.T) {
+	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}}
+	fill(t, opts)
+	old := Cursor{Low: 2, Layout: "v1", Lanes: map[string]uint64{"a": 3}}
+	encoded := encodeCursor(old)
+	put(t, opts.Dir, keyCursor("main"), append([]byte{1}, encoded[1:len(encoded)-1]...)) // without a state
+	put(t, opts.Dir, keyVersion, []byte("kubecdc journal 1"))
+	j := start(t, opts)
+	if _, recovered := j.Recovered(); recovered {
+		t.Fatal("a journal of version 1 was moved aside")
+	}
+	if got, ok, err := j.Cursor("main"); err != nil || !ok || !reflect.DeepEqual(got, old) {
+		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, old)
+	}
+	if version, err := j.get(keyVersion); err != nil || decodeVersion(version) != formatVersion {
+		t.Errorf("version %q %v after the start", version, err)
+	}
+}
+
 func TestANewerFormatIsLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, Options{Dir: dir})
-	put(t, dir, keyVersion, []byte("kubecdc journal 3"))
+	put(t, dir, keyVersion, []byte("kubecdc journal 99"))
 	for range 2 {
 		_, err := Open(Options{Dir: dir, Logger: quiet})
 		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "run the newer exporter") {

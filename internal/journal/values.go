@@ -31,7 +31,7 @@ func decodeVersion(b []byte) (version uint64) {
 }
 
 const (
-	cursorFormat = 1
+	cursorFormat = 2
 	deadFormat   = 1
 	knownPresent = 0
 	knownGone    = 1
@@ -45,12 +45,13 @@ func encodeCursor(c Cursor) []byte {
 	for _, lane := range slices.Sorted(maps.Keys(c.Lanes)) {
 		b = binary.AppendUvarint(appendString(b, lane), c.Lanes[lane])
 	}
-	return b
+	return appendString(b, string(c.State))
 }
 
 func decodeCursor(b []byte) (Cursor, error) {
 	s := scanner{s: string(b)}
-	if s.byte() != cursorFormat {
+	format := s.byte()
+	if format < 1 || format > cursorFormat {
 		return Cursor{}, fmt.Errorf("%w: cursor format", errMalformed)
 	}
 	c := Cursor{Low: s.uvarint(), Layout: s.string()}
@@ -66,6 +67,11 @@ func decodeCursor(b []byte) (Cursor, error) {
 		}
 		lane := s.string()
 		c.Lanes[lane] = s.uvarint()
+	}
+	if format >= 2 { // what version 1 wrote has no state
+		if state := s.string(); state != "" {
+			c.State = []byte(state)
+		}
 	}
 	if s.failed || len(s.s) > 0 {
 		return Cursor{}, fmt.Errorf("%w: cursor", errMalformed)

@@ -15,4 +15,9 @@
 //	*RejectedError      this message can never be accepted: dead letter, go on with the next
 //	*UnavailableError   the whole destination is away: stop all lanes of this sink, try again later
 //	anything else       unknown: try this lane again with back-off, for ever
+//
+// # Restarting
+//
+// What was in flight when a process died is published again by the next one, under the same change ID. A sink that can
+// tell what its destination has of it is [Stateful], and publishes only the rest.
 package sinks

@@ -132,12 +132,15 @@ const mostPrefix = binary.MaxVarintLen32 + 1 + binary.MaxVarintLen64 + 3*binary.
 func (e *encoder) appendMessage(c *event.Change, timeDelta int64, offsetDelta int) int {
 	e.appendHeaders(c)
 	e.appendRecord(c, timeDelta, offsetDelta, e.format.AppendValue)
-	if !e.tombstones || c.Type != event.Deleted {
+	if !followed(c, e.tombstones) {
 		return 1
 	}
 	e.appendRecord(c, timeDelta, offsetDelta+1, noValue)
 	return 2
 }
+
+// followed says whether a second record follows that of c.
+func followed(c *event.Change, tombstones bool) bool { return tombstones && c.Type == event.Deleted }
 
 func noValue(b []byte, _ *event.Change) []byte { return b }
 

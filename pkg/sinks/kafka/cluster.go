@@ -15,6 +15,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/createtopics"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
+	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 	"github.com/segmentio/kafka-go/protocol/produce"
 	"github.com/segmentio/kafka-go/protocol/rawproduce"
@@ -84,6 +85,7 @@ type directed struct {
 	correlation int32
 	clientID    string
 	version     int16
+	offered     bool // the broker knows such requests
 }
 
 // answered wraps an answer, so that the library does not act on its type.
@@ -99,11 +101,18 @@ func (d *directed) Broker(protocol.Cluster) (protocol.Broker, error) {
 }
 
 func (d *directed) Required(versions map[protocol.ApiKey]int16) bool {
-	d.version = versions[d.ApiKey()]
+	d.version, d.offered = versions[d.ApiKey()]
 	return true
 }
 
 func (d *directed) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
+	if plain, ok := d.Message.(*plainRequest); ok {
+		if !d.offered {
+			return answered{&plainResponse{key: plain.key, unsupported: true}}, nil
+		}
+		m, err := plain.exchange(rw, d.correlation, d.clientID)
+		return answered{m}, err
+	}
 	m, err := protocol.RoundTrip(rw, d.version, d.correlation, d.clientID, d.Message)
 	if err != nil {
 		return nil, err
@@ -161,6 +170,55 @@ func (c *cluster) produce(ctx context.Context, leader int32, topic string, parti
 	return coded(p.ErrorCode, p.ErrorMessage)
 }
 
+// askPlain sends a request that the library does not know.
+func (c *cluster) askPlain(ctx context.Context, broker int32, request *plainRequest) (*plainResponse, error) {
+	answer, err := c.ask(ctx, broker, request)
+	if err != nil {
+		return nil, err
+	}
+	r := answer.(*plainResponse)
+	if r.unsupported {
+		return nil, kafka.UnsupportedVersion
+	}
+	return r, nil
+}
+
+// producer asks the leader of a partition what it knows about a producer (KIP-664). known is false when that is nothing.
+func (c *cluster) producer(ctx context.Context, leader int32, topic string, partition int32, id int64) (at producerAt, known bool, err error) {
+	r, err := c.askPlain(ctx, leader, newDescribeProducers(topic, partition))
+	if err != nil {
+		return producerAt{}, false, err
+	}
+	return readProducer(r, id)
+}
+
+// endOfLog asks the leader of a partition for the end of its log, whether or not that is replicated.
+func (c *cluster) endOfLog(ctx context.Context, lead lead, topic string, partition int32) (int64, error) {
+	r, err := c.askPlain(ctx, lead.broker, newEndOfLog(topic, partition, lead.epoch))
+	if err != nil {
+		return 0, err
+	}
+	return readEndOfLog(r)
+}
+
+// replicated asks the leader of a partition up to where all in-sync replicas have its log.
+func (c *cluster) replicated(ctx context.Context, lead lead, topic string, partition int32) (int64, error) {
+	const latest = -1
+	answer, err := c.ask(ctx, lead.broker, &listoffsets.Request{ReplicaID: -1, Topics: []listoffsets.RequestTopic{{
+		Topic:      topic,
+		Partitions: []listoffsets.RequestPartition{{Partition: partition, CurrentLeaderEpoch: lead.epoch, Timestamp: latest}},
+	}}})
+	if err != nil {
+		return 0, err
+	}
+	topics := answer.(*listoffsets.Response).Topics
+	if len(topics) != 1 || len(topics[0].Partitions) != 1 {
+		return 0, errAnswer
+	}
+	p := topics[0].Partitions[0]
+	return p.Offset, coded(p.ErrorCode, "")
+}
+
 // producerID asks for a new producer ID, which has epoch 0. It needs no transaction coordinator (KIP-98).
 func (c *cluster) producerID(ctx context.Context) (id int64, epoch int16, err error) {
 	answer, err := c.ask(ctx, anyBroker, &initproducerid.Request{
@@ -173,8 +231,14 @@ func (c *cluster) producerID(ctx context.Context) (id int64, epoch int16, err er
 	return r.ProducerID, r.ProducerEpoch, coded(r.ErrorCode, "")
 }
 
-// describe asks who leads the partitions of a topic. leaders[i] is -1 for a partition without a leader.
-func (c *cluster) describe(ctx context.Context, topic string) (leaders []int32, controller int32, err error) {
+// lead is who leads a partition, and in which epoch (-1: the broker does not say). broker is -1 where nobody does.
+type lead struct {
+	broker int32
+	epoch  int32
+}
+
+// describe asks who leads the partitions of a topic.
+func (c *cluster) describe(ctx context.Context, topic string) (leads []lead, controller int32, err error) {
 	answer, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: []string{topic}})
 	if err != nil {
 		return nil, anyBroker, err
@@ -187,16 +251,16 @@ func (c *cluster) describe(ctx context.Context, topic string) (leaders []int32, 
 	if err := coded(t.ErrorCode, ""); err != nil {
 		return nil, r.ControllerID, err
 	}
-	leaders = make([]int32, len(t.Partitions))
-	for i := range leaders {
-		leaders[i] = -1
+	leads = make([]lead, len(t.Partitions))
+	for i := range leads {
+		leads[i] = lead{-1, -1}
 	}
 	for _, p := range t.Partitions {
-		if int(p.PartitionIndex) < len(leaders) {
-			leaders[p.PartitionIndex] = p.LeaderID
+		if int(p.PartitionIndex) < len(leads) {
+			leads[p.PartitionIndex] = lead{p.LeaderID, p.LeaderEpoch}
 		}
 	}
-	return leaders, r.ControllerID, nil
+	return leads, r.ControllerID, nil
 }
 
 // create makes a topic; one that exists already is a success.

@@ -24,10 +24,16 @@ const (
 // broker itself drops what arrives twice or late (KIP-98). Not safe for concurrent use; the contract promises none.
 type lane struct {
 	sink      *Sink
+	name      sinks.Lane
 	topic     *topic
 	partition int32
 
+	heritage heritage
+	refused  uint64 // offset of the message that was rejected last; 0: nothing is rejected since the last call
+
 	next   stamp    // of the next batch; producer is noID until one is needed
+	mark   mark     // where the numbers stood at the last acknowledgement
+	stored stamp    // the numbering that a later process is certain to know
 	flight *flight  // the batch that is sent and not settled; nil when there is none
 	ahead  []uint64 // offsets of messages that are written but were not in the batch of the call that learnt it
 
@@ -49,8 +55,8 @@ type flight struct {
 	damaged  int  // times the broker found it corrupt
 }
 
-func newLane(s *Sink, t *topic, partition int32) *lane {
-	return &lane{sink: s, topic: t, partition: partition, next: stamp{producer: noID},
+func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
+	return &lane{sink: s, name: name, topic: t, partition: partition, next: stamp{producer: noID}, stored: stamp{producer: noID},
 		target: s.config.BatchBytes, limit: math.MaxInt, most: math.MaxInt}
 }
 
@@ -58,10 +64,17 @@ func newLane(s *Sink, t *topic, partition int32) *lane {
 func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) {
 	l.resume()
 	defer l.hold()
+	l.passOver(batch)
 	n := l.credit(batch)
 	for n < len(batch) {
 		if err := ctx.Err(); err != nil {
 			return n, err
+		}
+		if err := l.inherit(ctx); err != nil {
+			return n, err
+		}
+		if n += l.claim(batch[n:]); n == len(batch) {
+			break
 		}
 		if err := l.load(ctx, batch[n:]); err != nil {
 			return n, err
@@ -92,6 +105,18 @@ func (l *lane) resume() {
 	}
 }
 
+// passOver begins a new epoch when the caller has given up on the message that was rejected: within an epoch, the
+// numbers follow the messages of the lane without a hole, which is what inherit counts by.
+func (l *lane) passOver(batch []sinks.Message) {
+	if l.refused == 0 || len(batch) == 0 {
+		return
+	}
+	if batch[0].Offset > l.refused && l.next.producer != noID {
+		l.advance()
+	}
+	l.refused = 0
+}
+
 // credit counts the messages at the head of batch that are written already.
 func (l *lane) credit(batch []sinks.Message) int {
 	n := common(l.ahead, batch)
@@ -114,6 +139,7 @@ func common(offsets []uint64, batch []sinks.Message) int {
 
 // load makes sure there is a batch to send: the unsettled one if the messages begin as it does, else a new one.
 func (l *lane) load(ctx context.Context, messages []sinks.Message) error {
+	messages = l.inherited(messages)
 	if l.flight != nil {
 		count := len(l.flight.offsets)
 		same := common(l.flight.offsets, messages)
@@ -185,6 +211,9 @@ func (l *lane) halve(f *flight) { l.most = len(f.offsets) / 2 }
 func (l *lane) deliver(ctx context.Context) (again bool, err error) {
 	var try attempt
 	for {
+		if err := l.remember(ctx); err != nil {
+			return false, err
+		}
 		err := l.send(ctx, &try)
 		switch v := judge(err); v {
 		case accepted:
@@ -204,6 +233,10 @@ func (l *lane) deliver(ctx context.Context) (again bool, err error) {
 				l.restamped = 0
 				return false, fmt.Errorf("%s: %w, also when numbered anew", l, err)
 			}
+			if l.heritage.ours && v == resequenced { // something that the process before had under way has arrived: ask again
+				l.drop()
+				return true, nil
+			}
 			l.sink.log.Warn("kafka lost track of our sequence; records in doubt are written again, the stream may hold duplicates",
 				"topic", l.topic.name, "partition", l.partition, "error", err)
 			if again := l.restamp(v); again {
@@ -219,6 +252,32 @@ func (l *lane) deliver(ctx context.Context) (again bool, err error) {
 	}
 }
 
+// remember makes sure, before the first batch of an epoch is sent, that a later process will know of the epoch and of the
+// message it begins with.
+func (l *lane) remember(ctx context.Context) error {
+	now := l.numbering()
+	if l.stored == now {
+		return nil
+	}
+	l.setMark(mark{now.producer, now.epoch, l.flight.offsets[0] - 1, l.next.sequence})
+	if err := l.sink.memory.store(ctx); err != nil {
+		return fmt.Errorf("%s: %w", l, err)
+	}
+	l.stored = now
+	return nil
+}
+
+// numbering is what the present numbers are counted under.
+func (l *lane) numbering() stamp { return stamp{producer: l.next.producer, epoch: l.next.epoch} }
+
+// drop gives a flight up whose fate the broker will tell.
+func (l *lane) drop() {
+	f := l.flight
+	l.flight = nil
+	l.heritage.asked = false
+	l.release(f)
+}
+
 // attempt is what one deliver remembers between its tries.
 type attempt struct {
 	layout *layout
@@ -228,21 +287,31 @@ type attempt struct {
 
 // send sends the flight once to the leader of the partition.
 func (l *lane) send(ctx context.Context, try *attempt) error {
-	if try.layout = l.topic.current.Load(); try.layout == nil {
-		return errNoLayout
+	try.layout = l.topic.current.Load()
+	lead, err := l.lead(try.layout)
+	if err != nil {
+		return err
 	}
-	if int(l.partition) >= len(try.layout.leaders) {
-		return errNoPartition
-	}
-	if try.leader = try.layout.leaders[l.partition]; try.leader < 0 {
-		return kafka.LeaderNotAvailable
-	}
-	err := l.sink.cluster.produce(ctx, try.leader, l.topic.name, l.partition, l.flight.bytes)
+	try.leader = lead.broker
+	err = l.sink.cluster.produce(ctx, try.leader, l.topic.name, l.partition, l.flight.bytes)
 	if !errors.Is(err, errNotRouted) {
 		l.flight.doubtful = l.flight.doubtful || judge(err) == unsettled
 		l.flight.shared = l.flight.shared || err != nil && !fromBroker(err)
 	}
 	return err
+}
+
+// lead returns who leads the partition.
+func (l *lane) lead(by *layout) (lead, error) {
+	switch {
+	case by == nil:
+		return lead{}, errNoLayout
+	case int(l.partition) >= len(by.leads):
+		return lead{}, errNoPartition
+	case by.leads[l.partition].broker < 0:
+		return lead{}, kafka.LeaderNotAvailable
+	}
+	return by.leads[l.partition], nil
 }
 
 var (
@@ -261,8 +330,9 @@ func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error 
 	if err != nil {
 		return err
 	}
-	moved := int(l.partition) < len(now.leaders) && now.leaders[l.partition] >= 0 &&
-		(try.layout == nil || int(l.partition) >= len(try.layout.leaders) || now.leaders[l.partition] != try.leader)
+	to, err := l.lead(now)
+	_, before := l.lead(try.layout)
+	moved := err == nil && (before != nil || to.broker != try.leader)
 	broken := !fromBroker(cause) && !errors.Is(cause, errNoLayout) && !errors.Is(cause, errNoPartition)
 	stale := broken && !try.broken
 	try.broken = try.broken || broken
@@ -282,6 +352,7 @@ func (l *lane) split(cause error, v verdict) (again bool, err error) {
 	}
 	size := len(f.bytes) - lengthPrefix
 	l.most = math.MaxInt
+	l.refused = f.offsets[0]
 	l.abandon()
 	if v == tooLarge {
 		return false, &sinks.RejectedError{TooLarge: true, Err: cause,
@@ -304,6 +375,7 @@ func (l *lane) abandon() {
 // advance begins a new epoch, which fences whatever was sent under the old one (KIP-360), or, when the epochs are used
 // up, sees to it that a new producer ID is asked for.
 func (l *lane) advance() {
+	l.heritage.ours, l.heritage.records = false, 0
 	if l.next.epoch == math.MaxInt16 {
 		l.next = stamp{producer: noID}
 		return
@@ -338,8 +410,8 @@ func (l *lane) settle(room int) int {
 	f := l.flight
 	l.flight = nil
 	count := len(f.offsets)
-	// Sequence numbers wrap to 0 after the largest int32.
-	l.next.sequence = int32((int64(l.next.sequence) + int64(f.records)) & math.MaxInt32)
+	l.next.sequence = after(l.next.sequence, f.records)
+	l.setMark(mark{l.next.producer, l.next.epoch, f.offsets[count-1], l.next.sequence})
 	l.restamped = 0
 	l.adapt(f)
 	if count > room {

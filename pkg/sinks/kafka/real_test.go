@@ -56,7 +56,7 @@ func TestContractOnApacheKafka(t *testing.T) {
 					return delivered(readAll(t, b.Brokers(), "k8s."+compression+"."))
 				},
 				Key:        (*event.Change).Key,
-				ExactRetry: true,
+				ExactRetry: true, ExactRestart: true,
 			}
 			if compression == "zstd" { // an outage of a real broker lasts seconds: once is enough
 				h.Cut = func(t testing.TB) {
@@ -141,7 +141,7 @@ func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leader := l.topic.current.Load().leaders[0]
+	leader := l.topic.current.Load().leads[0].broker
 	for range 2 { // the second time as a repetition
 		if err := s.cluster.produce(t.Context(), leader, topicA, 0, old.bytes); judge(err) != accepted {
 			t.Fatal(err)

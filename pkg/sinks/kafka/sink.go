@@ -26,6 +26,8 @@ type Sink struct {
 	encoders encoders
 	buffers  buffers
 	held     quota // bytes of unsettled batches, between calls // I6
+	memory   memory
+	doubts   sync.Once // about what the process before left in flight: said once
 
 	// Of Lane, which is called from one goroutine.
 	scratch []byte
@@ -104,7 +106,7 @@ func (s *Sink) discover(ctx context.Context, name string) ([]sinks.Lane, error) 
 			return nil, err
 		}
 	}
-	lanes := make([]sinks.Lane, len(layout.leaders))
+	lanes := make([]sinks.Lane, len(layout.leads))
 	for i := range lanes {
 		lanes[i] = laneName(name, int32(i), len(lanes))
 	}
@@ -143,7 +145,7 @@ func (s *Sink) lane(name sinks.Lane) (*lane, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l = s.lanes[name]; l == nil {
-		l = newLane(s, t, partition)
+		l = newLane(s, t, name, partition)
 		s.lanes[name] = l
 	}
 	return l, nil

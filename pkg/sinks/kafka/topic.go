@@ -21,7 +21,7 @@ type topic struct {
 
 // layout is one answer about a topic. It is never changed.
 type layout struct {
-	leaders []int32 // by partition; -1 where there is none
+	leads []lead // by partition
 }
 
 func newTopic(name string) *topic {
@@ -42,20 +42,20 @@ func (s *Sink) refresh(ctx context.Context, t *topic, seen *layout) (*layout, er
 	if now := t.current.Load(); now != seen {
 		return now, nil
 	}
-	leaders, err := s.find(ctx, t.name)
+	leads, err := s.find(ctx, t.name)
 	if err != nil {
 		return nil, err
 	}
-	now := &layout{leaders}
+	now := &layout{leads}
 	t.current.Store(now)
 	return now, nil
 }
 
 // find describes a topic, and creates it first where that is asked for.
-func (s *Sink) find(ctx context.Context, name string) ([]int32, error) {
-	leaders, controller, err := s.describe(ctx, name)
+func (s *Sink) find(ctx context.Context, name string) ([]lead, error) {
+	leads, controller, err := s.describe(ctx, name)
 	if !errors.Is(err, kafka.UnknownTopicOrPartition) {
-		return leaders, s.explain(ctx, name, err)
+		return leads, s.explain(ctx, name, err)
 	}
 	if !s.config.CreateTopics.Enabled {
 		return nil, fmt.Errorf("topic %q does not exist: create it, or set kafka.createTopics.enabled: %w", name, err)
@@ -71,15 +71,15 @@ func (s *Sink) find(ctx context.Context, name string) ([]int32, error) {
 }
 
 // awaitCreated waits until the brokers have heard of a topic that was just created; some seconds at most.
-func (s *Sink) awaitCreated(ctx context.Context, name string) ([]int32, error) {
+func (s *Sink) awaitCreated(ctx context.Context, name string) ([]lead, error) {
 	const pause, tries = 50 * time.Millisecond, 40
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for try := 1; ; try++ {
-		leaders, _, err := s.describe(ctx, name)
+		leads, _, err := s.describe(ctx, name)
 		pending := errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, kafka.LeaderNotAvailable)
 		if !pending || try == tries {
-			return leaders, s.explain(ctx, name, err)
+			return leads, s.explain(ctx, name, err)
 		}
 		select {
 		case <-tick.C:
@@ -91,17 +91,17 @@ func (s *Sink) awaitCreated(ctx context.Context, name string) ([]int32, error) {
 
 // describe asks twice when the network fails: the first failure is often just a connection that a broker closed while
 // it was idle.
-func (s *Sink) describe(ctx context.Context, name string) (leaders []int32, controller int32, err error) {
+func (s *Sink) describe(ctx context.Context, name string) (leads []lead, controller int32, err error) {
 	for range 2 {
-		leaders, controller, err = s.cluster.describe(ctx, name)
+		leads, controller, err = s.cluster.describe(ctx, name)
 		if err == nil || fromBroker(err) || ctx.Err() != nil {
 			break
 		}
 	}
-	if err == nil && len(leaders) == 0 {
+	if err == nil && len(leads) == 0 {
 		err = kafka.LeaderNotAvailable
 	}
-	return leaders, controller, err
+	return leads, controller, err
 }
 
 // explain turns what went wrong with any request but produce into the contract's errors, and notes it.

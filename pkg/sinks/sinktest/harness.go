@@ -39,6 +39,10 @@ type Harness struct {
 	// ExactReplay says that acknowledged messages which are published again by a later sink are held once.
 	ExactReplay bool
 
+	// ExactRestart says that messages which were in flight when a sink died, or acknowledged after its state was stored
+	// last, are held once when its successor publishes them again. The sink is a [sinks.Stateful].
+	ExactRestart bool
+
 	// Cut makes the destination unreachable and Restore makes it reachable again. Both are nil if that cannot be done.
 	Cut, Restore func(t testing.TB)
 }

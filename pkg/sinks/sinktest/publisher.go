@@ -25,14 +25,17 @@ type publisher struct {
 func open(t testing.TB, h Harness) publisher {
 	t.Helper()
 	sink := h.New(t)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := sink.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	t.Cleanup(func() { closeSink(t, sink) })
 	return publisher{t: t, sink: sink}
+}
+
+func closeSink(t testing.TB, sink sinks.Sink) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := sink.Close(ctx); err != nil {
+		t.Errorf("close: %v", err)
+	}
 }
 
 // lane returns the lane of c, waiting while the destination is not ready to tell.

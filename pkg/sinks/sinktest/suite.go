@@ -36,6 +36,7 @@ var promises = []struct {
 	{"ACancelledContextKeepsTheWriterRule", cancelled},
 	{"ARandomRunNeverStepsBack", randomRun},
 	{"AReplayAfterARestartIsRecognised", replay},
+	{"ARestartWithChangesInFlightLosesNothing", inFlightRestarts},
 	{"AnOutageLosesNothing", outage},
 }
 

@@ -1,0 +1,125 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// rememberingSink is a Stateful whose state is a text.
+type rememberingSink struct {
+	sinkFuncs
+	mu       sync.Mutex
+	state    string
+	restored string
+	newest   uint64
+	save     func(context.Context) error
+}
+
+func (s *rememberingSink) Restore(state []byte, newest uint64, save func(context.Context) error) error {
+	s.restored, s.newest, s.save = string(state), newest, save
+	return nil
+}
+
+func (s *rememberingSink) State(uint64) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []byte(s.state)
+}
+
+func (s *rememberingSink) remember(state string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = state
+}
+
+func TestASinksStateIsStoredWithTheCursorAndHandedBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stored{}
+		sink := &rememberingSink{}
+		sink.publish = func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+			sink.remember("one")
+			return len(batch), nil
+		}
+		cfg := Config{Newest: 7, Selection: "this"}
+		p := run(t, sink, journalOf(changesIn("a"), s), Cursor{}, cfg)
+		synctest.Wait()
+		p.stop()
+		<-p.done
+		cursor, _ := s.get()
+
+		again := func(selection string) *rememberingSink {
+			later := &rememberingSink{}
+			p := run(t, later, journalOf(nil, &stored{}), cursor, Config{Newest: 7, Selection: selection})
+			synctest.Wait()
+			p.stop()
+			<-p.done
+			return later
+		}
+		if later := again("this"); later.restored != "one" || later.newest != 7 {
+			t.Errorf("restored %q, newest %d", later.restored, later.newest)
+		}
+		if later := again("that"); later.restored != "" {
+			t.Errorf("restored %q under another selection", later.restored)
+		}
+	})
+}
+
+func TestAStatefulSinkCanStoreBeforeItPublishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stored{}
+		sink := &rememberingSink{}
+		sink.publish = func(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+			sink.remember("before")
+			if err := sink.save(ctx); err != nil {
+				return 0, err
+			}
+			if c, _ := s.get(); string(c.State) != "\x00before" {
+				t.Errorf("state %q is stored", c.State)
+			}
+			return len(batch), nil
+		}
+		p := run(t, sink, journalOf(changesIn("a", "b", "c"), s), Cursor{}, Config{})
+		synctest.Wait()
+		p.stop()
+		<-p.done
+		if got := p.Stats().Delivered; got != 3 {
+			t.Errorf("delivered %d", got)
+		}
+	})
+}
+
+// A sink that counts messages after a crash must not take one that was given up for one that it has sent.
+func TestADeadLetterIsDurableBeforeAStatefulSinkGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stored{}
+		journal := journalOf(changesIn("a", "a"), s)
+		store, broken := journal.settle, 2
+		journal.settle = func(ctx context.Context, c Cursor, dead []DeadLetter) error {
+			if len(dead) > 0 && broken > 0 {
+				broken--
+				return errors.New("disk")
+			}
+			return store(ctx, c, dead)
+		}
+		sink := &rememberingSink{}
+		sink.publish = func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+			if batch[0].Offset == 1 {
+				return 0, &sinks.RejectedError{Reason: "never"}
+			}
+			if _, dead := s.get(); len(dead) != 1 {
+				t.Errorf("%d dead letters are stored when the lane goes on", len(dead))
+			}
+			return len(batch), nil
+		}
+		p := run(t, sink, journal, Cursor{}, Config{BatchMessages: 1})
+		p.Drain(2)
+		if err := <-p.done; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,221 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/segmentio/kafka-go/protocol"
+)
+
+// Requests that the library has no types for (kafka.apache.org/protocol). Both are asked of the leader of a partition.
+const (
+	offsetForLeaderEpoch = 23 // version 3: KIP-320
+	describeProducers    = 61 // version 0: KIP-664
+)
+
+// plainRequest is a request as bytes, behind its header.
+type plainRequest struct {
+	key      protocol.ApiKey
+	version  int16
+	flexible bool // has tagged fields (KIP-482), in the header too
+	body     []byte
+}
+
+// plainResponse is what came back, behind its header.
+type plainResponse struct {
+	key         protocol.ApiKey
+	unsupported bool // the broker does not know such requests; it was not asked
+	reader
+}
+
+func (r *plainRequest) ApiKey() protocol.ApiKey  { return r.key }
+func (r *plainResponse) ApiKey() protocol.ApiKey { return r.key }
+
+// mostAnswer bounds an answer to a plain request, in bytes.
+const mostAnswer = 64 << 20
+
+// exchange writes the request and reads its answer.
+func (r *plainRequest) exchange(rw io.ReadWriter, correlation int32, clientID string) (protocol.Message, error) {
+	be := binary.BigEndian
+	b := make([]byte, lengthPrefix, 64+len(clientID)+len(r.body))
+	b = be.AppendUint16(b, uint16(r.key))
+	b = be.AppendUint16(b, uint16(r.version))
+	b = be.AppendUint32(b, uint32(correlation))
+	b = be.AppendUint16(b, uint16(len(clientID)))
+	b = append(b, clientID...)
+	if r.flexible {
+		b = append(b, 0)
+	}
+	b = append(b, r.body...)
+	be.PutUint32(b, uint32(len(b)-lengthPrefix))
+	if _, err := rw.Write(b); err != nil {
+		return nil, err
+	}
+	var length [lengthPrefix]byte
+	if _, err := io.ReadFull(rw, length[:]); err != nil {
+		return nil, err
+	}
+	size := be.Uint32(length[:])
+	if size > mostAnswer {
+		return nil, fmt.Errorf("an answer of %d bytes", size)
+	}
+	answer := make([]byte, size)
+	if _, err := io.ReadFull(rw, answer); err != nil {
+		return nil, err
+	}
+	res := &plainResponse{key: r.key, reader: reader{b: answer}}
+	if got := res.int32(); got != correlation {
+		return nil, fmt.Errorf("answer %d to request %d", got, correlation)
+	}
+	if r.flexible {
+		res.tags()
+	}
+	return res, nil
+}
+
+var errAnswer = errors.New("the broker's answer is malformed")
+
+// reader reads numbers and strings from the front of b. After the first failure it only returns zeros.
+type reader struct {
+	b      []byte
+	failed bool
+}
+
+func (r *reader) bytes(n uint64) []byte {
+	if r.failed || n > uint64(len(r.b)) {
+		r.failed, r.b = true, nil
+		return nil
+	}
+	head := r.b[:n]
+	r.b = r.b[n:]
+	return head
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.failed, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) int16() int16 { return int16(r.number(2)) }
+func (r *reader) int32() int32 { return int32(r.number(4)) }
+func (r *reader) int64() int64 { return int64(r.number(8)) }
+
+func (r *reader) number(size uint64) (v uint64) {
+	for _, b := range r.bytes(size) {
+		v = v<<8 | uint64(b)
+	}
+	return v
+}
+
+// str and list read strings and the lengths of arrays as versions without tagged fields write them, compact ones as the
+// others do. A null is "" or 0.
+func (r *reader) str() string        { return string(r.bytes(uint64(max(0, r.int16())))) }
+func (r *reader) list() int          { return int(max(0, r.int32())) }
+func (r *reader) compactStr() string { return string(r.bytes(r.compact())) }
+func (r *reader) compactList() int   { return int(min(r.compact(), uint64(len(r.b)))) }
+
+func (r *reader) compact() uint64 {
+	if n := r.uvarint(); n > 0 {
+		return n - 1
+	}
+	return 0
+}
+
+// tags skips tagged fields.
+func (r *reader) tags() {
+	for n := r.uvarint(); n > 0 && !r.failed; n-- {
+		r.uvarint()
+		r.bytes(r.uvarint())
+	}
+}
+
+func appendString16(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+}
+
+func appendInt32(b []byte, v int32) []byte { return binary.BigEndian.AppendUint32(b, uint32(v)) }
+
+// newDescribeProducers asks which producers the leader of a partition knows.
+func newDescribeProducers(topic string, partition int32) *plainRequest {
+	b := []byte{2} // one topic: compact lengths are one more
+	b = binary.AppendUvarint(b, uint64(len(topic)+1))
+	b = append(b, topic...)
+	b = append(b, 2) // one partition
+	b = appendInt32(b, partition)
+	b = append(b, 0, 0) // no tags: of the topic, of the request
+	return &plainRequest{key: describeProducers, version: 0, flexible: true, body: b}
+}
+
+// producerAt is what a broker knows about a producer.
+type producerAt struct {
+	epoch int32
+	last  int32 // sequence number of its newest record; -1 when there is none
+}
+
+// readProducer finds a producer in the answer to newDescribeProducers. known is false when the broker has none of that
+// ID.
+func readProducer(r *plainResponse, producer int64) (at producerAt, known bool, err error) {
+	r.int32() // throttle time
+	var code int16
+	for range r.compactList() {
+		r.compactStr() // topic
+		for range r.compactList() {
+			r.int32() // partition
+			code = r.int16()
+			r.compactStr() // message
+			for range r.compactList() {
+				id, epoch, last := r.int64(), r.int32(), r.int32()
+				r.int64() // time of its newest record
+				r.int32() // epoch of its transaction coordinator
+				r.int64() // where its transaction begins
+				r.tags()
+				if id == producer {
+					at, known = producerAt{epoch, last}, true
+				}
+			}
+			r.tags()
+		}
+		r.tags()
+	}
+	if r.failed {
+		return producerAt{}, false, errAnswer
+	}
+	return at, known, coded(code, "")
+}
+
+// newEndOfLog asks the leader in a given epoch for the end of its log, replicated or not.
+func newEndOfLog(topic string, partition, leaderEpoch int32) *plainRequest {
+	b := appendInt32(nil, -1) // no replica asks
+	b = appendInt32(b, 1)
+	b = appendString16(b, topic)
+	b = appendInt32(b, 1)
+	b = appendInt32(b, partition)
+	b = appendInt32(b, leaderEpoch) // as we know it: another one is an error
+	b = appendInt32(b, leaderEpoch) // whose end is asked for
+	return &plainRequest{key: offsetForLeaderEpoch, version: 3, body: b}
+}
+
+func readEndOfLog(r *plainResponse) (end int64, err error) {
+	r.int32() // throttle time
+	var code int16
+	for range min(r.list(), len(r.b)) {
+		r.str() // topic
+		for range min(r.list(), len(r.b)) {
+			code = r.int16()
+			r.int32() // partition
+			r.int32() // leader epoch
+			end = r.int64()
+		}
+	}
+	if r.failed {
+		return 0, errAnswer
+	}
+	return end, coded(code, "")
+}

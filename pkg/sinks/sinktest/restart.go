@@ -1,0 +1,143 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// ledger is what a caller keeps of one sink over its lives: how far each lane is acknowledged, how far that is stored, and
+// the sink's state with it.
+type ledger struct {
+	mu    sync.Mutex
+	acked map[sinks.Lane]int // messages, in this life
+
+	storing sync.Mutex
+	sink    sinks.Stateful // nil: keeps no state
+	stored  map[sinks.Lane]int
+	state   []byte
+}
+
+// store does what delivery does: first the positions, then the state, both kept together.
+func (l *ledger) store(context.Context) error {
+	l.storing.Lock()
+	defer l.storing.Unlock()
+	l.mu.Lock()
+	positions := make(map[sinks.Lane]int, len(l.acked))
+	for lane, n := range l.acked {
+		positions[lane] = n
+	}
+	l.mu.Unlock()
+	if l.sink != nil {
+		l.state = l.sink.State(0)
+	}
+	l.stored = positions
+	return nil
+}
+
+func (l *ledger) acknowledge(lane sinks.Lane, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.acked[lane] += n
+}
+
+// begin starts a life of sink from what is stored.
+func (l *ledger) begin(t testing.TB, sink sinks.Sink, newest uint64) {
+	t.Helper()
+	l.acked = make(map[sinks.Lane]int)
+	for lane, n := range l.stored {
+		l.acked[lane] = n
+	}
+	if l.sink, _ = sink.(sinks.Stateful); l.sink == nil {
+		return
+	}
+	if err := l.sink.Restore(l.state, newest, l.store); err != nil {
+		t.Errorf("restore: %v", err)
+	}
+}
+
+// inFlightRestarts publishes through a sink that dies again and again while batches are in flight, and whose successor
+// begins where positions were stored last. Each successor finds messages that are new.
+func inFlightRestarts(t testing.TB, h Harness) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 4))
+	const lives, objects, each = 8, 24, 12
+	f, p := newFactory(), open(t, h)
+	messages := versions(f, objects, lives*each)
+	tr := newTruth(h, f, p, messages)
+	l := &ledger{stored: make(map[sinks.Lane]int)}
+	restarts := make(map[sinks.Lane][]int)
+	newest := uint64(0)
+	for life := 1; life <= lives; life++ {
+		sink := h.New(t)
+		l.begin(t, sink, newest)
+		newest = messages[life*objects*each-1].Offset
+		for lane, n := range l.stored {
+			restarts[lane] = append(restarts[lane], n)
+		}
+		live(publisher{t, sink}, l, tr.lanes, newest, life < lives, random, restarts)
+		closeSink(t, sink)
+	}
+	if h.ExactRestart {
+		restarts = nil
+	} else {
+		tr.h.ExactRetry = false
+	}
+	tr.check(t, restarts)
+}
+
+// live publishes all lanes up to newest, concurrently, and notes where a Publish began again. A life that is cut short
+// ends after some of it, with everything that is under way.
+func live(p publisher, l *ledger, lanes map[sinks.Lane][]sinks.Message, newest uint64, short bool, random *rand.Rand, restarts map[sinks.Lane][]int) {
+	ctx, die := context.WithTimeout(context.Background(), patience)
+	defer die()
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	for lane, messages := range lanes {
+		for len(messages) > 0 && messages[len(messages)-1].Offset > newest {
+			messages = messages[:len(messages)-1]
+		}
+		own := rand.New(rand.NewPCG(random.Uint64(), 5)) // of this lane's goroutine
+		begin, last := l.stored[lane], len(messages)
+		if short {
+			last = begin + own.IntN(len(messages)-begin+1)
+		}
+		running.Go(func() {
+			again := p.inLife(ctx, l, lane, messages, begin, last, own)
+			mu.Lock()
+			defer mu.Unlock()
+			restarts[lane] = append(restarts[lane], again...)
+			if short && own.IntN(4) == 0 {
+				die()
+			}
+		})
+	}
+	running.Wait()
+}
+
+// inLife publishes messages from begin to last, storing now and then, until ctx ends.
+func (p publisher) inLife(ctx context.Context, l *ledger, lane sinks.Lane, messages []sinks.Message, begin, last int, random *rand.Rand) (again []int) {
+	for done := begin; done < last && ctx.Err() == nil; {
+		size := 1 + random.IntN(min(16, last-done))
+		n, err := p.hastily(ctx, lane, messages[done:done+size], random)
+		done += n
+		l.acknowledge(lane, n)
+		if err != nil {
+			again = append(again, done)
+		}
+		var rejected *sinks.RejectedError
+		if errors.As(err, &rejected) {
+			p.t.Errorf("a message that the destination should take: %v", err)
+			return again
+		}
+		if random.IntN(3) == 0 {
+			_ = l.store(ctx) // cannot fail
+		}
+	}
+	return again
+}
