@@ -49,7 +49,22 @@ func TestKilledAtRandomMomentsLosesNothing(t *testing.T) {
 	s.must(load.Wait())
 	s.awaitAll()
 	s.judge(oracle.Rules{Repetitions: true})
+	s.buses[0].checkNothingIsThereTwice(t) // Kafka tells the next process what it has
 	s.checkNothingWasListedSince(firstKill)
+}
+
+func (b *heard) checkNothingIsThereTwice(t *testing.T) {
+	t.Helper()
+	seen := make(map[string]int)
+	repeated := 0
+	for _, r := range b.records {
+		if seen[r.ID]++; seen[r.ID] > 1 {
+			repeated++
+		}
+	}
+	if repeated > 0 {
+		t.Errorf("%s: %d of %d records are repetitions", b.Name(), repeated, len(b.records))
+	}
 }
 
 // moments draws after how many of all operations the exporter is killed. The last tenth is left, so that something

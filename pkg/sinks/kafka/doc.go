@@ -23,10 +23,20 @@
 //
 // When the numbering is lost, or when the caller comes back with other messages while a batch is in doubt, the lane
 // begins a new epoch (KIP-360), numbered from 0. From the first batch of the new epoch on the broker refuses everything
-// of the old one, so an old batch that is still under way somewhere cannot land behind newer ones. Producer IDs end with
-// the process: what was in flight when it died is sent again by the next one, and consumers drop it by its ID. Brokers forget
+// of the old one, so an old batch that is still under way somewhere cannot land behind newer ones. Brokers forget
 // a producer whose newest record is older than producer.id.expiration.ms (a day) by its timestamp, which is when the
 // change was observed. So a broker that restarts while a backlog older than that drains may write one batch twice.
+//
+// # Restarts
+//
+// The numbering outlives the process: the sink is a [sinks.Stateful], and an epoch is durable in the journal, with the
+// message it begins with, before its first batch is sent. Within an epoch the numbers follow the messages of the lane
+// without a hole. So the next process asks the leader of the partition for the number of our newest record (KIP-664),
+// waits until all in-sync replicas have it, and knows which messages are there. Whatever the journal held when it started
+// goes on under the old numbers: should a batch of the dead process still arrive, the broker takes one of the two. What is
+// newer begins an epoch, which fences the dead process for good, also one that runs on a copy of the journal. Nothing is
+// there twice, as long as the broker tells; where it does not, because of its age or of missing rights, what was not
+// stored as acknowledged is written again, and the log says so once. doc comments in inherit.go have the details.
 //
 // # Records
 //

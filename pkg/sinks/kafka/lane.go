@@ -233,7 +233,7 @@ func (l *lane) deliver(ctx context.Context) (again bool, err error) {
 				l.restamped = 0
 				return false, fmt.Errorf("%s: %w, also when numbered anew", l, err)
 			}
-			if l.heritage.ours && v == resequenced { // something that the process before had under way has arrived: ask again
+			if l.heritage.ours && v == resequenced && l.restamped == 1 { // what the process before had under way has arrived: ask again
 				l.drop()
 				return true, nil
 			}

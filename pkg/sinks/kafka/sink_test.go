@@ -91,7 +91,8 @@ func produceFault(err *kerr.Error) kfake.Fault {
 func TestContractOnAFakeCluster(t *testing.T) {
 	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
 		t.Run(compression, func(t *testing.T) {
-			_, brokers := fake(t, kfake.NumBrokers(3))
+			c, brokers := fake(t, kfake.NumBrokers(3))
+			tellProducers(c)
 			conformance(t, brokers, Config{
 				Brokers: brokers, Topic: "k8s.{resource}", Compression: compression,
 				CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1},
@@ -105,7 +106,7 @@ func conformance(t *testing.T, brokers []string, cfg Config) {
 		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
 		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
 		Key:        (*event.Change).Key,
-		ExactRetry: true,
+		ExactRetry: true, ExactRestart: true,
 	})
 }
 

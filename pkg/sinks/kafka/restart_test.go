@@ -1,0 +1,209 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// kept is a journal's place for the state of a sink.
+type kept struct{ state []byte }
+
+// keep gives a sink a place for its state, with what is there.
+func keep(t testing.TB, s *Sink, k *kept, newest uint64) {
+	t.Helper()
+	save := func(context.Context) error {
+		k.state = s.State(0)
+		return nil
+	}
+	if err := s.Restore(k.state, newest, save); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lives opens one sink after the other on a fake cluster with one partition, and keeps the state between them.
+func lives(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string, next func(newest uint64) (*Sink, sinks.Lane), k *kept) {
+	t.Helper()
+	c, brokers = fake(t, append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(1, topicA)}, opts...)...)
+	k = &kept{}
+	next = func(newest uint64) (*Sink, sinks.Lane) {
+		s := open(t, Config{Brokers: brokers, Topic: topicA})
+		keep(t, s, k, newest)
+		return s, laneOf(t, s, pod("a", 1))
+	}
+	return c, brokers, next, k
+}
+
+func TestWhatWasAcknowledgedAfterTheLastStoreIsNotWrittenAgain(t *testing.T) {
+	c, brokers, next, k := lives(t)
+	tellProducers(c)
+	s, lane := next(0)
+	publish(t, s, lane, pods("a", 1, 5))
+	k.state = s.State(0)
+	publish(t, s, lane, pods("a", 5, 9)) // acknowledged, and forgotten
+	s, lane = next(10)
+	publish(t, s, lane, pods("a", 3, 11)) // the cursor was older than the state
+	publish(t, s, lane, pods("a", 11, 20))
+	wantVersions(t, read(t, brokers, topicA), 1, 20)
+}
+
+func TestABatchWhoseAnswerWasLostIsNotWrittenAgainByTheNextProcess(t *testing.T) {
+	c, brokers, next, _ := lives(t)
+	tellProducers(c)
+	s, lane := next(0)
+	publish(t, s, lane, pods("a", 1, 5))
+	c.Fault(produceFault(kerr.RequestTimedOut)) // applied by kfake
+	if n, err := s.Publish(t.Context(), lane, pods("a", 5, 9)); n != 0 || err == nil {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	s, lane = next(8)
+	publish(t, s, lane, pods("a", 1, 20))
+	wantVersions(t, read(t, brokers, topicA), 1, 20)
+}
+
+func TestProcessesThatDieBeforeTheyStoreAnythingCauseNoDuplicates(t *testing.T) {
+	c, brokers, next, _ := lives(t)
+	tellProducers(c)
+	for life := range 6 {
+		s, lane := next(uint64(3 * life))
+		publish(t, s, lane, pods("a", 1, 4+3*life))
+	}
+	wantVersions(t, read(t, brokers, topicA), 1, 19)
+}
+
+// The batch of a dead process may reach the broker after its successor has asked what is there.
+func TestABatchThatArrivesLateIsNotThereTwice(t *testing.T) {
+	c, brokers, next, k := lives(t)
+	tellProducers(c)
+	s, lane := next(0)
+	publish(t, s, lane, pods("a", 1, 5))
+	k.state = s.State(0)
+	dead := s.lanes[lane]
+	late, err := dead.encode(t.Context(), pods("a", 5, 9))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, lane = next(12)
+	publish(t, s, lane, pods("a", 1, 5)) // asks
+	if err := s.cluster.produce(t.Context(), 0, topicA, 0, late.bytes); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, s, lane, pods("a", 5, 20))
+	wantVersions(t, read(t, brokers, topicA), 1, 20)
+}
+
+func TestAMessageThatWasRejectedIsNotTakenForOneThatWasWritten(t *testing.T) {
+	c, brokers, next, k := lives(t)
+	tellProducers(c)
+	s, lane := next(0)
+	publish(t, s, lane, pods("a", 1, 3))
+	k.state = s.State(0)
+	c.Fault(produceFault(kerr.InvalidRecord))
+	var rejected *sinks.RejectedError
+	if n, err := s.Publish(t.Context(), lane, pods("a", 3, 4)); n != 0 || !errors.As(err, &rejected) {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	publish(t, s, lane, pods("a", 4, 6)) // 3 is a dead letter, and durable
+	s, lane = next(8)
+	publish(t, s, lane, append(pods("a", 1, 3), pods("a", 4, 9)...))
+	records := read(t, brokers, topicA)
+	wantVersions(t, records[:2], 1, 3)
+	wantVersions(t, records[2:], 4, 9)
+}
+
+func TestAJournalThatWentBackInTimeLosesNothing(t *testing.T) {
+	c, brokers, next, k := lives(t)
+	tellProducers(c)
+	s, lane := next(0)
+	publish(t, s, lane, pods("a", 1, 3))
+	k.state = s.State(0)
+	publish(t, s, lane, pods("a", 3, 9))
+	s, lane = next(4)                     // a copy of the journal that ends with 4
+	publish(t, s, lane, pods("a", 1, 12)) // 5 to 11 may be other changes now
+	records := read(t, brokers, topicA)
+	wantVersions(t, records[:8], 1, 9)
+	wantVersions(t, records[8:], 5, 12)
+}
+
+func TestWhereNobodyTellsWhatIsThereItIsWrittenAgainAndSaidOnce(t *testing.T) {
+	_, brokers, next, k := lives(t, kfake.MaxVersions(kversion.V2_7_0()))
+	s, lane := next(0)
+	publish(t, s, lane, pods("a", 1, 3))
+	k.state = s.State(0)
+	publish(t, s, lane, pods("a", 3, 5))
+
+	var log lines
+	s, err := New(Config{Brokers: brokers, Topic: topicA}, format.JSON, log.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeSink(t, s) })
+	keep(t, s, k, 8)
+	publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 9))
+	records := read(t, brokers, topicA)
+	wantVersions(t, records[:4], 1, 5)
+	wantVersions(t, records[4:], 3, 9)
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	if n := strings.Count(log.text.String(), "written again"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, log.text.String())
+	}
+}
+
+func TestOneWhoMayNotReadIsToldWhatToGrant(t *testing.T) {
+	c, brokers, next, k := lives(t)
+	s, lane := next(0)
+	publish(t, s, lane, pods("a", 1, 3))
+	k.state = s.State(0)
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeProducers}, Err: kerr.TopicAuthorizationFailed})
+	s, lane = next(4)
+	publish(t, s, lane, pods("a", 1, 5)) // 1 and 2 were acknowledged and stored
+	wantVersions(t, read(t, brokers, topicA), 1, 5)
+}
+
+func TestALanesFirstBatchWaitsForItsNumbersToBeStored(t *testing.T) {
+	_, brokers, s, lane := one(t)
+	full := errors.New("disk full")
+	if err := s.Restore(nil, 0, func(context.Context) error { return full }); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 3)); n != 0 || !errors.Is(err, full) {
+		t.Errorf("published %d: %v", n, err)
+	}
+	if records := read(t, brokers, topicA); len(records) != 0 {
+		t.Errorf("%d records are written before their numbers are stored", len(records))
+	}
+}
+
+func TestAStateThatCannotBeReadIsAnError(t *testing.T) {
+	s := open(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
+	for _, state := range []string{"\x02", "\x01", "\x01\x01\x03abc", "\x01\x00extra", "\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
+		if err := s.Restore([]byte(state), 0, nil); err == nil {
+			t.Errorf("%q was read", state)
+		}
+	}
+}
+
+func FuzzState(f *testing.F) {
+	f.Add(encodeMarks(map[sinks.Lane]mark{"t/0of1": {5, 2, 77, 9}}, map[sinks.Lane]mark{"t/1of1": {}}))
+	f.Fuzz(func(t *testing.T, state []byte) {
+		s := &Sink{log: slog.New(slog.DiscardHandler)}
+		if s.Restore(state, 1, func(context.Context) error { return nil }) != nil || len(state) == 0 {
+			return
+		}
+		again := &Sink{log: s.log}
+		if err := again.Restore(s.State(0), 1, nil); err != nil {
+			t.Errorf("what was read cannot be written and read: %v", err)
+		}
+	})
+}
