@@ -48,16 +48,14 @@ func TestASinksStateIsStoredWithTheCursorAndHandedBack(t *testing.T) {
 		cfg := Config{Newest: 7, Selection: "this"}
 		p := run(t, sink, journalOf(changesIn("a"), s), Cursor{}, cfg)
 		synctest.Wait()
-		p.stop()
-		<-p.done
+		p.end(t)
 		cursor, _ := s.get()
 
 		again := func(selection string) *rememberingSink {
 			later := &rememberingSink{}
 			p := run(t, later, journalOf(nil, &stored{}), cursor, Config{Newest: 7, Selection: selection})
 			synctest.Wait()
-			p.stop()
-			<-p.done
+			p.end(t)
 			return later
 		}
 		if later := again("this"); later.restored != "one" || later.newest != 7 {
@@ -85,8 +83,7 @@ func TestAStatefulSinkCanStoreBeforeItPublishes(t *testing.T) {
 		}
 		p := run(t, sink, journalOf(changesIn("a", "b", "c"), s), Cursor{}, Config{})
 		synctest.Wait()
-		p.stop()
-		<-p.done
+		p.end(t)
 		if got := p.Stats().Delivered; got != 3 {
 			t.Errorf("delivered %d", got)
 		}
@@ -122,4 +119,13 @@ func TestADeadLetterIsDurableBeforeAStatefulSinkGoesOn(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// end stops the pipeline.
+func (r *running) end(t *testing.T) {
+	t.Helper()
+	r.stop()
+	if err := <-r.done; !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped with %v", err)
+	}
 }
