@@ -60,6 +60,8 @@ func resourceStatus(r source.Status) admin.ResourceStatus {
 		s.NotReady = r.Reason
 	case r.State == source.Syncing && !r.Synced:
 		s.NotReady = "the first list is not complete: " + r.Reason
+	case r.State == source.Forbidden, r.State == source.Waiting:
+		s.Degraded = string(r.State) + ": " + r.Reason
 	}
 	return s
 }

@@ -44,6 +44,9 @@ func TestReadinessFollowsTheStateOfAResource(t *testing.T) {
 		if (s.NotReady != "") != notReady {
 			t.Errorf("%s: not ready %q", state, s.NotReady)
 		}
+		if leftOut := state == source.Forbidden || state == source.Waiting; (s.Degraded != "") != leftOut {
+			t.Errorf("%s: degraded %q", state, s.Degraded)
+		}
 	}
 	first := resourceStatus(source.Status{State: source.Syncing, Reason: "reading"})
 	again := resourceStatus(source.Status{State: source.Syncing, Synced: true, Reason: "reading"})

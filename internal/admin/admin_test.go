@@ -54,6 +54,14 @@ func TestReadyMeansNoCheckFails(t *testing.T) {
 	}
 }
 
+func TestWhatIsLeftOutIsNamedAndDoesNotCount(t *testing.T) {
+	s := sample()
+	s.Resources[0].Degraded = "forbidden: may not\nlist"
+	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "[!]resource/pods forbidden: may not list\nok\n" {
+		t.Errorf("%d %q", w.Code, w.Body)
+	}
+}
+
 func TestNotReadySaysWhy(t *testing.T) {
 	for what, tc := range map[string]struct {
 		spoil func(*Snapshot)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -30,6 +31,10 @@ const DefaultListen = "127.0.0.1:8080"
 // stopWithin bounds how long Run waits, when told to stop, for requests under way.
 const stopWithin = 2 * time.Second
 
+// memoryInUse adds go_gc_heap_live_bytes: what the last garbage collection found in use. It shows a leak, which
+// go_memstats_heap_alloc_bytes hides behind garbage.
+var memoryInUse = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
+
 // Server serves /metrics, /livez, /readyz and the status page at /. Its methods may be called concurrently.
 type Server struct {
 	options  Options
@@ -49,7 +54,7 @@ func New(options Options) *Server {
 	s := &Server{options: options, publish: newPublishHistogram()}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(memoryInUse)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newBuildInfo(options.Version), s.publish, newCollector(options.Snapshot),
 	)
 	mux := http.NewServeMux()
@@ -121,7 +126,7 @@ func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
 }
 
 // ready answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's own
-// /readyz writes them. ?verbose shows all.
+// /readyz writes them. What is degraded and does not count has a line in either case. ?verbose shows all.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	verbose := r.URL.Query().Has("verbose")
 	var b strings.Builder
@@ -131,6 +136,8 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		case c.reason != "":
 			failed++
 			fmt.Fprintf(&b, "[-]%s %s\n", c.name, oneLine(c.reason))
+		case c.degraded != "":
+			fmt.Fprintf(&b, "[!]%s %s\n", c.name, oneLine(c.degraded))
 		case verbose:
 			fmt.Fprintf(&b, "[+]%s ok\n", c.name)
 		}

@@ -25,6 +25,7 @@ type ResourceStatus struct {
 	State    string    // one word: "live", "syncing", "forbidden", …
 	Since    time.Time // of the state
 	NotReady string    // why it makes the exporter not ready, one line; "" when it does not
+	Degraded string    // why it is left out, where that makes nothing unready; "" when it is not
 	Reason   string    // why it is not live, one line, also where that does not touch readiness
 
 	Position  string    // resourceVersion from which a new process would watch on
@@ -104,16 +105,20 @@ func (s SinkStatus) lag(now time.Time) time.Duration {
 }
 
 // check is one line of /readyz.
-type check struct{ name, reason string } // reason "" is well
+type check struct {
+	name     string
+	reason   string // why not ready; "" is well
+	degraded string // what does not count and must be known
+}
 
 // checks lists everything readiness depends on.
 func (s Snapshot) checks() []check {
-	all := []check{{"journal", s.Journal.Blocked}, {"discovery", s.Discovery}}
+	all := []check{{name: "journal", reason: s.Journal.Blocked}, {name: "discovery", reason: s.Discovery}}
 	for _, r := range s.Resources {
-		all = append(all, check{"resource/" + r.Name, r.NotReady})
+		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
 	}
 	for _, k := range s.Sinks {
-		all = append(all, check{"sink/" + k.Name, k.NotReady})
+		all = append(all, check{name: "sink/" + k.Name, reason: k.NotReady})
 	}
 	return all
 }

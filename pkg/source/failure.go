@@ -52,7 +52,8 @@ func judge(err error) verdict {
 	if errors.As(err, &status) {
 		switch status.Status().Code {
 		case http.StatusTooManyRequests, http.StatusInternalServerError:
-			if strings.Contains(status.Status().Message, initializing) {
+			message := status.Status().Message
+			if strings.Contains(message, initializing) && !strings.Contains(message, initializing+": ") {
 				return starting
 			}
 		case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable,

@@ -47,6 +47,9 @@ const (
 	// connection open that leads nowhere. Bookmarks are expected where there were some: API servers without a watch cache,
 	// and kube-apiserver for events, send none.
 	staleAfter = 3 * time.Minute
+	// slowAfter is how long an API server may take to open a watch. One whose cache cannot be filled lets requests wait,
+	// half a minute and more, before it says so.
+	slowAfter = 10 * time.Second
 	// maxExpired is how many connections in a row must end with 410 before history counts as lost. An API server knows
 	// nothing from before its own start; another one behind the same address may, and a new connection may lead to it.
 	maxExpired = 6
@@ -58,6 +61,7 @@ var (
 	errStreamEnd = errors.New("the API server ended the watch")
 	errShort     = errors.New("the API server ends each watch at once")
 	errStale     = fmt.Errorf("nothing was heard for %s, though there are bookmarks every minute", staleAfter)
+	errSlow      = fmt.Errorf("the API server has not answered the request to watch for %s", slowAfter)
 	errSilent    = errors.New("the API server does not mark the end of the initial events")
 )
 
@@ -220,7 +224,22 @@ func (s *stream) mayBeElsewhere() bool {
 
 func elsewhereWait() time.Duration { return firstWait/2 + rand.N(firstWait/2) }
 
+// try opens a connection, and says so where that takes long.
 func (s *stream) try(ctx context.Context) (watch.Interface, error) {
+	told := make(chan struct{})
+	slow := time.AfterFunc(slowAfter, func() {
+		defer close(told)
+		s.r.health.failed(errSlow)
+	})
+	defer func() {
+		if !slow.Stop() {
+			<-told // so that it does not come behind what follows
+		}
+	}()
+	return s.connect(ctx)
+}
+
+func (s *stream) connect(ctx context.Context) (watch.Interface, error) {
 	if err := s.r.confirm(ctx, s.unsure); err != nil {
 		return nil, err
 	}

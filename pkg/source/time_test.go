@@ -272,6 +272,35 @@ func TestAnAPIServerThatNeverFillsItsCacheIsUnreachable(t *testing.T) {
 	})
 }
 
+// TestACacheThatSaysWhyItIsNotFilledIsNoStart has the words of kube-apiserver where a conversion webhook is down.
+func TestACacheThatSaysWhyItIsNotFilledIsNoStart(t *testing.T) {
+	err := apierrors.NewTooManyRequests("storage is (re)initializing: failed to list <unspecified>: conversion webhook for x failed", 1)
+	if got := judge(err); got != interrupted {
+		t.Errorf("verdict %d, want %d", got, interrupted)
+	}
+}
+
+func TestAWatchThatIsNotOpenedIsUnreachable(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		f.breakAll(pass(f), func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(30 * time.Second)
+			f.watch(w, r, "WATCH")
+		})
+		began := time.Now()
+		awaitState(t, st, s, Unreachable)
+		if after := time.Since(began); after < slowAfter || after > slowAfter+time.Second {
+			t.Errorf("unreachable after %s, want %s", after, slowAfter)
+		}
+		awaitState(t, st, s, Live)
+		if log.count("level=WARN") != 1 || log.count("has not answered") != 1 {
+			t.Errorf("log\n%s", log)
+		}
+	})
+}
+
 func TestWaitsGrowAndAreNeverInStep(t *testing.T) {
 	unavailable := apierrors.NewServiceUnavailable("down")
 	var p patience

@@ -118,7 +118,9 @@ type least struct {
 	cluster      *workload.Cluster
 	admin        dynamic.Interface
 	dir, config  string
+	kubeconfig   string // of the user
 	address      string // of the admin server
+	env          []string
 	runs         int
 }
 
@@ -145,6 +147,8 @@ func newLeast(t *testing.T, rules string) *least {
 	free, err := ports.Free(1)
 	l.must(err)
 	l.address = ports.Address(free[0])
+	l.kubeconfig, err = l.controlPlane.KubeconfigFor(account)
+	l.must(err)
 	l.config = l.configure("least.yaml")
 	return l
 }
@@ -152,11 +156,9 @@ func newLeast(t *testing.T, rules string) *least {
 // configure writes the configuration of a run of its own: its journal and its output lie beside it.
 func (l *least) configure(name string) string {
 	l.t.Helper()
-	kubeconfig, err := l.controlPlane.KubeconfigFor(account)
-	l.must(err)
 	path := filepath.Join(l.dir, name)
 	l.must(os.WriteFile(path, fmt.Appendf(nil, "%scluster: {kubeconfig: %q}\nsinks: [{name: file, stdout: {path: %q}}]\njournal: {dir: %q}\nadmin: {listen: %q}\n",
-		l.rules, kubeconfig, path+".changes", path+".journal", l.address), 0o600))
+		l.rules, l.kubeconfig, path+".changes", path+".journal", l.address), 0o600))
 	return path
 }
 
@@ -235,7 +237,7 @@ func (l *least) awaitAccess(forbidden string) {
 	deadline := time.Now().Add(arriveWithin)
 	for {
 		access := l.access()
-		if len(access) >= len(written) && wrong(access, forbidden, "allowed") == "" {
+		if len(access) >= len(written) && wrong(access, forbidden, "forbidden", "allowed") == "" {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -245,12 +247,12 @@ func (l *least) awaitAccess(forbidden string) {
 	}
 }
 
-// wrong says which scope is not as it should be: forbidden if it is one of that resource, else as all others.
-func wrong(states map[string]string, forbidden, others string) string {
+// wrong says which scope is not as it should be: those of one resource in one state, all others in another.
+func wrong(states map[string]string, resource, its, others string) string {
 	for id, state := range states {
 		want := others
-		if isOf(id, forbidden) {
-			want = "forbidden"
+		if isOf(id, resource) {
+			want = its
 		}
 		if state != want {
 			return fmt.Sprintf("%s is %s, want %s", id, state, want)
@@ -331,20 +333,15 @@ func (l *least) set(r role, rules []any) {
 // written then has arrived.
 func (l *least) run(forbidden string) {
 	l.t.Helper()
-	l.runs++
-	name := fmt.Sprintf("run-%d", l.runs)
-	config, scopes := l.configure(name+".yaml"), len(l.access())
-	p, err := process.Start(l.t.Context(), process.Options{
-		Name: "exporter", Path: l.program, Args: []string{"run", "--config", config}, Dir: l.dir, Log: config + ".log",
-	})
-	l.must(err)
-	defer func() { l.must(p.Stop()) }()
+	scopes := len(l.access())
+	name, config, stop := l.start()
+	defer stop()
 	l.await(config+".log", func() string {
 		states := l.states()
 		if len(states) != scopes {
 			return fmt.Sprintf("%d scopes; there are %v", scopes, states)
 		}
-		return wrong(states, forbidden, "live")
+		return wrong(states, forbidden, "forbidden", "live")
 	})
 	for _, kind := range written {
 		l.must(l.cluster.Create(l.t.Context(), kind, "web", name))
@@ -359,6 +356,20 @@ func (l *least) run(forbidden string) {
 		}
 		return ""
 	})
+}
+
+// start starts the exporter with an empty journal and returns the name of the run and the path of its configuration. The
+// changes are in a file beside that, and the log.
+func (l *least) start() (name, config string, stop func()) {
+	l.t.Helper()
+	l.runs++
+	name = fmt.Sprintf("run-%d", l.runs)
+	config = l.configure(name + ".yaml")
+	p, err := process.Start(l.t.Context(), process.Options{
+		Name: "exporter", Path: l.program, Args: []string{"run", "--config", config}, Dir: l.dir, Log: config + ".log", Env: l.env,
+	})
+	l.must(err)
+	return name, config, func() { l.must(p.Stop()) }
 }
 
 // await waits until nothing is waited for any more.
@@ -380,25 +391,31 @@ func (l *least) await(log string, waitingFor func() string) {
 // states are the states of all scopes, as the metrics have them; empty while there is no answer.
 func (l *least) states() map[string]string {
 	l.t.Helper()
-	request, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, "http://"+l.address+"/metrics", nil)
-	l.must(err)
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return nil
-	}
 	states := make(map[string]string)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(l.get("/metrics")) {
 		if labels, ok := strings.CutPrefix(line, `kubecdc_resource_state{resource="`); ok {
 			id, rest, _ := strings.Cut(labels, `",state="`)
 			states[id], _, _ = strings.Cut(rest, `"`)
 		}
 	}
 	return states
+}
+
+// get asks the admin server; "" while it does not answer.
+func (l *least) get(path string) string {
+	l.t.Helper()
+	request, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, "http://"+l.address+path, nil)
+	l.must(err)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return ""
+	}
+	return string(text)
 }
 
 // optional may be refused to the exporter without loss: definitions only tell it sooner what is new.

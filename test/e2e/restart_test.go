@@ -110,19 +110,7 @@ func TestAGapIsToldWhenNoAPIServerKnowsTheHistory(t *testing.T) {
 // startProxy starts a proxy before all API servers and returns it with the admin's kubeconfig through it.
 func startProxy(t *testing.T, env *environment) (*proxy.Proxy, string) {
 	t.Helper()
-	var addresses []string
-	for _, a := range env.controlPlane.APIServers() {
-		addresses = append(addresses, a.Address())
-	}
-	p, err := proxy.Start(addresses...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	p := proxyFor(t, env.controlPlane.APIServers())
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := p.Kubeconfig(env.controlPlane.Kubeconfig(), kubeconfig); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -29,6 +31,7 @@ var (
 // API server says that the object itself is wrong.
 type Cluster struct {
 	client dynamic.Interface
+	raw    rest.Interface
 }
 
 // Connect returns the cluster of a kubeconfig. It contacts nothing.
@@ -43,7 +46,21 @@ func Connect(kubeconfig string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{client: client}, nil
+	raw, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{client: client, raw: raw.RESTClient()}, nil
+}
+
+// Metrics returns the API server's own metrics, as Prometheus reads them.
+func (c *Cluster) Metrics(ctx context.Context) (text string, err error) {
+	err = c.until(ctx, func() error {
+		bytes, err := c.raw.Get().AbsPath("/metrics").DoRaw(ctx)
+		text = string(bytes)
+		return err
+	})
+	return text, err
 }
 
 // Create creates an object of a kind.

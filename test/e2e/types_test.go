@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+const (
+	// passing is how many definitions come and go, and atOnce how many of them at the same time.
+	passing, atOnce = 200, 20
+	// noise is by how much goroutines and live memory may differ between two looks at an exporter that does the same.
+	noiseGoroutines, noiseBytes = 20, 8 << 20
+)
+
+// TestEverythingIsWatchedAndWhatPassesLeavesNothing selects everything; then definitions come, and two hundred come and go.
+func TestEverythingIsWatchedAndWhatPassesLeavesNothing(t *testing.T) {
+	l := newLeast(t, "resources: [{select: [\"*\"]}]\n")
+	l.apply(l.command("rbac", "--offline", "--with-triggers", "--config", l.config))
+	l.awaitAccess("")
+	l.env = append(os.Environ(), "GOGC=10") // garbage is collected often, so that it is not waited for
+	_, config, stop := l.start()
+	defer stop()
+	w := &watched{least: l, config: config, arrived: map[string]bool{}, next: map[string]bool{}}
+	defer w.close()
+
+	served := l.listable()
+	w.awaitScopes(served)
+	t.Logf("%d resources are served and watched", len(served))
+
+	w.comesAndIsToldAtOnce(served)
+
+	w.pass("warm", atOnce) // what grows once has grown
+	w.awaitScopes(served)
+	before := w.footprint()
+	began := time.Now()
+	w.pass("passing", passing)
+	t.Logf("%d definitions came, told of their first object, and went in %v", passing, time.Since(began).Round(time.Second))
+	w.awaitScopes(served)
+	w.awaitFootprint(before)
+}
+
+// watched is an exporter that runs, and what it has told.
+type watched struct {
+	*least
+	config string
+
+	mu      sync.Mutex
+	file    *os.File
+	reader  *bufio.Reader
+	rest    string
+	arrived map[string]bool // "added resource name"
+	next    map[string]bool
+}
+
+// listable asks the API server which resources can be watched. Of the two kinds of events the older one is.
+func (l *least) listable() []string {
+	l.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", l.controlPlane.Kubeconfig())
+	l.must(err)
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	l.must(err)
+	lists, err := client.ServerPreferredResources()
+	l.must(err)
+	var all []string
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "watch"}}, lists) {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		l.must(err)
+		for _, r := range list.APIResources {
+			if name := (schema.GroupResource{Group: gv.Group, Resource: r.Name}).String(); name != "events.events.k8s.io" {
+				all = append(all, name)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// awaitScopes waits until exactly these are live, and nothing else is known.
+func (w *watched) awaitScopes(want []string) {
+	w.t.Helper()
+	w.await(w.config+".log", func() string {
+		states := w.states()
+		if got := slices.Sorted(maps.Keys(states)); !slices.Equal(got, want) {
+			return fmt.Sprintf("%d scopes, there are %d: %v", len(want), len(got), difference(got, want))
+		}
+		return wrong(states, "", "", "live")
+	})
+}
+
+// difference is what only one of two lists holds.
+func difference(a, b []string) []string {
+	var all []string
+	for _, one := range a {
+		if !slices.Contains(b, one) {
+			all = append(all, "+"+one)
+		}
+	}
+	for _, one := range b {
+		if !slices.Contains(a, one) {
+			all = append(all, "-"+one)
+		}
+	}
+	return all
+}
+
+// comesAndIsToldAtOnce defines some types, one after the other, and takes the time until their first object is told. That
+// it is the change of a definition and not the regular poll that finds them is seen by the polls: at least one of them
+// came earlier than five seconds after the one before.
+func (w *watched) comesAndIsToldAtOnce(served []string) {
+	w.t.Helper()
+	began := time.Now()
+	for i := range 5 {
+		kind := typeNamed(fmt.Sprintf("prompts%d", i))
+		start := time.Now()
+		w.comes(kind)
+		w.t.Logf("%s: the first change arrived %v after the definition was written", kind.Resource.Resource, time.Since(start).Round(10*time.Millisecond))
+		w.must(w.cluster.Undefine(w.t.Context(), kind.Resource.Group, kind.Resource.Resource))
+	}
+	entries, err := w.controlPlane.AuditEntries()
+	w.must(err)
+	var before time.Time
+	early := 0
+	for _, e := range entries {
+		path, _, _ := strings.Cut(e.RequestURI, "?")
+		if e.User != account || path != "/apis" || e.Time.Before(began) {
+			continue
+		}
+		if !before.IsZero() && e.Time.Sub(before) < 4*time.Second {
+			early++
+		}
+		before = e.Time
+	}
+	if early == 0 {
+		w.t.Error("each new type was found by a regular poll, none by its definition")
+	}
+	w.awaitScopes(served)
+}
+
+// typeNamed is a kind of custom resource with a group of its own.
+func typeNamed(plural string) workload.Kind {
+	group := plural + ".passing.kubecdc.io"
+	return workload.Kind{
+		Resource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: plural},
+		Object: func() *unstructured.Unstructured {
+			return &unstructured.Unstructured{Object: map[string]any{"apiVersion": group + "/v1", "kind": "Passing"}}
+		},
+	}
+}
+
+// comes defines a type, makes an object of it, and returns when that is told.
+func (w *watched) comes(kind workload.Kind) {
+	w.must(w.come(w.t.Context(), kind))
+}
+
+func (w *watched) come(ctx context.Context, kind workload.Kind) error {
+	if err := w.cluster.Define(ctx, kind.Resource.Group, kind.Resource.Resource, "Passing"); err != nil {
+		return err
+	}
+	if err := w.cluster.Create(ctx, kind, "web", "first"); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, arriveWithin)
+	defer cancel()
+	tick := time.NewTicker(lookEvery / 5)
+	defer tick.Stop()
+	for {
+		there, err := w.has(kind.Resource.Resource)
+		if there || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the first object of %s was not told: %w", kind.Resource.Resource, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// has reads on and says whether something of a resource was told.
+func (w *watched) has(resource string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.file == nil {
+		var err error
+		if w.file, err = os.Open(w.config + ".changes"); err != nil {
+			return false, err
+		}
+		w.reader = bufio.NewReader(w.file)
+	}
+	for {
+		part, err := w.reader.ReadString('\n')
+		w.rest += part
+		if errors.Is(err, io.EOF) {
+			return w.arrived[resource], nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if _, rest, ok := strings.Cut(w.rest, `"resource":"`); ok {
+			name, _, _ := strings.Cut(rest, `"`)
+			w.arrived[name] = true
+		}
+		w.rest = ""
+	}
+}
+
+func (w *watched) close() {
+	if w.file != nil {
+		w.file.Close()
+	}
+}
+
+// pass lets types come and go.
+func (w *watched) pass(name string, n int) {
+	w.t.Helper()
+	errs := make([]error, atOnce)
+	var all sync.WaitGroup
+	for worker := range atOnce {
+		all.Go(func() {
+			for i := worker; i < n && errs[worker] == nil; i += atOnce {
+				kind := typeNamed(fmt.Sprintf("%s%d", name, i))
+				errs[worker] = errors.Join(w.come(w.t.Context(), kind),
+					w.cluster.Undefine(w.t.Context(), kind.Resource.Group, kind.Resource.Resource))
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		w.t.Fatalf("%v\n%s", err, readFile(w.t, w.config+".log"))
+	}
+}
+
+// footprint is what an exporter takes.
+type footprint struct {
+	goroutines, series int
+	bytes              int // in use, as the last garbage collection found
+	watches            int // that the API server answers for it and everyone else
+}
+
+func (w *watched) footprint() footprint {
+	w.t.Helper()
+	// Garbage is what is left over only behind a collection that began after it became garbage.
+	collections := w.value("go_gc_duration_seconds_count")
+	w.await(w.config+".log", func() string {
+		if w.value("go_gc_duration_seconds_count") < collections+2 {
+			return "two garbage collections"
+		}
+		return ""
+	})
+	text, err := w.cluster.Metrics(w.t.Context())
+	w.must(err)
+	watches := 0
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "apiserver_longrunning_requests{") && strings.Contains(line, `verb="WATCH"`) {
+			watches += number(line)
+		}
+	}
+	return footprint{
+		goroutines: w.value("go_goroutines"), bytes: w.value("go_gc_heap_live_bytes"),
+		series: strings.Count(w.get("/metrics"), "\nkubecdc_"), watches: watches,
+	}
+}
+
+// value is that of a metric without labels.
+func (w *watched) value(metric string) int {
+	_, rest, _ := strings.Cut(w.get("/metrics"), "\n"+metric+" ")
+	line, _, _ := strings.Cut(rest, "\n")
+	return number(line)
+}
+
+// number is the last word of a line of metrics.
+func number(line string) int {
+	line = strings.TrimSpace(line)
+	value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+	if err != nil {
+		return 0
+	}
+	return int(value)
+}
+
+// awaitFootprint waits until the exporter takes no more than before.
+func (w *watched) awaitFootprint(before footprint) {
+	w.t.Helper()
+	var now footprint
+	w.await(w.config+".log", func() string {
+		now = w.footprint()
+		if now.goroutines > before.goroutines+noiseGoroutines || now.bytes > before.bytes+noiseBytes ||
+			now.series > before.series || now.watches > before.watches {
+			return fmt.Sprintf("%+v to become again %+v", now, before)
+		}
+		return ""
+	})
+	w.t.Logf("before %+v, after %+v", before, now)
+}
