@@ -15,12 +15,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md anew")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 func sample() Snapshot {
 	return Snapshot{

@@ -10,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 func mustPass(t *testing.T, g *Gate) Pass {
 	t.Helper()

@@ -3,7 +3,7 @@ package source
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }

@@ -10,18 +10,18 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"go.uber.org/goleak"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
 // patience bounds waits that end by a condition when all is well. It is never slept.
 const patience = 3 * time.Minute
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // fake starts a fake cluster that verifies checksums, sizes and sequence numbers as Kafka does.
 func fake(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {

@@ -10,17 +10,17 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // patience bounds waits that end by a condition when all is well. It is never slept.
 const patience = 3 * time.Minute

@@ -11,12 +11,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // receiver takes CloudEvents over HTTP in all three modes, and fails as a test tells it to.
 type receiver struct {

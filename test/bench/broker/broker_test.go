@@ -10,10 +10,11 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 func TestWhatIsWrittenIsCountedAndRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -23,10 +23,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubecdc/kubecdc/test/bench/corpus"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
+	leaks.Main(m,
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 		// A stopped client leaves its HTTP/2 connection to the transport, which closes it when it is idle.
 		goleak.IgnoreAnyFunction("net/http/internal/http2.(*ClientConn).readLoop"),
