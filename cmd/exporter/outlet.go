@@ -13,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
@@ -56,6 +57,7 @@ func openOutlet(s config.Sink, d config.Delivery, j *journal.Journal, observe fu
 		Burst:       d.Rate.Burst,
 		Newest:      j.Newest(),
 		Selection:   choice(s),
+		Smaller:     shape.Smaller,
 	}
 	if c, ok := o.sink.(interface{ Concurrency() int }); ok {
 		cfg.Workers = c.Concurrency()

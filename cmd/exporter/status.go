@@ -75,7 +75,7 @@ func (o *outlet) status() admin.SinkStatus {
 	}
 	return admin.SinkStatus{
 		Name: o.name, Kind: o.kind, NotReady: notReady, Reason: firstOf(notReady, d.LaneReason),
-		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Skipped: d.Skipped, Retries: d.Retries,
+		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Reduced, Skipped: d.Skipped, Retries: d.Retries,
 		DeadLetters: d.DeadLetters, Breaches: d.Breaches, Omitted: omitted,
 		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit, Lanes: d.Lanes, LanesBackingOff: d.LanesBackingOff,
 		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,

@@ -74,6 +74,8 @@ var sinkMetrics = []metric{
 		func(k SinkStatus) float64 { return float64(k.Delivered) }),
 	ofSink("kubecdc_sink_delivered_bytes_total", "Bytes of the changes the destination acknowledged, as estimated in memory.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.DeliveredBytes) }),
+	ofSink("kubecdc_sink_reduced_total", "Changes the destination acknowledged in a smaller form, because the whole one was too large.", prometheus.CounterValue,
+		func(k SinkStatus) float64 { return float64(k.Reduced) }),
 	ofSink("kubecdc_sink_skipped_total", "Changes read again after a restart and known to be delivered.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Skipped) }),
 	ofSink("kubecdc_sink_retries_total", "Attempts that failed and are made again.", prometheus.CounterValue,

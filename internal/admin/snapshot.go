@@ -60,6 +60,7 @@ type SinkStatus struct {
 
 	Delivered      uint64 // changes acknowledged
 	DeliveredBytes uint64
+	Reduced        uint64 // changes acknowledged in a smaller form, because the whole one was too large
 	Skipped        uint64 // changes read again after a restart and known to be delivered
 	Retries        uint64 // attempts that failed and are made again
 	DeadLetters    uint64 // changes the destination rejected for ever

@@ -27,8 +27,8 @@ type backlog struct {
 	aliased int64  // bytes of the frames read since recent was set
 	recent  uint64 // entries up to this offset are of frames older than that
 
-	delivered, deliveredBytes, skipped, deadLetters uint64
-	lastAck                                         time.Time
+	delivered, deliveredBytes, reduced, skipped, deadLetters uint64
+	lastAck                                                  time.Time
 }
 
 // deadLetter is one not stored yet. It holds its bytes of the window until then, so that a destination that rejects
@@ -152,11 +152,35 @@ func (b *backlog) acknowledge(l *lane, n int, now time.Time) {
 		l.settled = e.offset
 		b.bytes -= int64(e.size)
 		b.deliveredBytes += uint64(e.size)
+		if e.whole != nil {
+			b.reduced++
+		}
 	}
 	b.pending -= n
 	b.delivered += uint64(n)
 	b.lastAck, b.changed = now, true
 	b.wake()
+}
+
+// oldest returns the change of the oldest entry of l.
+func (b *backlog) oldest(l *lane) *event.Change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return l.pending()[0].change
+}
+
+// replace puts a smaller form of the oldest change of l in its place: what follows still waits behind it (I3).
+func (b *backlog) replace(l *lane, smaller *event.Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := &l.pending()[0]
+	if e.whole == nil {
+		e.whole = e.change.Clone()
+	}
+	b.bytes -= int64(e.size)
+	e.change, e.owned = smaller.Clone(), true
+	e.size = e.whole.Size() + e.change.Size()
+	b.bytes += int64(e.size)
 }
 
 // reject settles the oldest entry of l as a dead letter.
@@ -172,7 +196,10 @@ func (b *backlog) reject(l *lane, reason string, now time.Time) {
 
 // bury keeps e as a dead letter until it is stored. The caller holds b.mu and has counted the bytes.
 func (b *backlog) bury(e entry, reason string, now time.Time) {
-	if !e.owned {
+	switch {
+	case e.whole != nil:
+		e.change = e.whole
+	case !e.owned:
 		e.change = e.change.Clone()
 	}
 	b.dead = append(b.dead, deadLetter{DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.change}, e.size})
@@ -296,7 +323,7 @@ func (b *backlog) wake() {
 func (b *backlog) describe(s *Stats) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.Delivered, s.DeliveredBytes = b.delivered, b.deliveredBytes
+	s.Delivered, s.DeliveredBytes, s.Reduced = b.delivered, b.deliveredBytes, b.reduced
 	s.Skipped, s.DeadLetters = b.skipped, b.deadLetters
 	s.Pending, s.WindowBytes, s.WindowLimit = b.pending, b.bytes, b.limit
 	s.Lanes, s.Read, s.Low, s.LastAck = len(b.lanes), b.read, b.durable, b.lastAck

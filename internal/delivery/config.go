@@ -1,6 +1,10 @@
 package delivery
 
-import "time"
+import (
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
 
 // Config bounds one pipeline. The zero value of a field stands for its default.
 type Config struct {
@@ -24,6 +28,10 @@ type Config struct {
 	// by default one second's worth. Batches are never larger than Burst.
 	Rate  float64
 	Burst int
+
+	// Smaller makes a copy of a change that the sink refused as too large, with less in it and the same ID, or says that
+	// there is nothing left to take out. It must be a pure function. nil makes dead letters of all that is too large.
+	Smaller func(*event.Change) (*event.Change, bool)
 
 	// SettleInterval is how often progress is stored, and so how much is sent again after a crash. Default 200 ms.
 	SettleInterval time.Duration

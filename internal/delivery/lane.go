@@ -26,8 +26,10 @@ type lane struct {
 type entry struct {
 	offset uint64
 	change *event.Change
-	size   int  // change.Size()
+	size   int  // change.Size(), with whole.Size() where there is one
 	owned  bool // the change aliases nothing: it was cloned
+
+	whole *event.Change // what change was made of where it was too large, and what a dead letter holds; else nil
 }
 
 // pending returns the entries not yet settled, oldest first.

@@ -204,6 +204,64 @@ func TestARejectedMessageBecomesADeadLetterAndItsLaneGoesOn(t *testing.T) {
 	})
 }
 
+// upTo takes changes whose After is at most this long.
+func upTo(limit int, to *recorder) sinkFuncs {
+	return sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+		for i, m := range batch {
+			if len(m.Change.After) > limit {
+				to.accept(lane, batch[:i])
+				return i, &sinks.RejectedError{Reason: "too large", TooLarge: true}
+			}
+		}
+		to.accept(lane, batch)
+		return len(batch), nil
+	}}
+}
+
+func TestAChangeThatIsTooLargeIsDeliveredInASmallerForm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		records := changesIn("a", "a", "a", "a")
+		records[1].Change.After = []byte("[1,2,3,4,5]")
+		records[2].Change.After = []byte("[1,2,3,4,5,6,7,8]")
+		halve := func(c *event.Change) (*event.Change, bool) {
+			d := *c
+			d.After = c.After[:len(c.After)/2]
+			return &d, len(c.After) > 4
+		}
+		p := run(t, upTo(5, &to), journalOf(records, &s), Cursor{}, Config{Smaller: halve})
+		p.drained(t, 4)
+		to.want(t, "map[a:[1 2 3 4]]") // I3
+		if got := p.Stats(); got.Reduced != 2 || got.DeadLetters != 0 || got.WindowBytes != 0 {
+			t.Errorf("stats %+v", got)
+		}
+	})
+}
+
+func TestADeadLetterOfWhatIsTooLargeIsWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		records := changesIn("a", "a", "a")
+		records[1].Change.After = []byte("[1,2,3,4,5]")
+		once := func(c *event.Change) (*event.Change, bool) {
+			d := *c
+			d.After = c.After[:9]
+			return &d, len(c.After) > 9
+		}
+		p := run(t, upTo(5, &to), journalOf(records, &s), Cursor{}, Config{Smaller: once})
+		p.drained(t, 3)
+		to.want(t, "map[a:[1 3]]")
+		if _, dead := s.get(); len(dead) != 1 || dead[0].Offset != 2 || string(dead[0].Change.After) != "[1,2,3,4,5]" {
+			t.Errorf("dead letters %+v", dead)
+		}
+		if got := p.Stats(); got.Reduced != 0 || got.DeadLetters != 1 || got.WindowBytes != 0 {
+			t.Errorf("stats %+v", got)
+		}
+	})
+}
+
 func TestAWithheldChangeBecomesADeadLetterAndIsShownToNoSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to recorder

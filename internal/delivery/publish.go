@@ -83,6 +83,9 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, n int, err error) {
 	switch kind := classify(err); {
 	case kind == none:
 		p.health.laneWorks(l)
+	case kind == rejected && p.reduce(l, err):
+		p.backoff.Forget(l)
+		p.health.laneWorks(l)
 	case kind == rejected:
 		p.backlog.reject(l, err.Error(), now)
 		l.buried = p.stateful != nil
@@ -102,6 +105,20 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, n int, err error) {
 	if p.backlog.rest(l) {
 		p.queue.Add(l)
 	}
+}
+
+// reduce gives the oldest change of l a smaller form, if err says that it is too large and there is one. After a crash it
+// is refused and made smaller again, to the same form.
+func (p *Pipeline) reduce(l *lane, err error) bool {
+	var never *sinks.RejectedError
+	if p.cfg.Smaller == nil || !errors.As(err, &never) || !never.TooLarge {
+		return false
+	}
+	smaller, ok := p.cfg.Smaller(p.backlog.oldest(l))
+	if ok {
+		p.backlog.replace(l, smaller)
+	}
+	return ok
 }
 
 // failure is what an error of a sink asks for.

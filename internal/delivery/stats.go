@@ -10,6 +10,7 @@ import (
 type Stats struct {
 	Delivered      uint64 // changes acknowledged
 	DeliveredBytes uint64 // their event.Change.Size
+	Reduced        uint64 // changes acknowledged in a smaller form, because the whole one was too large
 	Skipped        uint64 // changes read again after a restart that their lane had settled before
 	Retries        uint64 // Publish and Lane calls that failed and are tried again
 	DeadLetters    uint64 // changes rejected for ever

@@ -28,7 +28,8 @@ type Sink interface {
 	// Publish delivers a batch of one lane, in order, and reports how many messages, counted from the first, the
 	// destination has durably accepted. n < len(batch) implies err != nil, and err speaks of batch[n] (the io.Writer
 	// rule). After an error the next call for that lane starts with the same messages from n on, or, when err was a
-	// *RejectedError, from n+1 on. Called concurrently for different lanes, never for one lane. Keeps no reference to
+	// *RejectedError, from n+1 on. When that was TooLarge it may start with n again, under the same offset and change ID,
+	// in a smaller form. Called concurrently for different lanes, never for one lane. Keeps no reference to
 	// batch or to its changes after it returns. Returns soon after ctx ends; what was in flight then may or may not
 	// have been accepted, and is published again by a later call or a later process under the same change ID.
 	Publish(ctx context.Context, lane Lane, batch []Message) (n int, err error)

@@ -47,8 +47,10 @@ var native = []Member{
 	{Name: "finalStateUnknown", Type: "true", on: []string{"deleted"},
 		Meaning: "deleted while nobody watched: the identity is the last known one, and so is `before`, where there is one"},
 	{Name: "actor", Type: "object", on: existing, schema: actor,
-		Meaning: "who made the change, by the API server's record of field managers: `manager`, `operation` (`Apply` or `Update`), " +
-			"`subresource`, `time` (to the second). Absent where the record does not tell"},
+		Meaning: "who made the write: `manager`, `operation`, `subresource`, `time`, as `metadata.managedFields` has them. On `updated` " +
+			"it is the one entry that the write made, renewed or gave fields to; on `added` the only entry. Absent where that does not " +
+			"tell for certain: the write only removed fields, repeated the manager's last one within the same second, went past field " +
+			"managers (deletion, binding, eviction) or is `coalesced`. `time` has one-second resolution, and writes through `scale` have none"},
 	{Name: "class", Type: "string", on: []string{"updated"}, schema: node{{"enum", []string{"deleting", "spec", "status", "metadata"}}},
 		Meaning: "which part changed, where what was there before is known: `deleting` (it now waits for its finalizers), `spec` " +
 			"(anything but metadata and status), `status`, `metadata`; the first that applies"},
