@@ -190,7 +190,10 @@ func Default() Config {
 func Preset(p any) {
 	switch v := p.(type) {
 	case *Resource:
-		*v = Resource{Rule: source.Rule{OnForbidden: source.Degrade}, Policy: shape.Policy{Redact: shape.Mask, Before: "none", Changed: "none"}}
+		*v = Resource{
+			Rule:   source.Rule{Capture: source.CaptureFull, OnForbidden: source.Degrade},
+			Policy: shape.Policy{Redact: shape.Mask, Before: "none", Changed: "none"},
+		}
 	case *Sink:
 		*v = Sink{Format: "json"}
 	}

@@ -21,10 +21,13 @@ type Object struct {
 	UID             string
 	ResourceVersion string
 	Generation      int64
-	Summary         string    // see AppendParts; empty when nothing is known of the object's state
-	Names           string    // of the entries in Summary, see AppendNames
-	Raw             []byte    // JSON without metadata.managedFields; nil on stubs made from known identities
-	ObservedAt      time.Time // when the bytes arrived; UTC
+	Summary         string // see AppendParts; empty when nothing is known of the object's state
+	Names           string // of the entries in Summary, see AppendNames
+	// Resource is in whose terms the bytes are; nil for that of the scope. They differ while the resource moves from one
+	// version to another.
+	Resource   *event.Resource
+	Raw        []byte    // JSON without metadata.managedFields; nil on stubs made from known identities
+	ObservedAt time.Time // when the bytes arrived; UTC
 	// InitialEventsEnd marks the bookmark that ends a WatchList's initial events (KEP-3157).
 	InitialEventsEnd bool
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -61,6 +62,7 @@ type Queue struct {
 
 	deleting deleting
 	stats    counters
+	resource atomic.Pointer[event.Resource] // see MoveTo
 
 	life context.Context // ends with Run; bounds Append on the Reflector's side
 	end  context.CancelFunc
@@ -91,6 +93,18 @@ func NewQueue(cfg QueueConfig) *Queue {
 		KeyFunction: KeyOf, KnownObjects: q.known, EmitDeltaTypeReplaced: true, Logger: &quiet, Name: cfg.Scope.ID,
 	})
 	return q
+}
+
+// MoveTo says in which version the resource is read from now on: what is told of objects without a body of their own, and
+// of none in particular, carries its name. It may be called by any goroutine.
+func (q *Queue) MoveTo(r event.Resource) { q.resource.Store(&r) }
+
+func (q *Queue) scope() Scope {
+	s := q.cfg.Scope
+	if r := q.resource.Load(); r != nil {
+		s.Resource = *r
+	}
+	return s
 }
 
 // Run turns deltas into observations until ctx ends or Append fails. What is queued then is not lost: the stored
@@ -127,7 +141,7 @@ func (q *Queue) process(ctx context.Context, ds cache.Deltas) error {
 		return err
 	}
 	before := q.known.get(key)
-	after, changes := Step(q.cfg.Scope, before, ds)
+	after, changes := Step(q.scope(), before, ds)
 	if after != before {
 		q.known.put(after)
 	}

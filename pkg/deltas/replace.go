@@ -112,7 +112,7 @@ func (q *Queue) drain() error {
 
 func (q *Queue) tellGap(origin Origin, to string) error {
 	gap := &event.Change{
-		Type: event.Gap, Cluster: q.cfg.Scope.Cluster, Resource: q.cfg.Scope.Resource,
+		Type: event.Gap, Cluster: q.cfg.Scope.Cluster, Resource: q.scope().Resource,
 		ResourceVersion: to, ObservedAt: q.cfg.Now(),
 		Gap: &event.GapInfo{From: origin.From, To: to, Reason: origin.Reason},
 	}

@@ -135,8 +135,12 @@ func (s *step) replacedByNamesake(t cache.DeltaType, by *item) {
 }
 
 func (s *step) tell(t event.Type, d cache.DeltaType, it *item) *event.Change {
+	resource := s.scope.Resource
+	if it.Resource != nil {
+		resource = *it.Resource
+	}
 	c := &event.Change{
-		Type: t, Delta: event.Delta(d), Cluster: s.scope.Cluster, Resource: s.scope.Resource,
+		Type: t, Delta: event.Delta(d), Cluster: s.scope.Cluster, Resource: resource,
 		Namespace: it.Namespace, Name: it.Name, UID: it.UID, ResourceVersion: it.ResourceVersion,
 		Generation: it.Generation, ObservedAt: it.ObservedAt,
 	}

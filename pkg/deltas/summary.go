@@ -21,6 +21,7 @@ const (
 	summaryForm     = 1      // another form is as good as no summary
 	summaryDeleting = 1 << 7 // metadata.deletionTimestamp is set
 	summaryCrowded  = 1 << 6 // there are more entries than are told
+	summaryBare     = 1 << 5 // of the metadata alone: what changed beside it is not known
 	partsSize       = 25
 	writerSize      = 15
 	largestFields   = 1<<24 - 1
@@ -31,6 +32,7 @@ type Parts struct {
 	Metadata, Status, Rest uint64
 	Deleting               bool // metadata.deletionTimestamp is set
 	Crowded                bool // not every entry of managedFields follows
+	Bare                   bool // the object was read without anything but its metadata
 }
 
 // AppendParts begins a summary.
@@ -41,6 +43,10 @@ func AppendParts(b []byte, p Parts) []byte {
 	}
 	if p.Crowded {
 		head |= summaryCrowded
+	}
+	if p.Bare {
+		head |= summaryBare
+		p.Status, p.Rest = 0, 0
 	}
 	b = append(b, head)
 	b = binary.LittleEndian.AppendUint64(b, p.Metadata)
@@ -68,12 +74,12 @@ func AppendNames(b, manager, operation, subresource, time []byte) []byte {
 }
 
 func usable(summary string) bool {
-	return len(summary) >= partsSize && summary[0]&^(summaryDeleting|summaryCrowded) == summaryForm
+	return len(summary) >= partsSize && summary[0]&^(summaryDeleting|summaryCrowded|summaryBare) == summaryForm
 }
 
 func crowded(summary string) bool { return summary[0]&summaryCrowded != 0 }
 
-// classOf says which part differs between two summaries of one object; "" where one of them is not there. An update that
+// classOf says which part differs between two summaries of one object; "" where one of them is not there or bare. An update that
 // touched bookkeeping only, such as who owns a field, is one of metadata.
 func classOf(was, is string) event.Class {
 	if !usable(was) || !usable(is) {
@@ -83,6 +89,8 @@ func classOf(was, is string) event.Class {
 	switch {
 	case was[0]&summaryDeleting == 0 && is[0]&summaryDeleting != 0:
 		return event.ClassDeleting
+	case (was[0]|is[0])&summaryBare != 0:
+		return ""
 	case part(2):
 		return event.ClassSpec
 	case part(1):

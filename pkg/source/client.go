@@ -109,8 +109,11 @@ type endpoint struct {
 }
 
 func (c *Client) endpoint(s Scope) (*endpoint, error) {
-	w := &wire{}
+	w := newWire(s)
 	config := rest.CopyConfig(c.config)
+	if s.MetadataOnly {
+		config.AcceptContentTypes = acceptMetadata
+	}
 	config.GroupVersion = &schema.GroupVersion{Group: s.Resource.Group, Version: s.Resource.Version}
 	config.APIPath = "/apis"
 	if s.Resource.Group == "" {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // wire is a runtime.NegotiatedSerializer that lets client-go's own REST client, Reflector and queues carry bytes: what
@@ -26,9 +27,19 @@ import (
 // right for every legal spelling. One failure alone is a broken connection. One wire serves one scope, so only the type
 // that needs it pays.
 type wire struct {
-	stock  atomic.Bool
-	failed atomic.Uint64
-	inARow atomic.Uint32 // failures since something was read
+	resource *event.Resource // whose objects these are; nil where nobody asks
+	bare     string          // kind and apiVersion of objects of which the metadata alone is kept, as members; empty: all of it
+	stock    atomic.Bool
+	failed   atomic.Uint64
+	inARow   atomic.Uint32 // failures since something was read
+}
+
+func newWire(s Scope) *wire {
+	w := &wire{resource: &s.Resource}
+	if s.MetadataOnly {
+		w.bare = typeMembers(s.Resource)
+	}
+	return w
 }
 
 func (w *wire) fail(err error) error {
@@ -45,19 +56,23 @@ func (w *wire) succeed() {
 	}
 }
 
-// SupportedMediaTypes offers JSON only. It is asked for every connection.
+// SupportedMediaTypes offers JSON and, for metadata, protobuf. It is asked for every connection.
 func (w *wire) SupportedMediaTypes() []runtime.SerializerInfo {
 	var framer runtime.Framer = lineFramer{}
 	if w.stock.Load() {
 		framer = jsonserializer.Framer
 	}
-	return []runtime.SerializerInfo{{
+	all := []runtime.SerializerInfo{{
 		MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json", EncodesAsText: true,
 		Serializer: objectCodec{w},
 		StreamSerializer: &runtime.StreamSerializerInfo{
 			EncodesAsText: true, Serializer: envelopeCodec{w}, Framer: framer,
 		},
 	}}
+	if w.bare != "" {
+		all = append(all, protobufInfo(w))
+	}
+	return all
 }
 
 // EncoderForVersion and DecoderToVersion convert nothing: objects stay in the version they were asked for in.
@@ -88,7 +103,7 @@ func (objectCodec) Identifier() runtime.Identifier         { return "kubecdc" }
 func (objectCodec) Encode(runtime.Object, io.Writer) error { return errReadOnly }
 
 func (c objectCodec) Decode(b []byte, _ *schema.GroupVersionKind, _ runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	o, err := decode(b)
+	o, err := c.w.decode(b)
 	if err != nil {
 		if start := skipSpace(b, 0); start < len(b) && b[start] == '{' { // else the text of a proxy's error page
 			_ = c.w.fail(err)
@@ -101,7 +116,7 @@ func (c objectCodec) Decode(b []byte, _ *schema.GroupVersionKind, _ runtime.Obje
 	return o, nil, nil
 }
 
-func decode(b []byte) (runtime.Object, error) {
+func (w *wire) decode(b []byte) (runtime.Object, error) {
 	var f fields
 	if err := scan(b, &f); err != nil {
 		return nil, err
@@ -115,14 +130,28 @@ func decode(b []byte) (runtime.Object, error) {
 		}
 		return status, nil
 	case !f.name.present() && !f.uid.present() && f.items.present() && bytes.HasSuffix(kind, []byte("List")):
-		return decodeList(b, &f)
+		return w.decodeList(b, &f)
 	}
-	return newObject(b, &f, "")
+	return w.object(b, &f, "")
+}
+
+// object makes an object of what was scanned.
+func (w *wire) object(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
+	f.parts.Bare = w.bare != ""
+	o, err := newObject(b, f, typeMeta)
+	if err != nil {
+		return nil, err
+	}
+	if w.bare != "" {
+		o.Raw = bareBody(b, f, w.bare)
+	}
+	o.Resource = w.resource
+	return o, nil
 }
 
 // decodeList reads a page. The items of built-in types name neither kind nor version; they get those of the list, so
 // that an object has the same bytes however it was read.
-func decodeList(b []byte, f *fields) (*list, error) {
+func (w *wire) decodeList(b []byte, f *fields) (*list, error) {
 	l := &list{}
 	l.Kind, l.APIVersion = string(f.kind.of(b)), string(f.apiVersion.of(b))
 	if f.metadata.present() {
@@ -139,7 +168,7 @@ func decodeList(b []byte, f *fields) (*list, error) {
 		if err := scan(item, &f); err != nil {
 			return err
 		}
-		o, err := newObject(item, &f, typeMeta)
+		o, err := w.object(item, &f, typeMeta)
 		l.Items = append(l.Items, o)
 		return err
 	})

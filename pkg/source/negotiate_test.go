@@ -195,10 +195,10 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 	f.Add([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure"}`))
 	f.Add([]byte(threeEvents))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		_, _ = decode(b)
+		_, _ = (&wire{}).decode(b)
 		var event metav1.WatchEvent
 		if openEnvelope(b, &event) {
-			_, _ = decode(event.Object.Raw)
+			_, _ = (&wire{}).decode(event.Object.Raw)
 		}
 	})
 }

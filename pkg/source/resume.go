@@ -27,6 +27,8 @@ type resuming struct {
 	// stage takes an object of a list that is being read and returns what goes on in its place, see deltas.Queue.Stage.
 	// It is set before the Reflector runs; without it objects go on as they are.
 	stage func(*deltas.Object) (*deltas.Object, error)
+	// moved is sent to when another endpoint is to be tried at once. It may be nil.
+	moved <-chan struct{}
 	// confirm makes sure that the cluster is still the same as before a time. It is set before the Reflector runs.
 	confirm func(ctx context.Context, since time.Time) error
 
@@ -143,7 +145,7 @@ func (r *resuming) ListWithContext(ctx context.Context, o metav1.ListOptions) (r
 		}
 		unsure = time.Now()
 		r.health.failed(err)
-		if err := sleep(ctx, p.wait(err)); err != nil {
+		if err := r.pause(ctx, p.wait(err)); err != nil {
 			return nil, err
 		}
 	}
@@ -204,7 +206,7 @@ func (r *resuming) openWatchList(ctx context.Context, o metav1.ListOptions) (wat
 		default:
 			r.health.failed(err)
 		}
-		if err := sleep(ctx, p.wait(err)); err != nil {
+		if err := r.pause(ctx, p.wait(err)); err != nil {
 			return nil, err
 		}
 	}
@@ -261,6 +263,20 @@ func (r *resuming) acquire(ctx context.Context) error {
 }
 
 func (r *resuming) release() { <-r.slots }
+
+// pause waits before the next try, shorter if there is another endpoint to try.
+func (r *resuming) pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-r.moved:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)

@@ -27,10 +27,19 @@ type Rule struct {
 	// LabelSelector and FieldSelector are evaluated by the API server, as kubectl writes them.
 	LabelSelector string `mapstructure:"labelSelector"`
 	FieldSelector string `mapstructure:"fieldSelector"`
+	// What is read of each object: full, or metadata. With metadata the API server sends apiVersion, kind and metadata
+	// alone, in far fewer bytes; changes of the rest are told too, without it.
+	Capture string `mapstructure:"capture"`
 	// What happens when the API server does not allow to list and watch what this rule selects: degrade leaves that
 	// resource out until it is allowed and goes on with the others; fail ends the exporter.
 	OnForbidden string `mapstructure:"onForbidden"`
 }
+
+// The values of Rule.Capture. Empty means CaptureFull.
+const (
+	CaptureFull     = "full"
+	CaptureMetadata = "metadata"
+)
 
 // The values of Rule.OnForbidden. Empty means Degrade.
 const (
@@ -73,6 +82,9 @@ func (r Rule) Validate(path string) error {
 	}
 	if _, err := fieldselector.ParseSelector(r.FieldSelector); err != nil {
 		all = append(all, fmt.Errorf("%s.fieldSelector: %w", path, err))
+	}
+	if r.Capture != "" && r.Capture != CaptureFull && r.Capture != CaptureMetadata {
+		all = append(all, fmt.Errorf("%s.capture: %q is neither %q nor %q", path, r.Capture, CaptureFull, CaptureMetadata))
 	}
 	if r.OnForbidden != "" && r.OnForbidden != Degrade && r.OnForbidden != Fail {
 		all = append(all, fmt.Errorf("%s.onForbidden: %q is neither %q nor %q", path, r.OnForbidden, Degrade, Fail))

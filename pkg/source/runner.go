@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // runner watches one scope.
@@ -23,14 +24,15 @@ type runner struct {
 
 	initial     bool // found when the API server first said what it serves; set before it runs
 	stopReading context.CancelFunc
-	vanished    atomic.Bool // the resource is served no more
+	vanished    atomic.Bool   // the resource is served no more
+	moved       chan struct{} // see moveTo; capacity 1
 	done        chan struct{}
 
 	missing int // polls in a row without the resource; owned by Source.Run
 }
 
 func newRunner(s *Source, scope Scope) *runner {
-	r := &runner{source: s, scope: scope, health: newHealth(s.cfg.Log, scope), done: make(chan struct{})}
+	r := &runner{source: s, scope: scope, health: newHealth(s.cfg.Log, scope), moved: make(chan struct{}, 1), done: make(chan struct{})}
 	if scope.Mandatory {
 		r.health.insist = r.insist
 	}
@@ -63,7 +65,6 @@ func (r *runner) run(ctx, reading context.Context, cluster string) error {
 	if err != nil {
 		return err
 	}
-	r.endpoint.Store(e)
 	r.health.note(func(s *Status) { s.Synced = stored.Position != "" })
 	lw := newResuming(r.endpoint.Load, r.health, r.source.slots, stored.Position, cfg.Lost)
 	queue := deltas.NewQueue(deltas.QueueConfig{
@@ -71,8 +72,9 @@ func (r *runner) run(ctx, reading context.Context, cluster string) error {
 		Stored: stored, Filter: r.scope.Filter, Origin: lw.Origin, Append: cfg.appendOf(r.scope),
 		Now: func() time.Time { return time.Now().UTC() },
 	})
-	lw.stage, lw.confirm = queue.Stage, r.source.confirm
+	lw.stage, lw.confirm, lw.moved = queue.Stage, r.source.confirm, r.moved
 	r.queue.Store(queue)
+	r.endpoint.Store(e) // from now on there is something to move, see moveTo
 
 	// The queue outlives the reading, so that a vanished resource can be told of.
 	popping, stopPopping := context.WithCancel(ctx)
@@ -126,13 +128,31 @@ func (r *runner) bury(ctx context.Context, queue *deltas.Queue) error {
 }
 
 // moveTo goes on with another version of the resource: the one watched is served no more, and the history of an object
-// is the same in all versions. Changes carry the old version's name until the next start.
+// is the same in all versions. What waits for the old version tries the new one at once.
 func (r *runner) moveTo(scope Scope) {
-	if e := r.endpoint.Load(); e != nil && e.scope.Resource != scope.Resource {
-		if next, err := r.source.cfg.Client.endpoint(scope); err == nil {
-			r.endpoint.Store(next)
-		}
+	next, err := r.source.cfg.Client.endpoint(scope)
+	if err != nil {
+		return // it was possible for the version before
 	}
+	r.endpoint.Store(next)
+	if q := r.queue.Load(); q != nil {
+		q.MoveTo(scope.Resource)
+	}
+	r.health.note(func(s *Status) { s.Resource = scope.Resource })
+	r.source.cfg.Log.Info("the resource is served in another version, watching that", "scope", scope.ID, "version", scope.Resource.Version)
+	select {
+	case r.moved <- struct{}{}:
+	default:
+	}
+}
+
+// watched is the resource in the version that is watched now; false before there is one.
+func (r *runner) watched() (event.Resource, bool) {
+	e := r.endpoint.Load()
+	if e == nil {
+		return event.Resource{}, false
+	}
+	return e.scope.Resource, true
 }
 
 func (r *runner) status() Status {

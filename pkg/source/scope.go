@@ -19,6 +19,7 @@ type Scope struct {
 	LabelSelector string
 	FieldSelector string
 	Filter        func(namespace string) bool // of a cluster-wide watch; nil takes all
+	MetadataOnly  bool                        // of each object only its metadata is read, see Rule.Capture
 	Mandatory     bool                        // without the right to read it the Source ends, see Rule.OnForbidden
 }
 
@@ -27,7 +28,7 @@ func (r Rule) scopes(index int, s served) []Scope {
 	base := Scope{
 		Rule: index, Resource: s.resource, Namespaced: s.namespaced,
 		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector,
-		Mandatory: r.OnForbidden == Fail,
+		MetadataOnly: r.Capture == CaptureMetadata, Mandatory: r.OnForbidden == Fail,
 	}
 	if !s.namespaced {
 		return []Scope{base.named("")}

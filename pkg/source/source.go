@@ -362,7 +362,7 @@ func (s *Source) want(ctx context.Context, scope Scope) {
 		return
 	}
 	r.missing = 0
-	if r.scope.Resource.Version != scope.Resource.Version && !s.catalog.serves(r.scope.Resource) {
+	if now, ok := r.watched(); ok && now != scope.Resource && !s.catalog.serves(now) {
 		r.moveTo(scope)
 	}
 }

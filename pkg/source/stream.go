@@ -114,7 +114,7 @@ func (s *stream) runInitial(ctx context.Context, w watch.Interface) bool {
 	if v := judge(err); v != expired && v != tooLarge {
 		s.r.health.failed(err)
 	}
-	if sleep(ctx, s.patience.wait(err)) == nil {
+	if s.r.pause(ctx, s.patience.wait(err)) == nil {
 		s.expire(ctx)
 	}
 	return false
@@ -209,7 +209,7 @@ func (s *stream) open(ctx context.Context, first bool) (watch.Interface, error) 
 		default:
 			s.failed(err)
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := s.r.pause(ctx, wait); err != nil {
 			return nil, err
 		}
 	}
@@ -330,7 +330,7 @@ func (s *stream) after(ctx context.Context, err error) bool {
 		s.stale = true
 		s.r.health.become(Stale, reason(err))
 	case judge(err) == expired && s.mayBeElsewhere():
-		return sleep(ctx, elsewhereWait()) == nil
+		return s.r.pause(ctx, elsewhereWait()) == nil
 	case judge(err) == expired:
 		s.lose(ctx, err)
 		return false
@@ -341,7 +341,7 @@ func (s *stream) after(ctx context.Context, err error) bool {
 	default:
 		s.failed(err)
 	}
-	return sleep(ctx, s.patience.wait(err)) == nil
+	return s.r.pause(ctx, s.patience.wait(err)) == nil
 }
 
 // lose ends the stream because history does.

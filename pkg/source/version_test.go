@@ -1,0 +1,74 @@
+package source
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// patch sends a merge patch.
+func (p *plane) patch(t *testing.T, path, body string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPatch, p.URL()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/merge-patch+json")
+	resp, err := p.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("PATCH %s: %s", path, resp.Status)
+	}
+}
+
+func version(name string, served, storage bool) string {
+	return fmt.Sprintf(`{"name":%q,"served":%v,"storage":%v,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}`, name, served, storage)
+}
+
+func TestAResourceMovesToAnotherVersionUnderARunningSource(t *testing.T) {
+	p := startPlane(t)
+	const betaPath = "/apis/example.com/v1beta1/namespaces/default/widgets"
+	p.call(t, "POST", definitionsPath, `{"metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
+		"names":{"plural":"widgets","kind":"Widget"},"versions":[`+version("v1beta1", true, true)+`]}}`)
+	body := func(version, n string) string {
+		return fmt.Sprintf(`{"apiVersion":"example.com/%s","kind":"Widget","metadata":{"name":"w","labels":{"n":%q}}}`, version, n)
+	}
+	await(t, "widgets to be served", func() bool {
+		return p.status(t, "POST", betaPath, body("v1beta1", "0")) == http.StatusCreated
+	})
+	st, f := newStore(), newFakeAPI(t)
+	s, log, stop := running(t, f, st, p.on("widgets.example.com"))
+	defer stop()
+	awaitState(t, st, s, Live)
+	if got := st.first().Resource.Version; got != "v1beta1" {
+		t.Fatalf("read as %s", got)
+	}
+
+	// Both are served and the old one is watched on; then it goes.
+	p.patch(t, definitionsPath+"/widgets.example.com", `{"spec":{"versions":[`+version("v1beta1", true, false)+`,`+version("v1", true, true)+`]}}`)
+	await(t, "v1 to be served", func() bool { return p.status(t, "GET", widgetsPath+"/w", "") == http.StatusOK })
+	p.patch(t, definitionsPath+"/widgets.example.com", `{"spec":{"versions":[`+version("v1beta1", false, false)+`,`+version("v1", true, true)+`]}}`)
+	await(t, "v1beta1 to go", func() bool { return p.status(t, "GET", betaPath+"/w", "") == http.StatusNotFound })
+	began := time.Now()
+	p.patch(t, widgetsPath+"/w", `{"metadata":{"labels":{"n":"1"}}}`)
+	w := p.call(t, "GET", widgetsPath+"/w", "")
+	st.await(t, "the update", func() bool {
+		return slices.ContainsFunc(st.told(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated w@"+w })
+	})
+	t.Logf("told %s after v1beta1 was gone: %q\nlog\n%s", time.Since(began).Round(time.Millisecond), st.told(), log)
+	for _, c := range st.changes[1:] {
+		if c.Resource.Version != "v1" {
+			t.Errorf("%s of %s is told in terms of %s: %s", c.Type, c.ResourceVersion, c.Resource.Version, c.After)
+		}
+	}
+	awaitState(t, st, s, Live)
+	if got := s.Status()[0]; got.Lists != 0 || got.Resource.Version != "v1" {
+		t.Errorf("status %+v", got)
+	}
+}
