@@ -32,6 +32,7 @@ test-short: ## Run the tests that need no server
 .PHONY: bench
 bench: build ## Measure the exporter against the usual informer pipeline, in one run
 	cd test/bench && go run ./cmd/bench
+	cd test/bench && go run ./cmd/natslanes
 
 .PHONY: microbench
 microbench: ## Run the Go benchmarks of single packages

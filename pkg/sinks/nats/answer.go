@@ -1,10 +1,12 @@
 package nats
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -61,6 +63,9 @@ func acknowledged(stream, subject string, a answer) (receipt, error) {
 		return receipt{}, &sinks.UnavailableError{Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
 			"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
 	}
+	if sequence, plain := plainReceipt(stream, a.data); plain {
+		return receipt{Sequence: sequence}, nil
+	}
 	var ack struct {
 		Stream    string    `json:"stream"`
 		Sequence  uint64    `json:"seq"`
@@ -77,6 +82,23 @@ func acknowledged(stream, subject string, a answer) (receipt, error) {
 		return receipt{}, fmt.Errorf("the answer for %q is no acknowledgement of stream %q: %.200q", subject, stream, a.data)
 	}
 	return receipt{Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
+}
+
+// plainReceipt reads the answer that nearly all messages get, {"stream":"NAME","seq":1}, without the cost of a JSON decoder.
+func plainReceipt(stream string, data []byte) (sequence uint64, plain bool) {
+	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
+	if !ok || !bytes.HasPrefix(rest, []byte(stream)) {
+		return 0, false
+	}
+	if rest, ok = bytes.CutPrefix(rest[len(stream):], []byte(`","seq":`)); !ok {
+		return 0, false
+	}
+	digits, ok := bytes.CutSuffix(bytes.TrimRight(rest, " "), []byte("}"))
+	if !ok || len(digits) == 0 || digits[0] == '0' {
+		return 0, false
+	}
+	sequence, err := strconv.ParseUint(string(digits), 10, 64)
+	return sequence, err == nil
 }
 
 // classify says what an error of JetStream means for delivery. What is not known is retried on its lane.

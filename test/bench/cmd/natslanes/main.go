@@ -1,0 +1,217 @@
+// Command natslanes measures what the NATS sink's lanes deliver against nats.go's PublishAsync with a window of 1,024, on the
+// same server in the same run: changes of 4 KB to a file-backed stream. Rates on shared machines differ from run to run; the
+// ratio of neighbouring rounds is what counts.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+)
+
+const (
+	stream  = "BENCH"
+	subject = "bench.{group}.{resource}.{namespace}.{name}"
+	window  = 1024
+	objects = 4096
+	body    = 4000 // bytes of an object
+	bar     = 1.2
+)
+
+func main() {
+	messages := flag.Int("messages", 40_000, "messages in each round")
+	rounds := flag.Int("rounds", 5, "rounds of each way")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *messages, *rounds, os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "natslanes:", err)
+		os.Exit(1)
+	}
+}
+
+// way is one way to publish: it returns when everything is acknowledged.
+type way struct {
+	name    string
+	publish func(ctx context.Context, changes []*event.Change) error
+}
+
+func run(ctx context.Context, messages, rounds int, out io.Writer) (err error) {
+	dir, err := os.MkdirTemp("", "natslanes")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	server, err := natsserver.Start(ctx, natsserver.Options{Dir: filepath.Join(dir, "server")})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Kill()) }()
+	nc, err := natsgo.Connect(server.URL())
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(window))
+	if err != nil {
+		return err
+	}
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"bench.>"}}); err != nil {
+		return err
+	}
+	ways := []way{{"PublishAsync, window 1024", async(js, false)}, {"PublishAsync, window 1024, with message IDs", async(js, true)}}
+	for _, exact := range []bool{false, true} {
+		s, err := open(server.URL(), exact)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.Close(context.Background())) }()
+		ways = append(ways, way{map[bool]string{false: "lanes", true: "lanes, exact"}[exact], lanes(s)})
+	}
+	return compare(ctx, js, server, ways, messages, rounds, out)
+}
+
+func open(url string, exact bool) (*nats.Sink, error) {
+	return nats.New(nats.Config{URL: url, Stream: stream, Subject: subject, Exact: exact}, format.JSON, slog.New(slog.DiscardHandler))
+}
+
+// compare runs the ways in turn and prints the median rate of each, and its ratio to the first within the same rounds.
+func compare(ctx context.Context, js jetstream.JetStream, server *natsserver.Server, ways []way, messages, rounds int, out io.Writer) error {
+	rates, costs := make([][]float64, len(ways)), make([][]float64, len(ways))
+	for round := range rounds + 1 { // the first warms up
+		for i, w := range ways {
+			if err := js.DeleteStream(ctx, stream); err != nil {
+				return err
+			}
+			if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"bench.>"}}); err != nil {
+				return err
+			}
+			changes := changesOf(round*len(ways)+i, messages)
+			began, before := time.Now(), cpu(server)
+			if err := w.publish(ctx, changes); err != nil {
+				return fmt.Errorf("%s: %w", w.name, err)
+			}
+			if round > 0 {
+				rates[i] = append(rates[i], float64(messages)/time.Since(began).Seconds())
+				costs[i] = append(costs[i], float64((cpu(server)-before).Microseconds())/float64(messages))
+			}
+		}
+	}
+	fmt.Fprintf(out, "NATS, %d changes of %d bytes, %d rounds, one file-backed stream on this machine\n\n", messages, body, rounds)
+	fmt.Fprintf(out, "%-45s %10s %7s %10s %20s\n", "way", "changes/s", "ratio", "with IDs", "CPU us/change, both")
+	for i, w := range ways {
+		fmt.Fprintf(out, "%-45s %10.0f %7.2f %10.2f %20.1f\n", w.name, median(rates[i]),
+			median(ratios(rates[i], rates[0])), median(ratios(rates[i], rates[1])), median(costs[i]))
+	}
+	fmt.Fprintf(out, "\nbar: lanes at least %.1f of PublishAsync; what both send alike is the column \"with IDs\"\n", bar)
+	return nil
+}
+
+// cpu is what this process and the server have used so far.
+func cpu(server *natsserver.Server) time.Duration {
+	var own syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
+		return 0
+	}
+	return time.Duration(own.Utime.Nano()+own.Stime.Nano()) + server.Process().Usage().CPU
+}
+
+func ratios(a, b []float64) []float64 {
+	all := make([]float64, len(a))
+	for i := range a {
+		all[i] = a[i] / b[i]
+	}
+	return all
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
+
+// changesOf makes new versions of the same objects, interleaved as time would.
+func changesOf(run, n int) []*event.Change {
+	after := []byte(`{"kind":"Pod","data":"` + strings.Repeat("0123456789abcdef", body/16) + `"}`)
+	changes := make([]*event.Change, n)
+	for i := range changes {
+		changes[i] = &event.Change{Type: event.Updated, Cluster: "bench", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
+			Namespace: "shop", Name: fmt.Sprint("web-", i%objects), UID: fmt.Sprintf("%d-%d", run, i%objects),
+			ResourceVersion: fmt.Sprint(run*n + i), ObservedAt: time.Now(), After: after}
+	}
+	return changes
+}
+
+// async publishes as most programs do. Order and duplicates under faults are not its concern.
+func async(js jetstream.JetStream, ids bool) func(context.Context, []*event.Change) error {
+	return func(ctx context.Context, changes []*event.Change) error {
+		template, err := sinks.ParseTemplate(subject)
+		if err != nil {
+			return err
+		}
+		for _, c := range changes {
+			m := &natsgo.Msg{Subject: string(template.Append(nil, c, nats.AppendToken)), Data: format.AppendJSON(nil, c)}
+			if ids {
+				m.Header = natsgo.Header{natsgo.MsgIdHdr: {c.ID()}}
+			}
+			if _, err := js.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-js.PublishAsyncComplete():
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// lanes publishes as delivery does: each lane in batches, as many lanes at once as the sink asks for.
+func lanes(s *nats.Sink) func(context.Context, []*event.Change) error {
+	return func(ctx context.Context, changes []*event.Change) error {
+		byLane := map[sinks.Lane][]sinks.Message{}
+		for i, c := range changes {
+			lane, err := s.Lane(ctx, c)
+			if err != nil {
+				return err
+			}
+			byLane[lane] = append(byLane[lane], sinks.Message{Offset: uint64(i + 1), Change: c})
+		}
+		var workers sync.WaitGroup
+		var once sync.Once
+		var failed error
+		slots := make(chan struct{}, s.Concurrency())
+		for lane, batch := range byLane {
+			slots <- struct{}{}
+			workers.Go(func() {
+				defer func() { <-slots }()
+				if _, err := s.Publish(ctx, lane, batch); err != nil {
+					once.Do(func() { failed = err })
+				}
+			})
+		}
+		workers.Wait()
+		return failed
+	}
+}
