@@ -74,6 +74,18 @@ func (b *backlog) empty() bool {
 	return b.pending == 0
 }
 
+// holds reports whether any of these lanes has something that is not settled.
+func (b *backlog) holds(lanes []sinks.Lane) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range lanes {
+		if l := b.lanes[name]; l != nil && len(l.pending()) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // add queues r with its lane. It returns false, having done nothing, when the window has no room: wait for b.room. It
 // returns the lane when the caller must hand it to the workqueue. A change that its lane settled before the last
 // restart is passed over.

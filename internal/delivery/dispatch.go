@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -67,7 +68,7 @@ func (p *Pipeline) admit(ctx context.Context, r event.Record) error {
 	if r.Change.Withheld != "" {
 		return p.enqueueDead(ctx, r, &sinks.RejectedError{Reason: "withheld: " + r.Change.Withheld})
 	}
-	name, err := p.sink.Lane(ctx, r.Change)
+	name, err := p.route(ctx, r)
 	if err != nil {
 		p.schedule()
 		name, err = p.routeAgain(ctx, r, err)
@@ -136,8 +137,24 @@ func (p *Pipeline) routeAgain(ctx context.Context, r event.Record, err error) (n
 		if waitErr != nil {
 			return "", waitErr
 		}
-		name, err = p.sink.Lane(ctx, r.Change)
+		name, err = p.route(ctx, r)
 		report(ctx, pass, err)
+	}
+}
+
+// route asks the sink for the lane of r, draining others first where the sink asks for that.
+func (p *Pipeline) route(ctx context.Context, r event.Record) (sinks.Lane, error) {
+	for {
+		name, err := p.sink.Lane(ctx, r.Change)
+		var drain *sinks.DrainError
+		if err == nil || !errors.As(err, &drain) {
+			return name, err
+		}
+		for p.backlog.holds(drain.Lanes) {
+			if err := p.awaitRoom(ctx); err != nil {
+				return "", err
+			}
+		}
 	}
 }
 

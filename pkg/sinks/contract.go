@@ -22,7 +22,7 @@ type Message struct {
 type Sink interface {
 	// Lane says which lane c belongs to: a deterministic function of c, the configuration and the destination's layout.
 	// It may ask the destination the first time it meets a topic, and may block for that until ctx ends. Its errors
-	// mean what Publish's mean. Called from one goroutine.
+	// mean what Publish's mean, and there is DrainError. Called from one goroutine.
 	Lane(ctx context.Context, c *event.Change) (Lane, error)
 
 	// Publish delivers a batch of one lane, in order, and reports how many messages, counted from the first, the
@@ -37,6 +37,16 @@ type Sink interface {
 	// Close releases connections within ctx. No other method is running or called afterwards.
 	Close(ctx context.Context) error
 }
+
+// DrainError is an answer of Lane: objects are about to change their lanes, because the destination's layout has changed.
+// The caller asks again once everything that went to these lanes is settled, so that no object is on its way through two
+// lanes at once. // I3
+type DrainError struct {
+	Reason string // for people: "topic x has 6 partitions now, and had 3"
+	Lanes  []Lane // that must be empty
+}
+
+func (e *DrainError) Error() string { return "waiting for what is on its way: " + e.Reason }
 
 // RejectedError says that the destination will never accept this message as it is. The caller dead-letters it and goes
 // on. A sink that is not sure returns another error: loss must never come from a guess.

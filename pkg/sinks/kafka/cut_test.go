@@ -144,7 +144,7 @@ func (c counting) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Me
 }
 
 func TestConnectionsCutEverySevenMillisecondsCostNothing(t *testing.T) {
-	const partitions, each = 6, 20_000
+	const partitions, each = 8, 25_000
 	cut, cluster, brokers := cuttable(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, topicA))
 	s := open(t, Config{Brokers: brokers, Topic: topicA})
 	var written atomic.Int64

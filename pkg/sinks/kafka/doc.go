@@ -11,8 +11,9 @@
 // A lane is a topic-partition, named "topic/3of6": partition 3 of a topic that has 6. The topic follows from the
 // configured template, the partition from the Java client's murmur2 of the key, and the key is [event.Change.Key]. So
 // all changes of one object are in one partition, and in the one where Java's producers would put the key. The number of
-// partitions is in the name because objects change places with it. A topic that grows is used as it was until the next
-// start; a lane then gets another name, and no stored cursor is mistaken for its own.
+// partitions is in the name because objects change places with it. A topic that has grown is
+// noticed within half a minute: the old lanes are drained, then objects go to the new ones. Changes of a topic that does
+// not exist wait in a lane of their own, and go on to their partitions when it does.
 //
 // # Idempotence
 //
@@ -70,7 +71,7 @@
 //	failure of the network       dead. Else the error goes to the caller, whose next call sends the same bytes
 //
 // When no broker answers at all, that is an UnavailableError too. An unknown topic is created where that is configured;
-// else its changes are held by an ordinary error that says so.
+// else its changes wait, by an ordinary error that says so, and other topics go on.
 //
 // # Memory
 //

@@ -52,6 +52,16 @@ func laneName(topic string, partition int32, count int) sinks.Lane {
 	return sinks.Lane(topic + "/" + strconv.Itoa(int(partition)) + "of" + strconv.Itoa(count))
 }
 
+// waitingLane names the lane of a topic that does not exist.
+func waitingLane(topic string) sinks.Lane { return sinks.Lane(topic + waitingSuffix) }
+
+const waitingSuffix = "/waiting"
+
+// waitingTopic is the inverse of waitingLane.
+func waitingTopic(name sinks.Lane) (topic string, ok bool) {
+	return strings.CutSuffix(string(name), waitingSuffix)
+}
+
 // parseLane is the inverse of laneName.
 func parseLane(name sinks.Lane) (topic string, partition int32, err error) {
 	topic, place, found := strings.Cut(string(name), "/")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -17,12 +18,17 @@ import (
 )
 
 // kept is a journal's place for the state of a sink.
-type kept struct{ state []byte }
+type kept struct {
+	mu    sync.Mutex
+	state []byte
+}
 
 // keep gives a sink a place for its state, with what is there.
 func keep(t testing.TB, s *Sink, k *kept, newest uint64) {
 	t.Helper()
 	save := func(context.Context) error {
+		k.mu.Lock()
+		defer k.mu.Unlock()
 		k.state = s.State(0)
 		return nil
 	}

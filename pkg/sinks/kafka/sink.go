@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -31,11 +30,12 @@ type Sink struct {
 
 	// Of Lane, which is called from one goroutine.
 	scratch []byte
-	routes  map[string][]sinks.Lane // by topic; the lanes of its partitions
+	routes  map[string]*route // by topic
 
 	mu     sync.RWMutex
 	topics map[string]*topic
 	lanes  map[sinks.Lane]*lane
+	waits  map[string]*waiting // by topic
 }
 
 var _ sinks.Sink = (*Sink)(nil)
@@ -64,7 +64,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	}
 	s := &Sink{
 		config: cfg, log: log, template: template, cluster: cluster, status: newStatus(log), encoders: encoders,
-		routes: map[string][]sinks.Lane{}, topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{},
+		routes: map[string]*route{}, topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waits: map[string]*waiting{},
 	}
 	s.held.give(mostHeld)
 	return s, nil
@@ -76,45 +76,11 @@ func (s *Sink) Concurrency() int { return concurrency }
 // Status says whether the sink delivers and, if not, why. It does not block.
 func (s *Sink) Status() Status { return s.status.status() }
 
-// Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key.
-// The number of partitions is asked for once per topic and kept while the process lives, so that an object never
-// changes its lane under way; partitions that are added later are used from the next start on.
-func (s *Sink) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
-	s.scratch = s.template.Append(s.scratch[:0], c, appendEscaped)
-	lanes, known := s.routes[string(s.scratch)]
-	if !known {
-		var err error
-		if lanes, err = s.discover(ctx, string(s.scratch)); err != nil {
-			return "", err
-		}
-		s.routes[string(s.scratch)] = lanes
-	}
-	s.scratch = c.AppendKey(s.scratch[:0])
-	return lanes[partitionOf(s.scratch, len(lanes))], nil
-}
-
-// discover returns the lanes of a topic that Lane meets for the first time.
-func (s *Sink) discover(ctx context.Context, name string) ([]sinks.Lane, error) {
-	if err := checkTopicName([]byte(name)); err != nil {
-		return nil, &sinks.RejectedError{Reason: "no topic for this change", Err: err}
-	}
-	t := s.topic(name)
-	layout := t.current.Load()
-	if layout == nil {
-		var err error
-		if layout, err = s.refresh(ctx, t, nil); err != nil {
-			return nil, err
-		}
-	}
-	lanes := make([]sinks.Lane, len(layout.leads))
-	for i := range lanes {
-		lanes[i] = laneName(name, int32(i), len(lanes))
-	}
-	return lanes, nil
-}
-
 // Publish writes a batch to the partition that lane names. See [sinks.Sink].
 func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
+	if topic, ok := waitingTopic(name); ok {
+		return s.waiting(topic).publish(ctx, batch)
+	}
 	l, err := s.lane(name)
 	if err != nil {
 		return 0, err
@@ -149,6 +115,18 @@ func (s *Sink) lane(name sinks.Lane) (*lane, error) {
 		s.lanes[name] = l
 	}
 	return l, nil
+}
+
+func (s *Sink) waiting(name string) *waiting {
+	t := s.topic(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.waits[name]
+	if w == nil {
+		w = &waiting{sink: s, topic: t, accepted: map[uint64]bool{}}
+		s.waits[name] = w
+	}
+	return w
 }
 
 func (s *Sink) topic(name string) *topic {

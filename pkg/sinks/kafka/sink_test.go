@@ -394,16 +394,6 @@ func TestProducerIDsNeedNoTransactionCoordinator(t *testing.T) {
 	}
 }
 
-func TestAnUnknownTopicNamesTheRemedy(t *testing.T) {
-	_, brokers := fake(t, kfake.NumBrokers(1))
-	s := open(t, Config{Brokers: brokers, Topic: "nowhere"})
-	_, err := s.Lane(t.Context(), pod("a", 1))
-	var unavailable *sinks.UnavailableError
-	if err == nil || errors.As(err, &unavailable) || !strings.Contains(err.Error(), `topic "nowhere" does not exist: create it, or set kafka.createTopics.enabled`) {
-		t.Errorf("%v", err)
-	}
-}
-
 func TestTopicsAreCreatedAsAskedAndAnExistingOneIsTaken(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(3, "seen.nodes"))
 	cfg := Config{Brokers: brokers, Topic: "seen.{resource}", CreateTopics: CreateTopics{
@@ -488,27 +478,6 @@ func TestATopicThatShrankNamesTheRemedy(t *testing.T) {
 	n, err := s.Publish(t.Context(), topicA+"/4of6", pods("a", 1, 2))
 	if n != 0 || err == nil || !strings.Contains(err.Error(), "restart the exporter") {
 		t.Errorf("published %d: %v", n, err)
-	}
-}
-
-func TestObjectsKeepTheirLaneWhenATopicGrows(t *testing.T) {
-	_, brokers, s, lane := one(t)
-	publish(t, s, lane, pods("a", 1, 3))
-	grow := &lines{}
-	addPartitions(t, brokers, topicA, 8)
-	for i := range 20 {
-		if got := laneOf(t, s, pod("a"+itoa(i), 1)); got != lane {
-			t.Errorf("lane %s, want %s", got, lane)
-		}
-	}
-	publish(t, s, lane, pods("a", 3, 5))
-	after, err := New(s.config, format.JSON, grow.logger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeSink(t, after)
-	if got := laneOf(t, after, pod("a", 1)); !strings.HasSuffix(string(got), "of8") {
-		t.Errorf("lane %s after a restart, want one of 8", got)
 	}
 }
 

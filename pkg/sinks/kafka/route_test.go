@@ -1,0 +1,157 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+func createTopic(t testing.TB, brokers []string, topic string, partitions int) {
+	t.Helper()
+	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+		r, err := c.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: partitions, ReplicationFactor: 1}}})
+		if err != nil {
+			return err
+		}
+		return r.Errors[topic]
+	})
+}
+
+// objects are versions from to (exclusive) of each of n pods, interleaved, with ascending offsets.
+func objects(n, from, to int) []sinks.Message {
+	var ms []sinks.Message
+	for v := from; v < to; v++ {
+		for o := range n {
+			ms = append(ms, sinks.Message{Offset: uint64(v*n + o + 1), Change: pod("o"+itoa(o), v)})
+		}
+	}
+	return ms
+}
+
+// wantHistories fails the test unless versions 1 to last of every pod are there once and in order.
+func wantHistories(t *testing.T, records []*kgo.Record, n, last int) {
+	t.Helper()
+	next := map[string]int{}
+	for _, r := range records {
+		name := string(r.Key)
+		v := int(r.Timestamp.Sub(began).Milliseconds())
+		if next[name]++; next[name] != v {
+			t.Fatalf("%s: version %d, want %d", name, v, next[name])
+		}
+	}
+	if len(records) != n*last {
+		t.Errorf("%d records, want %d", len(records), n*last)
+	}
+}
+
+// stale makes the sink look at its topics again with the next Lane.
+func stale(s *Sink) {
+	for _, r := range s.routes {
+		r.looked = time.Time{}
+	}
+}
+
+func TestChangesOfAnUnknownTopicWaitAndOthersGoOn(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	var log lines
+	s := open(t, Config{Brokers: brokers, Topic: "k8s.{group}.{resource}"})
+	s.log = log.logger()
+	node := pod("n", 1)
+	node.Resource.Resource = "nodes"
+	nodes := laneOf(t, s, node)
+	n, err := s.Publish(t.Context(), nodes, []sinks.Message{{Offset: 1, Change: node}})
+	var unavailable *sinks.UnavailableError
+	if n != 0 || err == nil || errors.As(err, &unavailable) || !strings.Contains(err.Error(), `topic "k8s.core.nodes" does not exist: create it, or set kafka.createTopics.enabled`) {
+		t.Errorf("published %d: %v", n, err)
+	}
+	publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
+	if log.count() == 0 || !strings.Contains(log.text.String(), "k8s.core.nodes") {
+		t.Errorf("nobody is told: %s", &log.text)
+	}
+}
+
+func TestWhatWaitedForATopicGoesToItsPartitionsInOrder(t *testing.T) {
+	const n, last = 12, 30
+	c, brokers := fake(t, kfake.NumBrokers(1))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	waits := laneOf(t, s, pod("o0", 1))
+	createTopic(t, brokers, topicA, 4)
+	c.Fault(produceFault(kerr.RequestTimedOut)) // of the first partition that is tried; applied
+	insist(t, s, waits, objects(n, 1, 10))
+
+	var drain *sinks.DrainError
+	if _, err := s.Lane(t.Context(), pod("o0", 10)); !errors.As(err, &drain) || !slices.Equal(drain.Lanes, []sinks.Lane{waits}) {
+		t.Fatalf("lane: %v; want a drain of the waiting one", err)
+	}
+	route := func(ms []sinks.Message) {
+		lanes := map[sinks.Lane][]sinks.Message{}
+		for _, m := range ms {
+			lane := laneOf(t, s, m.Change)
+			lanes[lane] = append(lanes[lane], m)
+		}
+		if len(lanes) != 4 {
+			t.Errorf("%d lanes, want 4", len(lanes))
+		}
+		for lane, batch := range lanes {
+			publish(t, s, lane, batch)
+		}
+	}
+	route(objects(n, 10, last+1))
+	wantHistories(t, read(t, brokers, topicA), n, last)
+}
+
+func TestARejectionAmongWhatWaitedSpeaksOfItsMessage(t *testing.T) {
+	c, brokers := fake(t, kfake.NumBrokers(1))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	waits := laneOf(t, s, pod("o0", 1))
+	createTopic(t, brokers, topicA, 3)
+	messages := objects(9, 1, 2)
+	c.Fault(produceFault(kerr.InvalidRecord))
+	var dead []uint64
+	for len(messages) > 0 {
+		n, err := s.Publish(t.Context(), waits, messages)
+		var rejected *sinks.RejectedError
+		switch {
+		case errors.As(err, &rejected):
+			dead = append(dead, messages[n].Offset)
+			messages = messages[n+1:]
+		case err != nil:
+			t.Fatal(err)
+		default:
+			messages = messages[n:]
+		}
+	}
+	if records := read(t, brokers, topicA); len(records)+len(dead) != 9 {
+		t.Errorf("%d records and %d rejections of 9 messages", len(records), len(dead))
+	}
+}
+
+func TestATopicThatGrowsIsDrainedBeforeObjectsMove(t *testing.T) {
+	_, brokers, s, lane := one(t)
+	publish(t, s, lane, pods("a", 1, 3))
+	addPartitions(t, brokers, topicA, 8)
+	if got := laneOf(t, s, pod("a", 3)); got != lane {
+		t.Errorf("lane %s while nobody knows of the growth, want %s", got, lane)
+	}
+	stale(s)
+	var drain *sinks.DrainError
+	if _, err := s.Lane(t.Context(), pod("a", 3)); !errors.As(err, &drain) || !slices.Equal(drain.Lanes, []sinks.Lane{lane}) {
+		t.Fatalf("lane: %v; want a drain of %s", err, lane)
+	}
+	publish(t, s, lane, pods("a", 3, 5)) // what was on its way
+	grown := laneOf(t, s, pod("a", 5))
+	if !strings.HasSuffix(string(grown), "of8") {
+		t.Errorf("lane %s after the drain, want one of 8", grown)
+	}
+	publish(t, s, grown, pods("a", 5, 7))
+}
