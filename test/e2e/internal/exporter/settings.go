@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 )
@@ -16,6 +17,9 @@ type Settings struct {
 	TopicPrefix  string // topics are PREFIX.RESOURCE
 	NATSURL      string
 	Stream       string // and the first token of the subjects
+
+	Rule      mapping // further keys of the one rule
+	Redaction mapping // the section of that name
 
 	Format       string // of both sinks, as in the file; empty leaves the default
 	DrainTimeout string // as in the file; empty leaves the default
@@ -48,6 +52,10 @@ func (s Settings) content(listen string) mapping {
 		"admin":   mapping{"listen": listen},
 		// Servers come back within seconds in a test; half a minute of back-off would only make it slow.
 		"delivery": mapping{"retry": mapping{"min": "50ms", "max": "1s"}},
+	}
+	maps.Copy(c["resources"].([]mapping)[0], s.Rule)
+	if s.Redaction != nil {
+		c["redaction"] = s.Redaction
 	}
 	if s.Format != "" {
 		for _, sink := range c["sinks"].([]mapping) {
