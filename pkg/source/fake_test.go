@@ -466,11 +466,24 @@ func (s *store) beginAnew(_ context.Context, uid, _ string) error {
 	return nil
 }
 
-// first is the first change told.
-func (s *store) first() *event.Change {
+// change is the change told as number i, from 0.
+func (s *store) change(i int) *event.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.changes[0]
+	return s.changes[i]
+}
+
+// remembered is the cluster that the store knows it was filled from.
+func (s *store) remembered() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cluster
+}
+
+func (s *store) drops() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.dropped)
 }
 
 // told is the stream so far: "type name@resourceVersion", a "~" behind coalesced ones, and gaps with their positions.

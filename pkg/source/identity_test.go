@@ -10,7 +10,7 @@ import (
 
 // of makes a Source remember its cluster in the store.
 func of(st *store) func(*Config) {
-	return func(c *Config) { c.StoredCluster, c.Remember = st.cluster, st.remember }
+	return func(c *Config) { c.StoredCluster, c.Remember = st.remembered(), st.remember }
 }
 
 func fresh(st *store) func(*Config) {
@@ -22,10 +22,10 @@ func TestAnotherClusterBehindTheSameAddressEndsTheStart(t *testing.T) {
 		s, _, stop := running(t, f, st, on, of(st))
 		awaitState(t, st, s, Live)
 		stop()
-		if st.cluster != "cluster-uid" {
-			t.Fatalf("remembered %q", st.cluster)
+		if st.remembered() != "cluster-uid" {
+			t.Fatalf("remembered %q", st.remembered())
 		}
-		f.cluster = "other-uid"
+		f.change(func() { f.cluster = "other-uid" })
 		told, requests := len(st.told()), len(f.requests())
 		_, ended := ending(t, f, st, on, of(st))
 		err := <-ended
@@ -39,8 +39,8 @@ func TestAnotherClusterBehindTheSameAddressEndsTheStart(t *testing.T) {
 				t.Errorf("%q does not say %q", err, part)
 			}
 		}
-		if len(st.told()) != told || len(f.requests()) != requests || st.cluster != "cluster-uid" {
-			t.Errorf("the other cluster was read: told %q, requests %q, remembered %q", st.told(), f.requests(), st.cluster)
+		if len(st.told()) != told || len(f.requests()) != requests || st.remembered() != "cluster-uid" {
+			t.Errorf("the other cluster was read: told %q, requests %q, remembered %q", st.told(), f.requests(), st.remembered())
 		}
 	})
 }
@@ -62,9 +62,9 @@ func TestAFreshStartOnAnotherClusterBeginsWithAGap(t *testing.T) {
 		st.awaitTold(t, "snapshot a@11", "gap -3", "snapshot b@3")
 		<-announced
 		awaitState(t, st, s, Live)
-		gap := st.changes[1].Gap
-		if !strings.Contains(gap.Reason, "cluster-uid") || !strings.Contains(gap.Reason, "other-uid") || st.cluster != "other-uid" {
-			t.Errorf("gap %+v, remembered %q", gap, st.cluster)
+		gap := st.change(1).Gap
+		if !strings.Contains(gap.Reason, "cluster-uid") || !strings.Contains(gap.Reason, "other-uid") || st.remembered() != "other-uid" {
+			t.Errorf("gap %+v, remembered %q", gap, st.remembered())
 		}
 		if n := log.count("another cluster answers"); n != 1 {
 			t.Errorf("log\n%s", log)
@@ -130,9 +130,8 @@ func TestManyConnectionsThatEndAreOneQuestion(t *testing.T) {
 		s, _, stop := running(t, f, st, on)
 		defer stop()
 		awaitState(t, st, s, Live)
-		f.mu.Lock()
-		before := f.checks
-		f.mu.Unlock()
+		checks := func() int { f.mu.Lock(); defer f.mu.Unlock(); return f.checks }
+		before := checks()
 		since := time.Now()
 		time.Sleep(time.Second)
 		for range 5 {
@@ -140,7 +139,7 @@ func TestManyConnectionsThatEndAreOneQuestion(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := f.checks - before; n != 1 {
+		if n := checks() - before; n != 1 {
 			t.Errorf("%d questions", n)
 		}
 	})

@@ -30,7 +30,7 @@ func TestTheFirstListIsASnapshotAndChangesFollow(t *testing.T) {
 	}
 	awaitState(t, st, s, Live)
 	st.await(t, "readiness", func() bool { ready, reasons := s.Ready(); return ready && len(reasons) == 0 })
-	c := st.first()
+	c := st.change(0)
 	if c.Cluster != "c" || c.Resource != (event.Resource{Version: "v1", Resource: "pods", Kind: "Kind"}) || c.Actor != nil || strings.Contains(string(c.After), "managedFields") {
 		t.Errorf("change %+v\nafter %s", c, c.After)
 	}
@@ -42,7 +42,7 @@ func TestTheClusterIsNamedByTheUIDOfKubeSystem(t *testing.T) {
 	f.write("ADDED", "a")
 	s, _, _ := running(t, f, st, func(c *Config) { c.Cluster = "" })
 	st.awaitTold(t, "snapshot a@11")
-	if c := st.first().Cluster; c != "cluster-uid" || s.Cluster() != c {
+	if c := st.change(0).Cluster; c != "cluster-uid" || s.Cluster() != c {
 		t.Errorf("cluster %q, %q", c, s.Cluster())
 	}
 }

@@ -152,7 +152,7 @@ func TestTheObjectsOfAVanishedResourceAreDeleted(t *testing.T) {
 	awaitState(t, st, s, Live)
 	f.change(func() { f.groups, f.absent = []apidiscovery.APIGroupDiscovery{coreGroup("nodes")}, true })
 	f.breakAll()
-	st.await(t, "the scope to be dropped", func() bool { st.mu.Lock(); defer st.mu.Unlock(); return len(st.dropped) == 1 })
+	st.await(t, "the scope to be dropped", func() bool { return st.drops() == 1 })
 	got := st.told()[2:]
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"deleted a@11~", "deleted b@12~"}) {
@@ -176,7 +176,7 @@ func TestTheObjectsOfAResourceThatVanishedWhileAwayAreDeleted(t *testing.T) {
 	st.known["pods"] = map[string]event.Known{"ns/a": {Key: "ns/a", UID: "uid-a", ResourceVersion: "11"}}
 	st.known["secrets"] = map[string]event.Known{"ns/s": {Key: "ns/s", UID: "uid-s", ResourceVersion: "11"}}
 	_, _, _ = running(t, f, st)
-	st.await(t, "the scope to be dropped", func() bool { st.mu.Lock(); defer st.mu.Unlock(); return len(st.dropped) == 1 })
+	st.await(t, "the scope to be dropped", func() bool { return st.drops() == 1 })
 	if got := st.told(); !slices.Equal(got, []string{"deleted a@11~"}) {
 		t.Errorf("told %q: only the selected resource vanished", got)
 	}
@@ -190,9 +190,9 @@ func TestAGroupThatCannotBeAskedKeepsItsResources(t *testing.T) {
 	stale := coreGroup()
 	stale.Versions[0].Freshness = "Stale"
 	f.change(func() { f.groups = []apidiscovery.APIGroupDiscovery{stale, groupOf("apps", "v1", "deployments")} })
-	polls := 0
-	st.await(t, "some polls", func() bool { polls++; return polls > 60 })
-	if got := s.Status(); len(got) != 1 || got[0].State != Live || len(st.dropped) != 0 {
+	polls := f.asked()
+	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
+	if got := s.Status(); len(got) != 1 || got[0].State != Live || st.drops() != 0 {
 		t.Errorf("status %+v", got)
 	}
 }
