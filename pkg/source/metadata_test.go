@@ -146,7 +146,7 @@ func TestAnAPIServerWithoutMetadataIsReadAllTheSame(t *testing.T) {
 	f.write("ADDED", "a")
 	_, _, _ = running(t, f, st, metadataOf)
 	st.awaitTold(t, "snapshot a@11")
-	if got, want := string(st.first().After), `{"kind":"Kind","apiVersion":"v1","metadata":{"name":"a","namespace":"ns","uid":"uid-a","resourceVersion":"11"}}`; got != want {
+	if got, want := string(st.change(0).After), `{"kind":"Kind","apiVersion":"v1","metadata":{"name":"a","namespace":"ns","uid":"uid-a","resourceVersion":"11"}}`; got != want {
 		t.Errorf("body %s, want %s", got, want)
 	}
 }

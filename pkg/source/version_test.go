@@ -46,7 +46,7 @@ func TestAResourceMovesToAnotherVersionUnderARunningSource(t *testing.T) {
 	s, log, stop := running(t, f, st, p.on("widgets.example.com"))
 	defer stop()
 	awaitState(t, st, s, Live)
-	if got := st.first().Resource.Version; got != "v1beta1" {
+	if got := st.change(0).Resource.Version; got != "v1beta1" {
 		t.Fatalf("read as %s", got)
 	}
 
