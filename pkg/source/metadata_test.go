@@ -167,7 +167,8 @@ func TestMetadataOnARealAPIServer(t *testing.T) {
 	if got := toldSince(st, 0); !slices.Equal(got, []string{"snapshot a@" + a, "snapshot w@" + w}) {
 		t.Fatalf("told %q\nlog\n%s", got, log)
 	}
-	for _, c := range st.changes {
+	for i := range 2 {
+		c := st.change(i)
 		var body map[string]json.RawMessage
 		if err := json.Unmarshal(c.After, &body); err != nil {
 			t.Fatal(err)

@@ -62,7 +62,8 @@ func TestAResourceMovesToAnotherVersionUnderARunningSource(t *testing.T) {
 		return slices.ContainsFunc(st.told(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated w@"+w })
 	})
 	t.Logf("told %s after v1beta1 was gone: %q\nlog\n%s", time.Since(began).Round(time.Millisecond), st.told(), log)
-	for _, c := range st.changes[1:] {
+	for i := 1; i < len(st.told()); i++ {
+		c := st.change(i)
 		if c.Resource.Version != "v1" {
 			t.Errorf("%s of %s is told in terms of %s: %s", c.Type, c.ResourceVersion, c.Resource.Version, c.After)
 		}

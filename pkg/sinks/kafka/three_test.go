@@ -156,7 +156,14 @@ func electLeaders(t *testing.T, brokers []string, partitions int) {
 		for p := range numbers {
 			numbers[p] = p
 		}
-		_, err := c.ElectLeaders(ctx, &kafka.ElectLeadersRequest{Topic: topicA, Partitions: numbers, Timeout: patience})
-		return err
+		again := time.NewTicker(50 * time.Millisecond)
+		defer again.Stop()
+		for {
+			_, err := c.ElectLeaders(ctx, &kafka.ElectLeadersRequest{Topic: topicA, Partitions: numbers, Timeout: patience})
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+			<-again.C
+		}
 	})
 }
