@@ -51,9 +51,19 @@ func NewObject(namespace, name string) *Object {
 // Key is "namespace/name", or "name" for cluster-scoped objects: the key of DeltaFIFO and of event.Known.
 func (o *Object) Key() string { return o.key }
 
-// identity returns the object without its body.
+// identity returns what tells the object from others, without its body and what was read off it. Its strings are its own:
+// those of an object are parts of one, and a list of identities must not hold on to that of each.
 func (o *Object) identity() *Object {
-	return &Object{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Summary: o.Summary, ObservedAt: o.ObservedAt, key: o.key}
+	text := o.key + o.UID + o.ResourceVersion
+	take := func(n int) (s string) {
+		s, text = text[:n], text[n:]
+		return s
+	}
+	key := take(len(o.key))
+	return &Object{
+		Namespace: key[:len(o.Namespace)], Name: key[len(key)-len(o.Name):], key: key,
+		UID: take(len(o.UID)), ResourceVersion: take(len(o.ResourceVersion)), ObservedAt: o.ObservedAt,
+	}
 }
 
 // known is what is known once the object has been told.

@@ -37,7 +37,11 @@ func (q *Queue) Replace(list []any, resourceVersion string) error {
 // It is called from the goroutine that reads the list, while the Reflector waits for the end of it.
 func (q *Queue) Stage(o *Object) (*Object, error) {
 	if known := q.known.get(o.Key()); !q.wanted(o) || o.is(known) {
-		return o.identity(), nil
+		id := o.identity()
+		if known.Summary == "" {
+			id.Summary = o.Summary // it is to be remembered, see step.listed
+		}
+		return id, nil
 	}
 	if origin := q.cfg.Origin(); origin.Kind != First || origin.Reason != "" {
 		return o, nil
