@@ -33,6 +33,7 @@ nothing is lost: what was not delivered is in the journal.`,
 		if err != nil {
 			return err
 		}
+		tuneMemory()
 		log := newLogger(cfg.Log, cmd.ErrOrStderr())
 		ctx, stop := untilSignal(cmd.Context(), log)
 		defer stop()
