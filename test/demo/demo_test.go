@@ -190,7 +190,7 @@ func TestTheDemoShowsEveryChangeAndLeavesNothing(t *testing.T) {
 	p := perform(t, "--fast", "--exporter", exporterUnderTest(t))
 	p.end(exitOK)
 	p.says(
-		[]string{"snapshot", "configmaps", "shop/settings", "alice"},
+		[]string{"snapshot", "configmaps", "shop/settings"},
 		[]string{"added", "deployments.apps", "shop/web"},
 		[]string{"updated", "deployments.apps", "shop/web", "status.readyReplicas=2"},
 		[]string{"updated", "deployments.apps", "shop/web", "spec.replicas 2→5"},
