@@ -75,4 +75,8 @@ func (n newBeginning) addTo(g *group) error {
 	return nil
 }
 
-func (newBeginning) noteTo(b *bodies) { *b = newBodies() }
+func (n newBeginning) noteTo(b *bodies) {
+	if n.uid != "" && n.reason != "" {
+		*b = newBodies()
+	}
+}

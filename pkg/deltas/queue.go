@@ -43,6 +43,8 @@ type QueueConfig struct {
 	Origin func() Origin               // of the list that Replace is about to be given
 	Append Append
 	Now    func() time.Time
+	// SnapshotID returns an ID that no snapshot of the resource ever had.
+	SnapshotID func() string
 }
 
 // Queue takes what the Reflector was told and gives observations. It is a cache.ReflectorStore; the Reflector calls its
@@ -59,6 +61,10 @@ type Queue struct {
 	ledger  ledger
 	stopped error
 	stored  string // position last appended
+
+	// Owned by the goroutine that lists.
+	snapshot *event.SnapshotInfo // in progress; nil when none is
+	retell   bool                // what is known was not told within a snapshot
 
 	deleting deleting
 	stats    counters
@@ -79,6 +85,9 @@ type item struct {
 	number uint64
 	origin OriginKind
 	staged bool // came before the list it belongs to
+
+	snapshot *event.SnapshotInfo // that the list is part of
+	retell   bool                // tell it even if it is known
 }
 
 // NewQueue returns a queue that knows what is stored. It starts nothing.
@@ -87,6 +96,11 @@ func NewQueue(cfg QueueConfig) *Queue {
 	q.cfg.Stored.Known = nil // the set has them
 	q.life, q.end = context.WithCancel(context.Background())
 	q.ledger.position = cfg.Stored.Position
+	if cfg.Stored.Position == "" && cfg.Stored.Snapshot != "" {
+		q.snapshot = &event.SnapshotInfo{ID: cfg.Stored.Snapshot}
+	}
+	// In a journal from before there were snapshots a first list may have been cut short.
+	q.retell = cfg.Stored.Position == "" && cfg.Stored.Snapshot == "" && len(cfg.Stored.Known) > 0
 	q.drained = sync.NewCond(&q.order)
 	quiet := klog.Logger{}
 	q.fifo = cache.NewDeltaFIFOWithOptions(cache.DeltaFIFOOptions{

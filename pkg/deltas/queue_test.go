@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 func config(a Append) QueueConfig {
 	return QueueConfig{
 		Scope: Scope{ID: "s", Cluster: "c", Resource: event.Resource{Resource: "pods"}}, Append: a, Now: time.Now,
-		Origin: func() Origin { return Origin{Kind: First} },
+		Origin: func() Origin { return Origin{Kind: First} }, SnapshotID: func() string { return "S" },
 	}
 }
 

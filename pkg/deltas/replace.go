@@ -7,9 +7,8 @@ import (
 )
 
 // Replace takes a list and the resourceVersion it is true at. What it means is the list's Origin. On Resumed the list is
-// not looked at: nothing was read from the API server.
-//
-// It waits until everything queued before is appended, so that a gap record stands in the stream where the gap is.
+// not looked at: nothing was read from the API server. On First it is a snapshot, and Replace returns when that is told
+// whole. Else it waits until everything queued before is appended, so that a gap record stands in the stream where the gap is.
 func (q *Queue) Replace(list []any, resourceVersion string) error {
 	origin := q.cfg.Origin()
 	if origin.Kind == Resumed {
@@ -18,8 +17,11 @@ func (q *Queue) Replace(list []any, resourceVersion string) error {
 	if err := q.drain(); err != nil {
 		return err
 	}
+	if origin.Kind == First {
+		return q.takeSnapshot(list, resourceVersion, origin)
+	}
 	if origin.Reason != "" {
-		if err := q.tellGap(origin, resourceVersion); err != nil {
+		if err := q.tell(Observation{Changes: []*event.Change{q.gap(origin, resourceVersion)}}); err != nil {
 			return err
 		}
 	}
@@ -36,6 +38,9 @@ func (q *Queue) Replace(list []any, resourceVersion string) error {
 //
 // It is called from the goroutine that reads the list, while the Reflector waits for the end of it.
 func (q *Queue) Stage(o *Object) (*Object, error) {
+	if q.retell {
+		return o, nil
+	}
 	if known := q.known.get(o.Key()); !q.wanted(o) || o.is(known) {
 		id := o.identity()
 		if known.Summary == "" {
@@ -43,8 +48,12 @@ func (q *Queue) Stage(o *Object) (*Object, error) {
 		}
 		return id, nil
 	}
-	if origin := q.cfg.Origin(); origin.Kind != First || origin.Reason != "" {
+	origin := q.cfg.Origin()
+	if origin.Kind != First || origin.Reason != "" && q.snapshot == nil {
 		return o, nil
+	}
+	if err := q.beginSnapshot(); err != nil {
+		return nil, err
 	}
 	it := q.listed(o, First)
 	it.staged = true
@@ -69,19 +78,36 @@ func (q *Queue) Vanish() error {
 }
 
 func (q *Queue) replace(list []any, resourceVersion string, kind OriginKind) error {
+	items, err := q.itemsOf(list, kind)
+	if err != nil {
+		return err
+	}
+	if err := q.compare(items, resourceVersion, kind); err != nil {
+		return err
+	}
+	// The list's own resourceVersion is reached when every item and every tombstone before it is.
+	return q.pass(func() { q.ledger.enter(resourceVersion, true) })
+}
+
+// itemsOf wraps the objects of a list that are wanted.
+func (q *Queue) itemsOf(list []any, kind OriginKind) ([]any, error) {
 	items := make([]any, 0, len(list))
 	for _, obj := range list {
 		o, ok := obj.(*Object)
 		if !ok {
-			return fmt.Errorf("deltas: list carries %T, want *deltas.Object", obj)
+			return nil, fmt.Errorf("deltas: list carries %T, want *deltas.Object", obj)
 		}
 		if q.wanted(o) {
 			items = append(items, q.listed(o, kind))
 		}
 	}
-	q.stats.event(q.cfg.Now())
+	return items, nil
+}
 
+// compare queues the items of a list, and a tombstone for everything known that it lacks.
+func (q *Queue) compare(items []any, resourceVersion string, kind OriginKind) error {
 	now := q.cfg.Now()
+	q.stats.event(now)
 	q.known.tombstone = func(k event.Known) *item {
 		it := q.listed(stub(k, now), kind)
 		q.order.Lock()
@@ -90,18 +116,14 @@ func (q *Queue) replace(list []any, resourceVersion string, kind OriginKind) err
 		return it
 	}
 	defer func() { q.known.tombstone = nil }()
-	if err := q.fifo.Replace(items, resourceVersion); err != nil {
-		return err
-	}
-	// The list's own resourceVersion is reached when every item and every tombstone before it is.
-	return q.pass(func() { q.ledger.enter(resourceVersion, true) })
+	return q.fifo.Replace(items, resourceVersion)
 }
 
 // listed wraps an object of a list. It has a number but no place in history: by itself it moves no position.
 func (q *Queue) listed(o *Object, kind OriginKind) *item {
 	q.order.Lock()
 	defer q.order.Unlock()
-	return &item{Object: o, number: q.ledger.enter("", false), origin: kind}
+	return &item{Object: o, number: q.ledger.enter("", false), origin: kind, snapshot: q.snapshot, retell: q.retell}
 }
 
 // drain waits until everything that entered was appended.
@@ -114,15 +136,17 @@ func (q *Queue) drain() error {
 	return q.stopped
 }
 
-func (q *Queue) tellGap(origin Origin, to string) error {
-	gap := &event.Change{
-		Type: event.Gap, Cluster: q.cfg.Scope.Cluster, Resource: q.scope().Resource,
-		ResourceVersion: to, ObservedAt: q.cfg.Now(),
-		Gap: &event.GapInfo{From: origin.From, To: to, Reason: origin.Reason},
-	}
+func (q *Queue) gap(origin Origin, to string) *event.Change {
+	c := q.scope().control(event.Gap, to, q.cfg.Now())
+	c.Gap = &event.GapInfo{From: origin.From, To: to, Reason: origin.Reason}
+	return c
+}
+
+// tell appends what concerns the whole scope.
+func (q *Queue) tell(o Observation) error {
 	q.order.Lock()
 	defer q.order.Unlock()
-	changes := []*event.Change{gap}
-	q.stats.count(changes)
-	return q.append(q.life, Observation{Scope: q.cfg.Scope.ID, Changes: changes})
+	o.Scope = q.cfg.Scope.ID
+	q.stats.count(o.Changes)
+	return q.append(q.life, o)
 }

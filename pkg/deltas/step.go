@@ -1,6 +1,8 @@
 package deltas
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
@@ -12,6 +14,15 @@ type Scope struct {
 	ID       string // stable across restarts and version changes of the resource
 	Cluster  string // cluster name carried by every change
 	Resource event.Resource
+	// Namespace is the one that the scope covers; "" where it covers all, or the resource has none. Control records name it.
+	Namespace string
+}
+
+// control makes a record about the whole scope.
+func (s Scope) control(t event.Type, resourceVersion string, at time.Time) *event.Change {
+	return &event.Change{
+		Type: t, Cluster: s.Cluster, Resource: s.Resource, Namespace: s.Namespace, ResourceVersion: resourceVersion, ObservedAt: at,
+	}
 }
 
 // Step decides what the deltas of one object mean, given what is known of it. It is the meaning of this program in one
@@ -81,7 +92,7 @@ func (s *step) watched(t cache.DeltaType, it *item) {
 // listed handles an object in a list from the API server. What differs is told without an actor: there may have been many.
 func (s *step) listed(it *item) {
 	switch {
-	case s.live() && it.is(s.known):
+	case s.live() && it.is(s.known) && !it.retell:
 		if s.known.Summary == "" {
 			s.known.Summary = it.Summary // the journal is from before there were any
 		}
@@ -130,7 +141,7 @@ func (s *step) replacedByNamesake(t cache.DeltaType, by *item) {
 	s.changes = append(s.changes, &event.Change{
 		Type: event.Deleted, Delta: event.Delta(t), Cluster: s.scope.Cluster, Resource: s.scope.Resource,
 		Namespace: by.Namespace, Name: by.Name, UID: s.known.UID, ResourceVersion: s.known.ResourceVersion,
-		ObservedAt: by.ObservedAt, Coalesced: true, FinalStateUnknown: true,
+		ObservedAt: by.ObservedAt, Coalesced: true, FinalStateUnknown: true, Snapshot: by.snapshot,
 	})
 }
 
@@ -142,7 +153,7 @@ func (s *step) tell(t event.Type, d cache.DeltaType, it *item) *event.Change {
 	c := &event.Change{
 		Type: t, Delta: event.Delta(d), Cluster: s.scope.Cluster, Resource: resource,
 		Namespace: it.Namespace, Name: it.Name, UID: it.UID, ResourceVersion: it.ResourceVersion,
-		Generation: it.Generation, ObservedAt: it.ObservedAt,
+		Generation: it.Generation, ObservedAt: it.ObservedAt, Snapshot: it.snapshot,
 	}
 	if t == event.Deleted {
 		c.Before = it.Raw

@@ -4,8 +4,10 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -21,8 +23,10 @@ var rewrite = flag.Bool("rewrite", false, "write what the transcripts print now 
 // part of an observation. Lines of one block are queued before anything is popped. The language:
 //
 //	open [position] : known, known !gone ...      a queue that knows this much; the first block of a file
+//	open within=ID : known ...                    one that was stopped within its first list
 //	filter namespace                              only that namespace is wanted
-//	ADDED|MODIFIED|DELETED object                 a watch event; an object is namespace/name uid@resourceVersion
+//	ADDED|MODIFIED|DELETED object                 a watch event; an object is namespace/name uid@resourceVersion, and
+//	                                              perhaps what summarize understands
 //	BOOKMARK resourceVersion
 //	first|resumed|relisted resourceVersion : object, object ...     a list, with its origin
 //	broken resourceVersion : object ...           a first list after the journal was lost
@@ -67,7 +71,9 @@ type player struct {
 	cfg    QueueConfig
 	origin Origin
 	staged map[string]*Object // what Stage gave for an object, by key and resourceVersion
-	out    strings.Builder
+
+	snapshots int // begun so far
+	out       strings.Builder
 }
 
 func (p *player) play(input string) string {
@@ -84,11 +90,7 @@ func (p *player) play(input string) string {
 }
 
 func (p *player) pop() {
-	for p.q.Stats().Queued > 0 {
-		_, err := p.q.fifo.Pop(func(obj any, _ bool) error { return p.q.process(context.Background(), obj.(cache.Deltas)) })
-		if err != nil {
-			p.t.Fatal(err)
-		}
+	for pop(p.t, p.q) {
 	}
 }
 
@@ -130,13 +132,18 @@ func (p *player) open(words []string, tail string) {
 		Origin: func() Origin { return p.origin },
 		Append: p.append,
 		Now:    func() time.Time { return time.Unix(0, 0).UTC() },
+
+		SnapshotID: func() string { p.snapshots++; return fmt.Sprint("S", p.snapshots) },
 	}
 	if len(words) > 0 {
 		p.cfg.Stored.Position = words[0]
 	}
+	if id, within := strings.CutPrefix(p.cfg.Stored.Position, "within="); within {
+		p.cfg.Stored.Position, p.cfg.Stored.Snapshot = "", id
+	}
 	for _, k := range fields(tail) {
 		o := p.object(strings.Fields(strings.Replace(k, "!", "", 1)))
-		p.cfg.Stored.Known = append(p.cfg.Stored.Known, event.Known{Key: o.Key(), UID: o.UID, ResourceVersion: o.ResourceVersion, Gone: strings.HasPrefix(k, "!")})
+		p.cfg.Stored.Known = append(p.cfg.Stored.Known, event.Known{Key: o.Key(), UID: o.UID, ResourceVersion: o.ResourceVersion, Summary: o.Summary, Gone: strings.HasPrefix(k, "!")})
 	}
 	p.q = NewQueue(p.cfg)
 }
@@ -160,7 +167,35 @@ func (p *player) list(words []string, tail string) error {
 		}
 		objects = append(objects, o)
 	}
-	return p.q.Replace(objects, words[1])
+	return replace(p.t, p.q, objects, words[1])
+}
+
+// replace gives a list to a queue and pops as long as the queue waits for that.
+func replace(t *testing.T, q *Queue, list []any, resourceVersion string) error {
+	done := make(chan error)
+	go func() { done <- q.Replace(list, resourceVersion) }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		default:
+			if q.cfg.Origin().Kind != First || !pop(t, q) {
+				runtime.Gosched()
+			}
+		}
+	}
+}
+
+// pop takes one object's deltas out of a queue, if there are any.
+func pop(t *testing.T, q *Queue) bool {
+	if q.Stats().Queued == 0 {
+		return false
+	}
+	_, err := q.fifo.Pop(func(obj any, _ bool) error { return q.process(context.Background(), obj.(cache.Deltas)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return true
 }
 
 func (p *player) stage(origin, tail string) error {
@@ -194,7 +229,7 @@ func (p *player) stepping(f func() error) {
 }
 
 func (p *player) object(words []string) *Object {
-	if len(words) != 2 {
+	if len(words) < 2 {
 		p.t.Fatalf("object %q: want namespace/name uid@resourceVersion", words)
 	}
 	namespace, name, _ := strings.Cut(words[0], "/")
@@ -202,7 +237,35 @@ func (p *player) object(words []string) *Object {
 	o.UID, o.ResourceVersion, _ = strings.Cut(words[1], "@")
 	o.Raw = []byte(`{"rv":"` + o.ResourceVersion + `"}`)
 	o.ObservedAt = time.Unix(0, 0).UTC()
+	if len(words) > 2 {
+		o.Summary, o.Names = summarize(words[2:])
+	}
 	return o
+}
+
+// summarize makes a summary of an object in which "spec=…", "status=…" and "labels=…" are the parts, "deleting" says what it
+// does, and "manager@time" is an entry of managedFields.
+func summarize(words []string) (summary, names string) {
+	var parts Parts
+	var entries, managers []byte
+	for _, w := range words {
+		sum := uint64(crc32.ChecksumIEEE([]byte(w)))
+		switch name, _, _ := strings.Cut(w, "="); name {
+		case "spec":
+			parts.Rest = sum
+		case "status":
+			parts.Status = sum
+		case "labels":
+			parts.Metadata = sum
+		case "deleting":
+			parts.Deleting = true
+		default:
+			manager, at, _ := strings.Cut(w, "@")
+			entries = AppendWriter(entries, uint64(crc32.ChecksumIEEE([]byte(manager))), uint64(crc32.ChecksumIEEE([]byte(at))), 1, 1)
+			managers = AppendNames(managers, []byte(manager), []byte("Update"), nil, []byte(at))
+		}
+	}
+	return string(AppendParts(nil, parts)) + string(entries), string(managers)
 }
 
 func (p *player) append(_ context.Context, o Observation) error {
@@ -219,6 +282,9 @@ func (p *player) append(_ context.Context, o Observation) error {
 	for _, key := range o.Forget {
 		fmt.Fprintf(&p.out, "  forget %s\n", key)
 	}
+	if o.Snapshot != "" {
+		fmt.Fprintf(&p.out, "  in snapshot %s\n", o.Snapshot)
+	}
 	if o.Position != "" {
 		fmt.Fprintf(&p.out, "  position %s\n", o.Position)
 	}
@@ -226,8 +292,13 @@ func (p *player) append(_ context.Context, o Observation) error {
 }
 
 func describe(c *event.Change) string {
-	if c.Type == event.Gap {
+	switch c.Type {
+	case event.Gap:
 		return fmt.Sprintf("gap %s to %s: %s", c.Gap.From, c.Gap.To, c.Gap.Reason)
+	case event.SnapshotBegin:
+		return fmt.Sprintf("snapshot.begin %s", c.Snapshot.ID)
+	case event.SnapshotEnd:
+		return fmt.Sprintf("snapshot.end %s at %s: %d objects, digest %s…", c.Snapshot.ID, c.Snapshot.Position, c.Snapshot.Count, c.Snapshot.Digest[:8])
 	}
 	s := fmt.Sprintf("%s %s/%s %s@%s (%s)", c.Type, c.Namespace, c.Name, c.UID, c.ResourceVersion, c.Delta)
 	if c.Coalesced {
@@ -235,6 +306,15 @@ func describe(c *event.Change) string {
 	}
 	if c.FinalStateUnknown {
 		s += " final state unknown"
+	}
+	if c.Snapshot != nil {
+		s += " in " + c.Snapshot.ID
+	}
+	if c.Class != "" {
+		s += " class " + string(c.Class)
+	}
+	if c.Actor != nil {
+		s += " by " + c.Actor.Manager
 	}
 	if c.Before != nil {
 		s += " before " + string(c.Before)

@@ -84,7 +84,7 @@ type GapInfo struct {
 // of it where the selection is watched by namespace: then Change.Namespace of the control records names it. An exporter
 // that is restarted within a snapshot goes on with the same one.
 type SnapshotInfo struct {
-	ID string // unique among the snapshots of a resource; the same on begin, on every snapshot record and on end
+	ID string // unique among the snapshots of a resource; the same on begin, on what the list tells and on end
 
 	// Only on [SnapshotEnd].
 	Position string // resourceVersion of the list: the objects named below existed then
@@ -102,7 +102,7 @@ type Change struct {
 	Cluster  string // configured name, else the UID of the kube-system namespace
 	Resource Resource
 
-	Namespace       string // "" for cluster-scoped objects and control records
+	Namespace       string // "" for cluster-scoped objects, and for control records unless they speak of one namespace only
 	Name            string // "" for control records
 	UID             string
 	ResourceVersion string
@@ -124,7 +124,7 @@ type Change struct {
 	Withheld string   // why the bodies are missing and the change must not be delivered; it becomes a dead letter
 
 	Gap      *GapInfo      // only on Gap
-	Snapshot *SnapshotInfo // only on Snapshot, SnapshotBegin and SnapshotEnd
+	Snapshot *SnapshotInfo // only on what the list of a snapshot tells, whatever its type, and on SnapshotBegin and SnapshotEnd
 }
 
 // ID identifies the change for ever: a pure function of cluster, UID, resourceVersion and type (I4). It is the same on
@@ -135,6 +135,9 @@ func (c *Change) ID() string {
 	case Gap:
 		// A gap belongs to a resource, which has no UID, and happened at most once between two positions.
 		uid = c.Resource.String() + "@" + c.Gap.From
+		if c.Namespace != "" { // each namespace has gaps of its own where it is watched by itself
+			uid = c.Namespace + "/" + uid
+		}
 	case SnapshotBegin, SnapshotEnd:
 		uid = c.Resource.String() + "@" + c.Snapshot.ID
 	}

@@ -462,15 +462,24 @@ func (s *store) beginAnew(_ context.Context, uid, _ string) error {
 	defer s.mu.Unlock()
 	s.cluster = uid
 	clear(s.position)
+	clear(s.snapshot)
 	clear(s.known)
 	return nil
 }
 
-// change is the change told as number i, from 0.
+// change is number i, from 0, of what told tells.
 func (s *store) change(i int) *event.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.changes[i]
+	for _, c := range s.changes {
+		if c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd {
+			continue
+		}
+		if i--; i < 0 {
+			return c
+		}
+	}
+	return nil
 }
 
 // remembered is the cluster that the store knows it was filled from.
@@ -486,12 +495,28 @@ func (s *store) drops() int {
 	return len(s.dropped)
 }
 
-// told is the stream so far: "type name@resourceVersion", a "~" behind coalesced ones, and gaps with their positions.
+// frames are the records around snapshots.
+func (s *store) frames() (all []*event.Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.changes {
+		if c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// told is the stream so far, without what frames snapshots: "type name@resourceVersion", a "~" behind coalesced ones, and
+// gaps with their positions.
 func (s *store) told() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
 	for _, c := range s.changes {
+		if c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd {
+			continue
+		}
 		line := fmt.Sprintf("%s %s@%s", c.Type, c.Name, c.ResourceVersion)
 		if c.Gap != nil {
 			line = fmt.Sprintf("gap %s-%s", c.Gap.From, c.Gap.To)

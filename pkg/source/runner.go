@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -68,9 +69,9 @@ func (r *runner) run(ctx, reading context.Context, cluster string) error {
 	r.health.note(func(s *Status) { s.Synced = stored.Position != "" })
 	lw := newResuming(r.endpoint.Load, r.health, r.source.slots, stored.Position, cfg.Lost)
 	queue := deltas.NewQueue(deltas.QueueConfig{
-		Scope:  deltas.Scope{ID: r.scope.ID, Cluster: cluster, Resource: r.scope.Resource},
+		Scope:  deltas.Scope{ID: r.scope.ID, Cluster: cluster, Resource: r.scope.Resource, Namespace: r.scope.Namespace},
 		Stored: stored, Filter: r.scope.Filter, Origin: lw.Origin, Append: cfg.appendOf(r.scope),
-		Now: func() time.Time { return time.Now().UTC() },
+		Now: func() time.Time { return time.Now().UTC() }, SnapshotID: rand.Text,
 	})
 	lw.stage, lw.confirm, lw.moved = queue.Stage, r.source.confirm, r.moved
 	r.queue.Store(queue)

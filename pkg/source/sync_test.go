@@ -106,6 +106,75 @@ func TestBodiesOfAFirstListAreToldWhileItIsRead(t *testing.T) {
 	_, _, _ = running(t, f, st)
 	st.awaitPosition(t, "pods", "12")
 	st.awaitTold(t, "snapshot a@11", "snapshot b@12")
+	checkFrames(t, st.frames(), "12", 2) // the list that broke off was the same snapshot
+}
+
+// checkFrames expects one snapshot.
+func checkFrames(t *testing.T, frames []*event.Change, position string, count int) {
+	t.Helper()
+	if len(frames) != 2 || frames[0].Type != event.SnapshotBegin || frames[1].Type != event.SnapshotEnd {
+		t.Fatalf("framed by %+v", frames)
+	}
+	begin, end := frames[0].Snapshot, frames[1].Snapshot
+	if begin.ID == "" || begin.ID != end.ID || end.Position != position || end.Count != count || frames[1].ResourceVersion != position {
+		t.Errorf("begins with %+v, ends with %+v", begin, end)
+	}
+}
+
+func TestTheFirstListOfAResourceIsFramedOnce(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	s, _, stop := running(t, f, st)
+	awaitState(t, st, s, Live)
+	checkFrames(t, st.frames(), "10", 0) // nothing is there, and that is said
+	stop()
+	f.write("ADDED", "a")
+	_, _, stop = running(t, f, st)
+	st.awaitTold(t, "added a@11")
+	stop()
+	if n := len(st.frames()); n != 2 {
+		t.Errorf("%d records frame the snapshots of a scope that was resumed, want 2", n)
+	}
+}
+
+func TestARestartWithinTheFirstListGoesOnWithTheSameSnapshot(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a", "b")
+	hold := make(chan struct{})
+	f.faults = []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
+		w.(http.Flusher).Flush()
+		select {
+		case <-hold:
+		case <-r.Context().Done():
+		}
+	}}
+	_, _, stop := running(t, f, st)
+	st.awaitTold(t, "snapshot a@11")
+	stop()
+	close(hold)
+	_, _, _ = running(t, f, st)
+	st.awaitTold(t, "snapshot a@11", "snapshot b@12")
+	st.awaitPosition(t, "pods", "12")
+	checkFrames(t, st.frames(), "12", 2)
+}
+
+func TestEachNamespaceHasASnapshotOfItsOwn(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	_, _, _ = running(t, f, st, func(c *Config) {
+		c.Rules = []Rule{{Select: []string{"pods"}, Namespaces: Namespaces{Include: []string{"n", "m"}}}}
+	})
+	st.await(t, "two snapshots", func() bool { return len(st.frames()) == 4 })
+	ids := map[string]string{}
+	for _, c := range st.frames() {
+		if id, ok := ids[c.Namespace]; ok && id != c.Snapshot.ID || c.Namespace == "" {
+			t.Errorf("%s %q names namespace %q", c.Type, c.Snapshot.ID, c.Namespace)
+		}
+		ids[c.Namespace] = c.Snapshot.ID
+	}
+	if len(ids) != 2 || ids["n"] == ids["m"] {
+		t.Errorf("snapshots %v", ids)
+	}
 }
 
 func TestAJournalThatWasLostIsToldAsAGap(t *testing.T) {

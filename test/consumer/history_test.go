@@ -3,6 +3,7 @@ package consumer
 import (
 	"cmp"
 	"context"
+	crand "crypto/rand"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -91,7 +92,7 @@ func (p *play) export(toTheEnd bool) {
 	j := &journal{reached: make(chan struct{})}
 	queue := deltas.NewQueue(deltas.QueueConfig{
 		Scope:  deltas.Scope{ID: "s", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}},
-		Stored: p.stored, Origin: func() deltas.Origin { return origin }, Now: time.Now, Append: j.append,
+		Stored: p.stored, Origin: func() deltas.Origin { return origin }, Now: time.Now, Append: j.append, SnapshotID: crand.Text,
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -12,9 +12,15 @@ type frame struct {
 	ended     *Snapshot
 	verified  bool
 
-	history map[Key][]version // until the end is known
+	history map[Key][]listing // until the end is known
 	at      map[Key]version   // from then on: what existed at its position
 	digest  digest
+}
+
+// listing is a version that was told of an object.
+type listing struct {
+	version
+	listed bool // by the list of the snapshot
 }
 
 // Framed is what is known of a snapshot.
@@ -39,7 +45,7 @@ func (t *Table) Snapshots() []Framed {
 func (s *resource) frame(id string) *frame {
 	f := s.snapshots[id]
 	if f == nil {
-		f = &frame{history: map[Key][]version{}}
+		f = &frame{history: map[Key][]listing{}}
 		s.snapshots[id] = f
 	}
 	return f
@@ -72,20 +78,21 @@ func (s *resource) end(r Record) {
 }
 
 // told takes a version of an object that the snapshot has told of.
-func (f *frame) told(key Key, v version) {
+func (f *frame) told(key Key, v version, listed bool) {
 	switch {
 	case f.verified:
 	case f.ended == nil:
-		f.history[key] = append(f.history[key], v)
+		f.history[key] = append(f.history[key], listing{v, listed})
 	default:
-		f.put(key, v)
+		f.put(key, listing{v, listed})
 		f.verify()
 	}
 }
 
-// put takes what was so at the position of the snapshot.
-func (f *frame) put(key Key, v version) {
-	if compare(v.resourceVersion, f.ended.Position) > 0 {
+// put takes what was so at the position of the snapshot. A delete that nobody watched has the resourceVersion of what it
+// deletes; unless the list told it, it came later.
+func (f *frame) put(key Key, v listing) {
+	if compare(v.resourceVersion, f.ended.Position) > 0 || v.gone && !v.listed {
 		return
 	}
 	if old, ok := f.at[key]; ok {
@@ -93,8 +100,8 @@ func (f *frame) put(key Key, v version) {
 		delete(f.at, key)
 	}
 	if !v.gone {
-		f.digest.add(key, v, 1)
-		f.at[key] = v
+		f.digest.add(key, v.version, 1)
+		f.at[key] = v.version
 	}
 }
 

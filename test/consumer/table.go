@@ -121,7 +121,7 @@ func (s *resource) object(r Record) error {
 	}
 	s.rows[key] = now
 	if f := s.snapshots[now.under]; f != nil {
-		f.told(key, now.version)
+		f.told(key, now.version, r.Snapshot != nil)
 	}
 	return nil
 }

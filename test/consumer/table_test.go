@@ -109,8 +109,8 @@ func TestASnapshotOfANamespaceDropsNothingElsewhere(t *testing.T) {
 func TestASnapshotIsVerifiedWhateverPartitionComesFirst(t *testing.T) {
 	objects := []Record{
 		told("snapshot", "a", "1", "5", under("s")), told("snapshot", "b", "2", "6", under("s")), told("snapshot", "c", "3", "7", under("s")),
-		told("updated", "a", "1", "9", coalesced), // a restart within the snapshot, at position 10
-		told("deleted", "c", "3", "7", coalesced),
+		told("updated", "a", "1", "9", coalesced, under("s")), // a restart within the snapshot, at position 10
+		told("deleted", "c", "3", "7", coalesced, under("s")),
 		told("updated", "b", "2", "11"), told("deleted", "a", "1", "12"), // live, after the position
 	}
 	end := ended("s", "10", [3]string{"a", "1", "9"}, [3]string{"b", "2", "6"})

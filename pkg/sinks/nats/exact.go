@@ -63,7 +63,7 @@ func (l *ledger) note(subject string, sequence uint64) {
 // noteIfLast notes the last message of a subject if it is that of c. When there are others behind c, they are about to be
 // repeated, too, and each has to be looked up.
 func (l *ledger) noteIfLast(last storedMessage, c *event.Change) {
-	if last.id() == c.ID() {
+	if last.id() == messageID(c) {
 		l.note(last.Subject, last.Sequence)
 	}
 }
@@ -145,7 +145,7 @@ func (m storedMessage) id() string {
 // repeat what was acknowledged.
 func (s *Sink) lookBack(ctx context.Context, l *link, lane int, subject string, c *event.Change) (last storedMessage, stored bool, err error) {
 	last, err = s.stored(ctx, l, lane, subject, getMessage{Last: subject})
-	if err != nil || last.id() == c.ID() {
+	if err != nil || last.id() == messageID(c) {
 		return last, err == nil, err
 	}
 	since := c.ObservedAt.Add(-clockMargin)
@@ -157,7 +157,7 @@ func (s *Sink) lookBack(ctx context.Context, l *link, lane int, subject string, 
 		switch {
 		case err != nil || m.Sequence == 0 || m.Sequence >= last.Sequence:
 			return last, false, err
-		case m.id() == c.ID():
+		case m.id() == messageID(c):
 			return last, true, nil
 		}
 		next = getMessage{Next: subject, Sequence: m.Sequence + 1}

@@ -55,8 +55,17 @@ func newMessage(cfg Config, f format.Format) *message {
 
 // setHeaders sets the headers that differ between changes.
 func (m *message) setHeaders(c *event.Change) {
-	m.Header[nats.MsgIdHdr][0] = c.ID()
+	m.Header[nats.MsgIdHdr][0] = messageID(c)
 	m.describe(c)
+}
+
+// messageID is what the stream drops a repetition by. A snapshot that is told anew, because the journal was broken, is no
+// repetition, though its changes have the IDs of the first time.
+func messageID(c *event.Change) string {
+	if c.Type == event.Snapshot && c.Snapshot != nil {
+		return c.ID() + "/" + c.Snapshot.ID
+	}
+	return c.ID()
 }
 
 func (m *message) describeNative(c *event.Change) {
