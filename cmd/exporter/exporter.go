@@ -79,7 +79,7 @@ func (e *exporter) open() error {
 	for _, s := range e.cfg.Sinks {
 		names = append(names, s.Name)
 	}
-	options := journal.Options{Dir: e.cfg.Journal.Dir, Sinks: names, MaxBytes: int64(e.cfg.Journal.MaxBytes), Logger: e.log}
+	options := journal.Options{Dir: e.cfg.Journal.Dir, Sinks: names, MaxBytes: int64(e.cfg.Journal.MaxBytes), KeepSettled: e.cfg.Journal.Keep, Logger: e.log}
 	if e.cfg.Journal.Sync == "interval" {
 		options.Sync = journal.Interval
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -23,18 +24,25 @@ import (
 
 // outlet is one configured sink with the pipeline that feeds it.
 type outlet struct {
-	name     string
-	kind     string
-	sink     sinks.Sink
-	trouble  func() string // why the destination is not reached, as the sink itself sees it; "" when it is
+	name    string
+	kind    string
+	sink    sinks.Sink
+	trouble func() string // why the destination is not reached, as the sink itself sees it; "" when it is
+	journal sinkJournal
+	log     *slog.Logger
+	renew   func(start delivery.Cursor) *delivery.Pipeline
+
+	mu       sync.Mutex
 	pipeline *delivery.Pipeline
+	draining *uint64 // up to where, once it has begun
+	wentBack uint64  // how often the destination had lost what it had accepted
 
 	part, reaching *part // set when they run
 }
 
 // start runs the pipeline, and looks for the destination meanwhile.
 func (o *outlet) start(retry config.Retry, failed func(error)) {
-	o.part = start("sink "+o.name, o.pipeline.Run, failed)
+	o.part = start("sink "+o.name, o.deliver, failed)
 	if c, ok := o.sink.(checker); ok {
 		o.reaching = start("sink "+o.name, func(ctx context.Context) error { return reach(ctx, c, retry) }, failed)
 	}
@@ -62,7 +70,11 @@ func openOutlet(s config.Sink, d config.Delivery, j *journal.Journal, observe fu
 	if c, ok := o.sink.(interface{ Concurrency() int }); ok {
 		cfg.Workers = c.Concurrency()
 	}
-	o.pipeline = delivery.New(s.Name, timedSink(o.sink, observe), layout, sinkJournal{j, s.Name}, delivery.Cursor(start), cfg, log)
+	o.journal, o.log = sinkJournal{j, s.Name}, log.With("sink", s.Name)
+	o.renew = func(start delivery.Cursor) *delivery.Pipeline {
+		return delivery.New(s.Name, timedSink(o.sink, observe), layout, o.journal, start, cfg, log)
+	}
+	o.pipeline = o.renew(delivery.Cursor(start))
 	return o, nil
 }
 
@@ -112,7 +124,10 @@ func newSink(s config.Sink, log *slog.Logger) (o *outlet, layout string, err err
 // choice names what decides which changes a sink gets, in which order and form: the program and the sink's configuration,
 // but for how to get into the destination.
 func choice(s config.Sink) string {
-	s.NATS, s.Stdout = nil, nil // their sinks keep no state
+	s.Stdout = nil     // it keeps no state
+	if s.NATS != nil { // its state speaks of a stream, and of nothing else
+		s.NATS = &nats.Config{Stream: s.NATS.StreamName()}
+	}
 	if s.Kafka != nil {
 		k := *s.Kafka
 		k.TLS, k.SASL = kafka.TLS{}, kafka.SASL{}
@@ -123,13 +138,6 @@ func choice(s config.Sink) string {
 		panic(fmt.Sprintf("the configuration of a sink is plain data: %v", err))
 	}
 	return version + " " + string(b)
-}
-
-// drain lets a running pipeline end once everything up to an offset is settled.
-func (o *outlet) drain(upTo uint64) {
-	if o.part != nil {
-		o.pipeline.Drain(upTo)
-	}
 }
 
 // stop waits for a drain until ctx ends, then stops the pipeline.

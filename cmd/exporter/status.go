@@ -67,7 +67,7 @@ func resourceStatus(r source.Status) admin.ResourceStatus {
 }
 
 func (o *outlet) status() admin.SinkStatus {
-	d := o.pipeline.Stats()
+	d := o.current().Stats()
 	notReady := firstOf(heldUp(d), o.trouble())
 	var omitted uint64
 	if s, ok := o.sink.(interface{ Omitted() uint64 }); ok {
@@ -76,7 +76,7 @@ func (o *outlet) status() admin.SinkStatus {
 	return admin.SinkStatus{
 		Name: o.name, Kind: o.kind, NotReady: notReady, Reason: firstOf(notReady, d.LaneReason),
 		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Reduced, Skipped: d.Skipped, Retries: d.Retries,
-		DeadLetters: d.DeadLetters, Breaches: d.Breaches, Omitted: omitted,
+		DeadLetters: d.DeadLetters, Breaches: d.Breaches, Omitted: omitted, Losses: o.losses(),
 		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit, Lanes: d.Lanes, LanesBackingOff: d.LanesBackingOff,
 		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,
 	}

@@ -64,6 +64,7 @@ type SinkStatus struct {
 	Skipped        uint64 // changes read again after a restart and known to be delivered
 	Retries        uint64 // attempts that failed and are made again
 	DeadLetters    uint64 // changes the destination rejected for ever
+	Losses         uint64 // times the destination had lost what it had accepted, and was sent it again
 	Omitted        uint64 // control records that the destination has no place for
 	Breaches       uint64 // answers that break the sink contract: a defect
 

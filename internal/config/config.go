@@ -113,6 +113,9 @@ type Journal struct {
 	// Bound of the changes kept on disk for sinks that are behind. At the bound the exporter stops reading the API server
 	// and is not ready until a sink catches up.
 	MaxBytes Bytes `mapstructure:"maxBytes"`
+	// For how long changes are kept that every sink has delivered, to send them again when a destination lost what it had
+	// acknowledged (NATS, after a power loss). They give way when half of maxBytes is taken. 0s: not at all.
+	Keep time.Duration `mapstructure:"keep"`
 	// When writes reach the disk: always (before anything is sent) or interval (every few milliseconds; after a power
 	// loss the last ones are watched again).
 	Sync string `mapstructure:"sync"`
@@ -174,7 +177,7 @@ func (l Log) SlogLevel() slog.Level {
 func Default() Config {
 	return Config{
 		Cluster: Cluster{OnReplaced: Fail},
-		Journal: Journal{Dir: "./data", MaxBytes: 10 << 30, Sync: "always"},
+		Journal: Journal{Dir: "./data", MaxBytes: 10 << 30, Keep: 5 * time.Minute, Sync: "always"},
 		Delivery: Delivery{
 			Retry:        Retry{Min: 100 * time.Millisecond, Max: 30 * time.Second},
 			Window:       16 << 20,

@@ -43,6 +43,8 @@ type Pipeline struct {
 	storing  sync.Mutex     // held while progress is stored
 	answered uint64         // so many of the calls are covered by a write; under storing
 
+	abort context.CancelCauseFunc // ends Run with a cause; made by it
+
 	retries  atomic.Uint64
 	breaches atomic.Uint64
 }
@@ -75,8 +77,11 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start Cur
 
 // Run delivers until ctx ends or a drain is complete, and blocks until every Publish has returned and the cursor is
 // stored. It returns nil when a drain is complete; the cause of ctx's end when that came first, after one log line that
-// says what is left undelivered (it is in the journal, not lost); else an error of the journal.
+// says what is left undelivered (it is in the journal, not lost); else an error of the journal, or a
+// *sinks.LostError: then run another pipeline that starts where that says.
 func (p *Pipeline) Run(ctx context.Context) error {
+	ctx, p.abort = context.WithCancelCause(ctx)
+	defer p.abort(nil)
 	p.restore()
 	p.queue = workqueue.NewTypedRateLimitingQueue[*lane](p.backoff)
 	working, stopWorking := context.WithCancel(ctx)
@@ -98,7 +103,11 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	workers.Wait()
 	stopSettling()
 	settler.Wait()
-	if settleErr := p.settle(ctx); settleErr != nil {
+	settle := p.settle
+	if classify(err) == lost {
+		settle = p.store // what the sink knows of the loss, at least
+	}
+	if settleErr := settle(ctx); settleErr != nil {
 		err = errors.Join(err, settleErr)
 	}
 	p.reportStop(err)

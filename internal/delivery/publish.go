@@ -92,6 +92,9 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, n int, err error) {
 		p.backoff.Forget(l)
 		p.health.laneWorks(l)
 		p.health.deadLettered(err)
+	case kind == lost:
+		p.abort(err) // Run ends, and whoever runs the pipeline makes one that begins further back
+		return
 	case ctx.Err() != nil:
 		return // stopping: the error only says so
 	case kind == unavailable:
@@ -128,6 +131,7 @@ const (
 	none        failure = iota
 	rejected            // dead letter
 	unavailable         // close the gate
+	lost                // go back
 	unknown             // try again later
 )
 
@@ -139,7 +143,10 @@ func classify(err error) failure {
 	}
 	var away *sinks.UnavailableError
 	var never *sinks.RejectedError
+	var gone *sinks.LostError
 	switch {
+	case errors.As(err, &gone):
+		return lost
 	case errors.As(err, &away):
 		return unavailable
 	case errors.As(err, &never):

@@ -289,6 +289,9 @@ func (g *group) settledByAll() uint64 {
 // offset comes next.
 func (g *group) trim() error {
 	low := g.settledByAll()
+	if passed := g.j.retention.passed(low, time.Now()); g.ext.bytes() < g.j.opts.MaxBytes/2 {
+		low = passed // what is kept for a while gives way before the bound does
+	}
 	if low < g.ext.oldest || !g.worthTrimming(low) {
 		return nil
 	}

@@ -33,6 +33,10 @@ type Options struct {
 	Dir   string   // made if missing; belongs to the journal alone
 	Sinks []string // names of the sinks that hold the trim; cursors of others are dropped at Open
 
+	// KeepSettled is for how long changes stay readable that every sink has settled, as long as they take less than half of
+	// MaxBytes; 0: not at all.
+	KeepSettled time.Duration
+
 	MaxBytes     int64         // bound of retained changes and dead letters, as stored; 0: 10 GiB
 	PendingBytes int64         // bound of appended changes not yet committed, in memory; 0: 8 MiB
 	TailBytes    int64         // bound of recent changes kept in memory for readers; 0: 8 MiB
@@ -76,6 +80,8 @@ type Journal struct {
 	ended    chan struct{} // closed when nothing more will be committed
 	end      func()        // closes ended
 	wake     chan struct{} // something was queued for the committer; capacity 1
+
+	retention retention // of the committer
 
 	using sync.RWMutex // held for reading while db is used outside of Run, for writing by Close
 
@@ -126,13 +132,14 @@ func Open(opts Options) (*Journal, error) {
 		return nil, err
 	}
 	j := &Journal{
-		opts:     opts,
-		fs:       newSpaceFS(opts.FS, fullRetry, opts.Logger),
-		lock:     lock,
-		unpacker: unpacker,
-		ended:    make(chan struct{}),
-		wake:     make(chan struct{}, 1),
-		changed:  make(chan struct{}),
+		opts:      opts,
+		fs:        newSpaceFS(opts.FS, fullRetry, opts.Logger),
+		lock:      lock,
+		unpacker:  unpacker,
+		ended:     make(chan struct{}),
+		wake:      make(chan struct{}, 1),
+		retention: retention{keep: opts.KeepSettled},
+		changed:   make(chan struct{}),
 	}
 	j.end = sync.OnceFunc(func() { close(j.ended) })
 	if err := j.openStore(); err != nil {

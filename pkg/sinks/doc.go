@@ -14,6 +14,7 @@
 //
 //	*RejectedError      this message can never be accepted: dead letter, go on with the next
 //	*UnavailableError   the whole destination is away: stop all lanes of this sink, try again later
+//	*LostError          what was accepted is gone: go back to where it is not
 //	anything else       unknown: try this lane again with back-off, for ever
 //
 // # Restarting

@@ -17,10 +17,11 @@ import "context"
 type Stateful interface {
 	Sink
 
-	// Restore is called once, before any other method. state is what State returned when the cursors were stored that
-	// the caller begins with; nil when there is none. Messages with an offset above newest were never given to the
-	// process before. save stores State together with the cursors, and returns nil when both are durable; the sink may
-	// call it from Publish. An error says that state cannot be read; the sink then goes on as without one.
+	// Restore is called before any other method, and again after a [LostError], while nothing is published. state is what
+	// State returned when the cursors were stored that the caller begins with; nil when there is none. Messages with an
+	// offset above newest were never given to the process before. save stores State together with the cursors, and returns
+	// nil when both are durable; the sink may call it from Publish. An error says that state cannot be read; the sink then
+	// goes on as without one.
 	Restore(state []byte, newest uint64, save func(ctx context.Context) error) error
 
 	// State returns the state as it is now. The cursors it will be stored with were taken before: every message they

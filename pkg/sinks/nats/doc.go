@@ -44,5 +44,6 @@
 // never a crash.
 //
 // JetStream acknowledges a message before it is synced to disk (server option sync_interval, two minutes unless set): a
-// single server that loses power can lose acknowledged messages. Replicate the stream, or set sync_interval: always.
+// single server that loses power can lose acknowledged messages. Replicate the stream, or set sync_interval: always. A stream
+// that went back is noticed by a sequence that it gives out twice: a LostError, see loss.go.
 package nats

@@ -60,10 +60,10 @@ func (l *ledger) note(subject string, sequence uint64) {
 	l.newer[key] = sequence
 }
 
-// noteIfLast notes the last message of a subject if it is that of c. When there are others behind c, they are about to be
+// noteIfLast notes the last message of a subject if it has this ID. When there are others behind it, they are about to be
 // repeated, too, and each has to be looked up.
-func (l *ledger) noteIfLast(last storedMessage, c *event.Change) {
-	if last.id() == messageID(c) {
+func (l *ledger) noteIfLast(last storedMessage, id string) {
+	if last.id() == id {
 		l.note(last.Subject, last.Sequence)
 	}
 }
@@ -73,15 +73,15 @@ func (l *ledger) noteIfLast(last storedMessage, c *event.Change) {
 // what another writer puts between our messages is seen. What we do not know, after a restart or of a quiet object, the
 // server tells.
 func (s *Sink) exactly(ctx context.Context, l *link, lane int, msg *nats.Msg, c *event.Change) error {
-	remembered := s.ledgers[lane]
+	remembered, id := s.ledgers[lane], msg.Header.Get(nats.MsgIdHdr)
 	expected, known := remembered.last(msg.Subject)
 	if !known && c.Type != event.Added && c.Type != event.Snapshot { // those are mostly a subject's first: just try
-		last, stored, err := s.lookBack(ctx, l, lane, msg.Subject, c)
+		last, stored, err := s.lookBack(ctx, l, lane, msg.Subject, id, c.ObservedAt)
 		if err != nil {
 			return err
 		}
 		if stored {
-			remembered.noteIfLast(last, c)
+			remembered.noteIfLast(last, id)
 			return nil
 		}
 		expected, known = last.Sequence, true
@@ -99,7 +99,7 @@ func (s *Sink) exactly(ctx context.Context, l *link, lane int, msg *nats.Msg, c 
 		if !wrongLast(err) {
 			return err
 		}
-		last, stored, err := s.lookBack(ctx, l, lane, msg.Subject, c)
+		last, stored, err := s.lookBack(ctx, l, lane, msg.Subject, id, c.ObservedAt)
 		switch {
 		case err != nil:
 			return err
@@ -108,7 +108,7 @@ func (s *Sink) exactly(ctx context.Context, l *link, lane int, msg *nats.Msg, c 
 				"and is number %d of stream %q; stop that writer, then restart this exporter", msg.Subject, expected, last.Sequence, s.cfg.Stream)}
 		}
 		if stored { // by an attempt whose answer was lost
-			remembered.noteIfLast(last, c)
+			remembered.noteIfLast(last, id)
 			return nil
 		}
 		// Not known before; or the messages we knew of are gone by age, by a purge or with the server's disk.
@@ -140,15 +140,15 @@ func (m storedMessage) id() string {
 	return header.Get(nats.MsgIdHdr)
 }
 
-// lookBack returns the last message of a subject and says whether the subject has c, there or before. A message cannot
+// lookBack returns the last message of a subject and says whether the subject has the ID, there or before. A message cannot
 // have been stored before its change was observed, so that only newer ones are looked at: none, unless a crash makes us
 // repeat what was acknowledged.
-func (s *Sink) lookBack(ctx context.Context, l *link, lane int, subject string, c *event.Change) (last storedMessage, stored bool, err error) {
+func (s *Sink) lookBack(ctx context.Context, l *link, lane int, subject, id string, observed time.Time) (last storedMessage, stored bool, err error) {
 	last, err = s.stored(ctx, l, lane, subject, getMessage{Last: subject})
-	if err != nil || last.id() == messageID(c) {
+	if err != nil || last.id() == id {
 		return last, err == nil, err
 	}
-	since := c.ObservedAt.Add(-clockMargin)
+	since := observed.Add(-clockMargin)
 	if last.Time.Before(since) {
 		return last, false, nil
 	}
@@ -157,7 +157,7 @@ func (s *Sink) lookBack(ctx context.Context, l *link, lane int, subject string, 
 		switch {
 		case err != nil || m.Sequence == 0 || m.Sequence >= last.Sequence:
 			return last, false, err
-		case m.id() == messageID(c):
+		case m.id() == id:
 			return last, true, nil
 		}
 		next = getMessage{Next: subject, Sequence: m.Sequence + 1}

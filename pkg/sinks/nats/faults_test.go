@@ -172,7 +172,14 @@ func TestAStreamDeletedMeanwhileIsCreatedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	unavailable(t, s, pod("web", 2), `no stream takes the subject "k8s.c.core.pods.shop.web"`, `"K8S"`)
-	accepted(t, s, pod("web", 2))
+	var lost *sinks.LostError
+	if n, err := deliver(t, s, pod("web", 2)); n != 0 || !errors.As(err, &lost) || lost.From != 0 {
+		t.Fatalf("everything is gone, and yet the answer is %d, %v", n, err)
+	}
+	if err := s.Restore(nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	accepted(t, s, pod("web", 1), pod("web", 2))
 }
 
 func TestAStreamOfOtherSubjectsIsAFaultWithARemedy(t *testing.T) {

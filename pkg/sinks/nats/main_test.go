@@ -146,7 +146,7 @@ func harness(server *natsserver.Server, url string) sinktest.Harness {
 	return sinktest.Harness{
 		New:  func(t testing.TB) sinks.Sink { return newSink(t, hasty(url), slog.New(slog.DiscardHandler)) },
 		Read: func(t testing.TB) []sinktest.Delivered { return held(t, client(t, server.URL()), "K8S") },
-		Key:  (*event.Change).Key, ExactRetry: true, ExactReplay: true,
+		Key:  (*event.Change).Key, ExactRetry: true, ExactReplay: true, ExactRestart: true,
 	}
 }
 

@@ -186,10 +186,10 @@ func TestCoreKeepsTheContractForWhoListens(t *testing.T) {
 	h.New = func(t testing.TB) sinks.Sink {
 		cfg := core(server.URL())
 		cfg.AckTimeout = time.Second
-		return newSink(t, cfg, quiet)
+		return struct{ sinks.Sink }{newSink(t, cfg, quiet)} // its state says nothing without a stream
 	}
 	h.Read = listener.all
-	h.ExactRetry, h.ExactReplay = false, false
+	h.ExactRetry, h.ExactReplay, h.ExactRestart = false, false, false
 	sinktest.Run(t, h)
 }
 

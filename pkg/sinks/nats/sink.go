@@ -39,6 +39,7 @@ type Sink struct {
 	buffers  sync.Pool // *[]byte, for encoded changes
 	health   *health
 
+	progress progress
 	omitted  atomic.Uint64 // control records that a bucket has no place for
 	expiring atomic.Bool   // the stream takes messages that expire (AllowMsgTTL)
 
@@ -49,7 +50,7 @@ type Sink struct {
 	link *link // nil before the first use
 }
 
-var _ sinks.Sink = (*Sink)(nil)
+var _ sinks.Stateful = (*Sink)(nil)
 
 // New makes a sink that writes changes in the format f. It reads no file, dials nothing and starts nothing: the first use does. Its errors are those of
 // [Config.Validate].
@@ -70,6 +71,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		health:  &health{log: log, away: "not connected yet: nothing was to be delivered"}, verifying: make(chan struct{}, 1),
 	}
 	s.verified.Store(cfg.Mode == modeCore) // there is no stream
+	s.progress.lanes = uint64(cfg.Lanes)
 	for i := range cfg.Lanes {
 		name := sinks.Lane(fmt.Sprintf("%d/%d", i, cfg.Lanes))
 		s.names, s.numbers[name] = append(s.names, name), i
@@ -141,7 +143,7 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 			s.omitted.Add(1)
 			continue
 		}
-		err := s.publish(ctx, l, number, msg, batch[i].Change)
+		err := s.publish(ctx, l, number, msg, batch[i])
 		s.judge(ctx, s.waiters[number], err)
 		if err != nil {
 			return i, err
@@ -151,7 +153,8 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 }
 
 // publish sends one change and waits for its acknowledgement.
-func (s *Sink) publish(ctx context.Context, l *link, number int, msg *message, c *event.Change) error {
+func (s *Sink) publish(ctx context.Context, l *link, number int, msg *message, m sinks.Message) error {
+	c := m.Change
 	bytes, err := s.inFlight.take(ctx, int64(c.Size()))
 	if err != nil {
 		return err
@@ -160,6 +163,7 @@ func (s *Sink) publish(ctx context.Context, l *link, number int, msg *message, c
 
 	buffer := s.fill(msg, c)
 	defer s.recycle(msg, buffer)
+	msg.Header[nats.MsgIdHdr][0] = s.progress.id(m)
 	if s.cfg.Exact {
 		err = s.exactly(ctx, l, number, msg.Msg, c)
 	} else {
@@ -191,11 +195,19 @@ func (s *Sink) recycle(msg *message, buffer *[]byte) {
 
 // attempt sends a message to the stream and waits for its acknowledgement.
 func (s *Sink) attempt(ctx context.Context, l *link, number int, msg *nats.Msg) (receipt, error) {
+	before, err := s.progress.before()
+	if err != nil {
+		return receipt{}, err
+	}
 	a, err := s.send(ctx, l, number, msg)
 	if err != nil {
 		return receipt{}, err
 	}
-	return acknowledged(s.cfg.Stream, msg.Subject, a)
+	r, err := acknowledged(s.cfg.Stream, msg.Subject, a)
+	if err == nil && !r.Duplicate {
+		err = s.progress.acknowledged(s.cfg.Stream, before, r.Sequence)
+	}
+	return r, err
 }
 
 // send sends a message of waiter number i and waits for what comes back. The library has copied the message when
