@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
@@ -161,12 +162,16 @@ func (e *exporter) stop(hard bool) {
 func (e *exporter) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	var errs []error
-	for _, o := range e.outlets {
-		if err := o.sink.Close(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("close sink %s: %w", o.name, err))
-		}
+	errs := make([]error, len(e.outlets))
+	var closing sync.WaitGroup // together, so that a slow destination takes no other's time
+	for i, o := range e.outlets {
+		closing.Go(func() {
+			if err := o.sink.Close(ctx); err != nil {
+				errs[i] = fmt.Errorf("close sink %s: %w", o.name, err)
+			}
+		})
 	}
+	closing.Wait()
 	if e.journal != nil {
 		if err := e.journal.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close journal: %w", err))

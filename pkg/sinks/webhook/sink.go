@@ -149,10 +149,13 @@ func encode(value []byte) string {
 	return b.String()
 }
 
-// Close ends the requests that were left alone, and closes the connections.
-func (s *Sink) Close(context.Context) error {
-	s.close()
+// Close lets the requests that were left alone come to their end until ctx ends, and cuts what is not answered by then: a
+// receiver that is still at work on a request could finish it after its repetition. Then it closes the connections. // I3
+func (s *Sink) Close(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, s.close)
 	s.requests.Wait()
+	stop()
+	s.close()
 	s.client.CloseIdleConnections()
 	return nil
 }

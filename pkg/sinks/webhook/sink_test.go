@@ -248,6 +248,32 @@ func TestARequestThatIsLeftAloneIsNotOvertaken(t *testing.T) {
 	}
 }
 
+func TestTheLastRequestEndsBeforeASuccessorsFirst(t *testing.T) {
+	arrived, release := make(chan struct{}, 1), make(chan struct{})
+	r := receive(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
+		if n == 1 {
+			arrived <- struct{}{}
+			<-release
+		}
+		return http.StatusOK, true
+	})
+	first := open(t, Config{URL: r.http.URL}, format.CloudEvents)
+	lane, err := first.Lane(t.Context(), pod("web", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-arrived; cancel() }()
+	if n, err := first.Publish(ctx, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %d, %v", n, err)
+	}
+	go close(release)
+	closed(t, first)
+	if n := len(r.all(t)); n != 1 {
+		t.Errorf("%d changes were taken when the sink was closed, want the one that was on its way", n)
+	}
+}
+
 func TestAnEndlessAnswerIsNotReadToItsEnd(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
