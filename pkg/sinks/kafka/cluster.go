@@ -57,20 +57,19 @@ type kafkaAddr interface {
 }
 
 func newCluster(cfg Config) (*cluster, error) {
-	tlsConfig, err := cfg.TLS.config()
+	if _, err := cfg.TLS.config(""); err != nil { // a wrong path shows at start
+		return nil, err
+	}
+	mechanism, err := cfg.SASL.mechanism(cfg.RequestTimeout)
 	if err != nil {
 		return nil, err
 	}
-	mechanism, err := cfg.SASL.mechanism()
-	if err != nil {
-		return nil, err
-	}
-	conns := newConnections()
+	conns := newConnections(cfg.TLS)
 	return &cluster{
 		brokers: strings.Join(cfg.Brokers, ", "), addr: kafka.TCP(cfg.Brokers...), conns: conns,
 		clientID: cfg.ClientID, timeout: cfg.RequestTimeout,
 		transport: &kafka.Transport{
-			Dial: conns.dial, DialTimeout: cfg.RequestTimeout, ClientID: cfg.ClientID, TLS: tlsConfig, SASL: mechanism,
+			Dial: conns.dial, DialTimeout: cfg.RequestTimeout, ClientID: cfg.ClientID, SASL: mechanism,
 			MetadataTTL: layoutInterval, MetadataTopics: []string{}, // empty, not nil: none, not all
 		},
 	}, nil

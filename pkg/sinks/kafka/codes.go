@@ -36,6 +36,8 @@ var verdicts = map[kafka.Error]verdict{
 	kafka.ClusterAuthorizationFailed:         unauthorized, // 31
 	kafka.TransactionalIDAuthorizationFailed: unauthorized, // 53
 	kafka.SASLAuthenticationFailed:           unauthorized, // 58
+	kafka.UnsupportedSASLMechanism:           unauthorized, // 33
+	kafka.IllegalSASLState:                   unauthorized, // 34
 }
 
 // judge reads the outcome of a request: nil, an error with a Kafka code in it, or one of the network.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 	"time"
 
@@ -62,9 +63,10 @@ type TopicConfig struct {
 type TLS struct {
 	// Enabled turns TLS on.
 	Enabled bool `mapstructure:"enabled"`
-	// CAFile holds the PEM certificates to trust; empty trusts the system's. Read at start.
+	// CAFile holds the PEM certificates to trust; empty trusts the system's. Read for every connection.
 	CAFile string `mapstructure:"caFile"`
-	// CertFile and KeyFile are a PEM client certificate and its key. Read at every handshake, so rotation needs no restart.
+	// CertFile and KeyFile are a PEM client certificate and its key. Read for every connection, so rotation
+	// needs no restart.
 	CertFile string `mapstructure:"certFile"`
 	KeyFile  string `mapstructure:"keyFile"`
 	// ServerName replaces the broker's host name when its certificate is verified.
@@ -73,12 +75,32 @@ type TLS struct {
 
 // SASL configures authentication.
 type SASL struct {
-	// Mechanism is plain, scram-sha-256 or scram-sha-512; empty turns SASL off.
+	// Mechanism is plain, scram-sha-256, scram-sha-512 or oauthbearer; empty turns SASL off.
 	Mechanism string `mapstructure:"mechanism"`
-	Username  string `mapstructure:"username"`
-	// Password, or the file it is in: one of the two. Surrounding white space of the file is not part of the password.
+	// Username of plain and scram.
+	Username string `mapstructure:"username"`
+	// Password of plain and scram, or the file it is in: one of the two. The file is read for every connection;
+	// surrounding white space is not part of the password.
 	Password     string `mapstructure:"password"`
 	PasswordFile string `mapstructure:"passwordFile"`
+	// TokenFile holds the token of oauthbearer, for example a projected service account token. It is read for every
+	// connection.
+	TokenFile string `mapstructure:"tokenFile"`
+	// OAuth gets tokens for oauthbearer by client credentials, where there is no tokenFile.
+	OAuth OAuth `mapstructure:"oauth"`
+}
+
+// OAuth says where tokens come from (RFC 6749, 4.4).
+type OAuth struct {
+	// TokenURL is the endpoint that is asked for a token, https://… Tokens are renewed after four fifths of their life.
+	TokenURL string `mapstructure:"tokenURL"`
+	// ClientID is who asks.
+	ClientID string `mapstructure:"clientID"`
+	// ClientSecret, or the file it is in, read whenever a token is asked for: one of the two.
+	ClientSecret     string `mapstructure:"clientSecret"`
+	ClientSecretFile string `mapstructure:"clientSecretFile"`
+	// Scope is asked for, where it is given.
+	Scope string `mapstructure:"scope"`
 }
 
 const (
@@ -194,18 +216,47 @@ func (s SASL) validate() error {
 	switch s.Mechanism {
 	case "":
 		if s != (SASL{}) {
-			return errors.New("kafka.sasl.mechanism: missing; expected plain, scram-sha-256 or scram-sha-512")
+			return errors.New("kafka.sasl.mechanism: missing; expected plain, scram-sha-256, scram-sha-512 or oauthbearer")
 		}
 		return nil
 	case "plain", "scram-sha-256", "scram-sha-512":
+	case "oauthbearer":
+		return s.validateTokens()
 	default:
-		return fmt.Errorf("kafka.sasl.mechanism: %q; expected plain, scram-sha-256 or scram-sha-512", s.Mechanism)
+		return fmt.Errorf("kafka.sasl.mechanism: %q; expected plain, scram-sha-256, scram-sha-512 or oauthbearer", s.Mechanism)
+	}
+	if s.TokenFile != "" || s.OAuth != (OAuth{}) {
+		return fmt.Errorf("kafka.sasl.mechanism: %s, but tokenFile or oauth is given; set it to oauthbearer or remove them", s.Mechanism)
 	}
 	if s.Username == "" {
 		return errors.New("kafka.sasl.username: missing; expected the name to authenticate as")
 	}
 	if (s.Password == "") == (s.PasswordFile == "") {
 		return errors.New("kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one of them")
+	}
+	return nil
+}
+
+// validateTokens checks what oauthbearer needs.
+func (s SASL) validateTokens() error {
+	if s.Username != "" || s.Password != "" || s.PasswordFile != "" {
+		return errors.New("kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer has tokens instead; remove them")
+	}
+	o := s.OAuth
+	if (s.TokenFile == "") == (o == OAuth{}) {
+		return errors.New("kafka.sasl.tokenFile, kafka.sasl.oauth: expected exactly one of them")
+	}
+	if s.TokenFile != "" {
+		return nil
+	}
+	if u, err := url.Parse(o.TokenURL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return errors.New("kafka.sasl.oauth.tokenURL: expected the address of a token endpoint, https://…")
+	}
+	if o.ClientID == "" {
+		return errors.New("kafka.sasl.oauth.clientID: missing; expected who asks for a token")
+	}
+	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
+		return errors.New("kafka.sasl.oauth.clientSecret, kafka.sasl.oauth.clientSecretFile: expected exactly one of them")
 	}
 	return nil
 }

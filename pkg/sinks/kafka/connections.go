@@ -2,15 +2,18 @@ package kafka
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"time"
 )
 
 // connections knows every open connection, so that Close can end those in use and wait until the library, which serves
-// each from a goroutine of its own, has let go of all of them.
+// each from a goroutine of its own, has let go of all of them. It does TLS itself, since the library would read the files
+// of authorities only once.
 type connections struct {
 	dialer net.Dialer
+	tls    TLS
 
 	mu     sync.Mutex
 	closed bool
@@ -25,12 +28,36 @@ type connection struct {
 	once  sync.Once
 }
 
-func newConnections() *connections {
-	return &connections{open: map[*connection]struct{}{}, left: make(chan struct{})}
+func newConnections(security TLS) *connections {
+	return &connections{tls: security, open: map[*connection]struct{}{}, left: make(chan struct{})}
 }
 
-// dial opens a connection, or refuses when the sink is closed.
+// dial opens a connection, with TLS where that is on, or refuses when the sink is closed.
 func (cs *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if !cs.tls.Enabled {
+		return cs.connect(ctx, network, address)
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	config, err := cs.tls.config(host)
+	if err != nil {
+		return nil, &credentialError{err}
+	}
+	c, err := cs.connect(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	secure := tls.Client(c, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = c.Close() // the handshake's error says more
+		return nil, err
+	}
+	return secure, nil
+}
+
+func (cs *connections) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	raw, err := cs.dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err

@@ -65,7 +65,7 @@
 //	2                            damaged on the way: the same bytes, three times in all; then as 87
 //	45, 59                       the broker does not know our numbers: new epoch, numbered from 0; twice in a row, then back-off
 //	47                           the broker knows a newer epoch: new producer ID, numbered from 0; likewise
-//	29, 31, 53, 58               no right to write, or not who we say: UnavailableError, the whole sink is held
+//	29, 31, 33, 34, 53, 58       no right to write, or not who we say: UnavailableError, the whole sink is held
 //	3, 5, 6, 7, 13, 19, 20, 56,  not settled: ask who leads the partition. Another broker: the same bytes to it at once.
 //	every other code, and every  A first failure of the network: the same bytes at once, as idle connections often prove
 //	failure of the network       dead. Else the error goes to the caller, whose next call sends the same bytes

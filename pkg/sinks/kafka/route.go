@@ -158,5 +158,5 @@ func (w *waiting) split(batch []sinks.Message) map[int32][]sinks.Message {
 }
 
 func (w *waiting) partition(m sinks.Message) int32 {
-	return int32(partitionOf(m.Change.AppendKey(nil), w.count))
+	return partitionOf(m.Change.AppendKey(nil), w.count)
 }

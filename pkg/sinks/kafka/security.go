@@ -1,23 +1,25 @@
 package kafka
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/segmentio/kafka-go/sasl/scram"
 )
 
-// config makes the settings of crypto/tls; nil when TLS is off.
-func (t TLS) config() (*tls.Config, error) {
-	if !t.Enabled {
-		return nil, nil
+// config reads the files and makes the settings of crypto/tls for a connection to host.
+func (t TLS) config(host string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	if t.ServerName != "" {
+		c.ServerName = t.ServerName
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	if t.CAFile != "" {
 		pem, err := os.ReadFile(t.CAFile)
 		if err != nil {
@@ -29,48 +31,85 @@ func (t TLS) config() (*tls.Config, error) {
 		}
 	}
 	if t.CertFile != "" {
-		read := func() (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-			if err != nil {
-				return nil, fmt.Errorf("kafka.tls.certFile, kafka.tls.keyFile: %w", err)
-			}
-			return &pair, nil
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("kafka.tls.certFile, kafka.tls.keyFile: %w", err)
 		}
-		if _, err := read(); err != nil {
-			return nil, err
-		}
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
+		// Not c.Certificates: from those one is sent only if the broker lists its very issuer.
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	return c, nil
 }
 
-// mechanism makes the SASL mechanism; nil when SASL is off.
-func (s SASL) mechanism() (sasl.Mechanism, error) {
-	if s.Mechanism == "" {
-		return nil, nil
-	}
-	password := s.Password
-	if s.PasswordFile != "" {
-		b, err := os.ReadFile(s.PasswordFile)
-		if err != nil {
-			return nil, fmt.Errorf("kafka.sasl.passwordFile: %w", err)
-		}
-		password = strings.TrimSpace(string(b))
-	}
-	var (
-		m   sasl.Mechanism
-		err error
-	)
+// mechanism makes the SASL mechanism; nil when SASL is off. Files are read here, so that a wrong path shows at start, and
+// again for every connection.
+func (s SASL) mechanism(timeout time.Duration) (sasl.Mechanism, error) {
 	switch s.Mechanism {
-	case "plain":
-		m = plain.Mechanism{Username: s.Username, Password: password}
-	case "scram-sha-256":
-		m, err = scram.Mechanism(scram.SHA256, s.Username, password)
-	case "scram-sha-512":
-		m, err = scram.Mechanism(scram.SHA512, s.Username, password)
+	case "":
+		return nil, nil
+	case "oauthbearer":
+		return s.bearer(timeout)
 	}
-	if err != nil { // the library's error could quote what it could not prepare
-		return nil, fmt.Errorf("kafka.sasl: the user name or password has characters that %s does not allow", s.Mechanism)
+	m := passwordMechanism{s}
+	if _, err := m.make(); err != nil {
+		return nil, err
 	}
 	return m, nil
+}
+
+func (s SASL) bearer(timeout time.Duration) (sasl.Mechanism, error) {
+	if s.TokenFile == "" {
+		return bearer{newTokenSource(s.OAuth, timeout).get}, nil
+	}
+	read := func(context.Context) (string, error) { return secretOf("", s.TokenFile, "kafka.sasl.tokenFile") }
+	if _, err := read(context.Background()); err != nil {
+		return nil, err
+	}
+	return bearer{read}, nil
+}
+
+// secretOf returns a secret that is given as it is or by a file, without white space around it.
+func secretOf(value, file, key string) (string, error) {
+	if file == "" {
+		return value, nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", key, err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// passwordMechanism is PLAIN or SCRAM with the password as it is when a connection is made.
+type passwordMechanism struct{ from SASL }
+
+// Name implements [sasl.Mechanism].
+func (m passwordMechanism) Name() string { return strings.ToUpper(m.from.Mechanism) }
+
+// Start implements [sasl.Mechanism].
+func (m passwordMechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+	made, err := m.make()
+	if err != nil {
+		return nil, nil, &credentialError{err}
+	}
+	return made.Start(ctx)
+}
+
+func (m passwordMechanism) make() (made sasl.Mechanism, err error) {
+	password, err := secretOf(m.from.Password, m.from.PasswordFile, "kafka.sasl.passwordFile")
+	if err != nil {
+		return nil, err
+	}
+	switch m.from.Mechanism {
+	case "plain":
+		made = plain.Mechanism{Username: m.from.Username, Password: password}
+	case "scram-sha-256":
+		made, err = scram.Mechanism(scram.SHA256, m.from.Username, password)
+	case "scram-sha-512":
+		made, err = scram.Mechanism(scram.SHA512, m.from.Username, password)
+	}
+	if err != nil { // the library's error could quote what it could not prepare
+		return nil, fmt.Errorf("kafka.sasl: the user name or password has characters that %s does not allow", m.from.Mechanism)
+	}
+	return made, nil
 }

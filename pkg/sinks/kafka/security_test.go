@@ -72,15 +72,46 @@ func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
 func TestABrokerThatIsNotTrustedGetsNothing(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "ca.pem", newAuthority(t).pem)
-	server, err := tls.X509KeyPair(newAuthority(t).issue(t))
+	ca := newAuthority(t)
+	server, err := tls.X509KeyPair(ca.issue(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}))
-	s := open(t, Config{Brokers: brokers, Topic: topicA, TLS: TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}})
+	corrected(t, Config{Brokers: brokers, Topic: topicA, TLS: TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}},
+		"kafka.tls.caFile", func() { write(t, dir, "ca.pem", ca.pem) })
+}
+
+func TestAMechanismThatIsNotOfferedIsNamed(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", right))
+	dir := t.TempDir()
+	write(t, dir, "token", []byte(unsigned("exporter", time.Hour)))
+	refusedFor(t, Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: "oauthbearer", TokenFile: filepath.Join(dir, "token")}}, "kafka.sasl.mechanism")
+}
+
+func TestCredentialsThatAreGoneAreNamed(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", right))
+	dir := t.TempDir()
+	write(t, dir, "password", []byte(right))
+	s := open(t, Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: "plain", Username: "exporter", PasswordFile: filepath.Join(dir, "password")}})
+	if err := os.Remove(filepath.Join(dir, "password")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Lane(t.Context(), pod("a", 1))
 	var unavailable *sinks.UnavailableError
-	if _, err := s.Lane(t.Context(), pod("a", 1)); !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("%v", err)
+	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "kafka.sasl.passwordFile") {
+		t.Errorf("%v; want an UnavailableError that names the file's key", err)
+	}
+}
+
+// refusedFor opens a sink that Kafka does not let in, whose error must name where to look.
+func refusedFor(t *testing.T, cfg Config, names string) {
+	t.Helper()
+	s := open(t, cfg)
+	_, err := s.Lane(t.Context(), pod("a", 1))
+	var unavailable *sinks.UnavailableError
+	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), names) || s.Status().State != Unavailable {
+		t.Errorf("%v; want an UnavailableError that names %s", err, names)
 	}
 }
 

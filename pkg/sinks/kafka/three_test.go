@@ -36,7 +36,7 @@ func apaches(t *testing.T) broker.Brokers {
 // TestThreeBrokersLoseAndRepeatNothing kills brokers in turn, moves leaders back when they return, and lets the sink die
 // with what it has in flight, while all lanes publish.
 func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
-	const partitions, each, kills = 3, 8000, 2
+	const partitions, each, kills = 3, 4000, 2
 	cluster := apaches(t)
 	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}}
@@ -111,7 +111,7 @@ func (c *course) publish(ctx context.Context, s *Sink, p int) {
 // await waits until one partition has so much.
 func (c *course) await(messages int64) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 5*patience)
 	defer cancel()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()

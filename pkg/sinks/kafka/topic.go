@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-
-	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // topic knows who leads the partitions of one topic. It is safe for concurrent use.
@@ -102,34 +100,4 @@ func (s *Sink) describe(ctx context.Context, name string) (leads []lead, control
 		err = kafka.LeaderNotAvailable
 	}
 	return leads, controller, err
-}
-
-// explain turns what went wrong with any request but produce into the contract's errors, and notes it.
-func (s *Sink) explain(ctx context.Context, topic string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case judge(err) == unauthorized:
-		return s.refused(topic, err)
-	case fromBroker(err):
-		return fmt.Errorf("topic %q: %w", topic, err)
-	}
-	reason := fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", s.cluster.brokers)
-	s.status.fails("", reason, err)
-	return &sinks.UnavailableError{Reason: reason, Err: err}
-}
-
-// refused holds the sink back: Kafka does not let us in, or not write to a topic, until someone changes that.
-func (s *Sink) refused(topic string, err error) error {
-	scope, reason := topic, fmt.Sprintf("Kafka refuses to let us write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics)", topic)
-	switch {
-	case errors.Is(err, kafka.SASLAuthenticationFailed):
-		scope, reason = "", "Kafka refuses the credentials: check kafka.sasl"
-	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
-		scope, reason = "", "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
-	}
-	s.status.fails(scope, reason, err)
-	return &sinks.UnavailableError{Reason: reason, Err: err}
 }

@@ -124,6 +124,12 @@ func (l *lines) Write(p []byte) (int, error) {
 
 func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 func (l *lines) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,14 +22,27 @@ type Options struct {
 	Port int
 	// Properties are set in the broker's configuration and win over the defaults, such as "message.max.bytes".
 	Properties map[string]string
+	// Secure adds a listener with TLS, which asks for SASL where it has mechanisms.
+	Secure *Secure
 	// JVM replaces the arguments of the Java machine, which keep it small: 512 MB of heap, the serial collector.
 	JVM []string
+}
+
+// Secure describes a listener with TLS, and perhaps SASL, beside the plain one.
+type Secure struct {
+	// Certificate and Key are the broker's, as PEM; the key in PKCS #8. Clients are the authorities whose client
+	// certificates it takes, as PEM: it then asks for one.
+	Certificate, Key, Clients string
+	// Mechanisms are SASL mechanisms with the JAAS configuration of each, such as "PLAIN" with its users. OAUTHBEARER takes
+	// unsigned tokens.
+	Mechanisms map[string]string
 }
 
 // Broker is a started broker. Its methods may be called concurrently.
 type Broker struct {
 	id      int
 	port    int
+	secure  int // port of the listener with TLS; 0: there is none
 	dir     string
 	service *process.Service
 }
@@ -68,7 +82,7 @@ func start(ctx context.Context, dir string, n int, describe func(member) Options
 		return nil, err
 	}
 	var started Brokers
-	err = ports.Try(2*n, func(free []int) error {
+	err = ports.Try(3*n, func(free []int) error {
 		brokers, err := prepare(ctx, java, dir, free, describe)
 		if err != nil {
 			return err
@@ -85,11 +99,11 @@ func start(ctx context.Context, dir string, n int, describe func(member) Options
 	return started, nil
 }
 
-// prepare formats the storage of all brokers and describes their processes. The first half of the ports is for
-// controllers.
+// prepare formats the storage of all brokers and describes their processes. The first third of the ports is for
+// controllers, the last for listeners with TLS.
 func prepare(ctx context.Context, java java, dir string, free []int, describe func(member) Options) (Brokers, error) {
-	n := len(free) / 2
-	controllers, clients := free[:n], free[n:]
+	n := len(free) / 3
+	controllers, clients, secure := free[:n], free[n:2*n], free[2*n:]
 	var brokers Brokers
 	for i := range n {
 		m := member{ID: i + 1, Dir: filepath.Join(dir, fmt.Sprintf("broker-%d", i+1))}
@@ -97,7 +111,7 @@ func prepare(ctx context.Context, java java, dir string, free []int, describe fu
 		if options.Port == 0 {
 			options.Port = clients[i]
 		}
-		b, err := newBroker(ctx, java, m.ID, controllers, options)
+		b, err := newBroker(ctx, java, m.ID, controllers, secure[i], options)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +120,7 @@ func prepare(ctx context.Context, java java, dir string, free []int, describe fu
 	return brokers, nil
 }
 
-func newBroker(ctx context.Context, java java, id int, controllers []int, options Options) (*Broker, error) {
+func newBroker(ctx context.Context, java java, id int, controllers []int, secure int, options Options) (*Broker, error) {
 	dir, err := filepath.Abs(options.Dir)
 	if err != nil {
 		return nil, err
@@ -115,8 +129,14 @@ func newBroker(ctx context.Context, java java, id int, controllers []int, option
 		return nil, err
 	}
 	b := &Broker{id: id, port: options.Port, dir: dir}
+	extra := options.Properties
+	if options.Secure != nil {
+		b.secure = secure
+		extra = options.Secure.properties(b, controllers[id-1])
+		maps.Copy(extra, options.Properties)
+	}
 	config := filepath.Join(dir, "server.properties")
-	if err := os.WriteFile(config, []byte(b.properties(controllers, options.Properties)), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte(b.properties(controllers, extra)), 0o644); err != nil {
 		return nil, err
 	}
 	if err := java.format(ctx, dir, config); err != nil {
@@ -139,6 +159,9 @@ func newBroker(ctx context.Context, java java, id int, controllers []int, option
 
 // Address returns where clients reach the broker, as "127.0.0.1:PORT". It stays the same over restarts.
 func (b *Broker) Address() string { return ports.Address(b.port) }
+
+// SecureAddress returns where clients reach the listener with TLS.
+func (b *Broker) SecureAddress() string { return ports.Address(b.secure) }
 
 // Brokers returns the address as the list that clients take.
 func (b *Broker) Brokers() []string { return []string{b.Address()} }

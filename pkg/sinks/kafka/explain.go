@@ -1,0 +1,65 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// explain turns what went wrong with any request but produce into the contract's errors, and notes it.
+func (s *Sink) explain(ctx context.Context, topic string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case judge(err) == unauthorized:
+		return s.refused(topic, err)
+	case fromBroker(err):
+		return fmt.Errorf("topic %q: %w", topic, err)
+	}
+	return s.holdBack("", s.unreached(err), err)
+}
+
+// unreached says, for people, why there is no connection to Kafka.
+func (s *Sink) unreached(err error) string {
+	var (
+		credentials *credentialError
+		untrusted   *tls.CertificateVerificationError
+		network     *net.OpError
+	)
+	switch {
+	case errors.As(err, &credentials):
+		return "there are no credentials for Kafka: check kafka.sasl and kafka.tls"
+	case errors.As(err, &untrusted):
+		return "the certificate of a broker is not trusted: check kafka.tls.caFile and kafka.tls.serverName"
+	case errors.As(err, &network) && network.Op == "remote error": // an alert of TLS
+		return "a broker refuses our side of TLS: check kafka.tls.certFile and kafka.tls.keyFile"
+	}
+	return fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", s.cluster.brokers)
+}
+
+// refused holds the sink back: Kafka does not let us in, or not write to a topic, until someone changes that.
+func (s *Sink) refused(topic string, err error) error {
+	switch {
+	case errors.Is(err, kafka.SASLAuthenticationFailed):
+		return s.holdBack("", "Kafka refuses the credentials: check kafka.sasl", err)
+	case errors.Is(err, kafka.UnsupportedSASLMechanism), errors.Is(err, kafka.IllegalSASLState):
+		return s.holdBack("", "Kafka does not authenticate in this way: check kafka.sasl.mechanism, and the port in kafka.brokers", err)
+	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
+		return s.holdBack("", "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)", err)
+	}
+	return s.holdBack(topic, fmt.Sprintf("Kafka refuses to let us write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics)", topic), err)
+}
+
+// holdBack notes why the sink is held back.
+func (s *Sink) holdBack(scope, reason string, err error) error {
+	s.status.fails(scope, reason, err)
+	return &sinks.UnavailableError{Reason: reason, Err: err}
+}

@@ -1,0 +1,124 @@
+package kafka
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go/sasl"
+)
+
+// bearer is the mechanism OAUTHBEARER (RFC 7628, KIP-255) with whatever token there is when a connection is made. Brokers
+// end connections whose token has expired (connections.max.reauth.ms); the next one takes a new token, and what was on
+// its way is sent again under the same numbers.
+type bearer struct {
+	token func(context.Context) (string, error)
+}
+
+func (bearer) Name() string { return "OAUTHBEARER" }
+
+func (b bearer) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+	token, err := b.token(ctx)
+	if err != nil {
+		return nil, nil, &credentialError{err}
+	}
+	return bearerAnswer{}, []byte("n,,\x01auth=Bearer " + token + "\x01\x01"), nil
+}
+
+// bearerAnswer reads the broker's answer: nothing, or why it refuses. A refusal has to be confirmed, and then the broker
+// sends its error code.
+type bearerAnswer struct{}
+
+func (bearerAnswer) Next(_ context.Context, challenge []byte) (done bool, response []byte, err error) {
+	return len(challenge) == 0, []byte{1}, nil
+}
+
+// credentialError says that there is nothing to authenticate with.
+type credentialError struct{ err error }
+
+func (e *credentialError) Error() string { return e.err.Error() }
+func (e *credentialError) Unwrap() error { return e.err }
+
+// longestAnswer bounds the answer of a token endpoint, in bytes.
+const longestAnswer = 1 << 20
+
+// tokenSource gets tokens by client credentials (RFC 6749, 4.4), and keeps each until shortly before it expires. It is
+// safe for concurrent use.
+type tokenSource struct {
+	from   OAuth
+	client *http.Client
+
+	mu    sync.Mutex
+	token string
+	until time.Time
+}
+
+func newTokenSource(from OAuth, timeout time.Duration) *tokenSource {
+	return &tokenSource{from: from, client: &http.Client{
+		Timeout: timeout,
+		// A redirect would take the secret elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+func (s *tokenSource) get(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().Before(s.until) {
+		return s.token, nil
+	}
+	token, lives, err := s.ask(ctx)
+	if err != nil {
+		return "", fmt.Errorf("kafka.sasl.oauth.tokenURL: %w", err)
+	}
+	s.token, s.until = token, time.Now().Add(lives*4/5)
+	return token, nil
+}
+
+// ask gets a new token and how long it lives; 0 when the endpoint does not say.
+func (s *tokenSource) ask(ctx context.Context) (token string, lives time.Duration, err error) {
+	secret, err := secretOf(s.from.ClientSecret, s.from.ClientSecretFile, "kafka.sasl.oauth.clientSecretFile")
+	if err != nil {
+		return "", 0, err
+	}
+	form := url.Values{"grant_type": {"client_credentials"}}
+	if s.from.Scope != "" {
+		form.Set("scope", s.from.Scope)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.from.TokenURL, strings.NewReader(form.Encode()))
+	if err != nil {
+		return "", 0, err
+	}
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	request.Header.Set("Accept", "application/json")
+	request.SetBasicAuth(url.QueryEscape(s.from.ClientID), url.QueryEscape(secret))
+	response, err := s.client.Do(request)
+	if err != nil {
+		return "", 0, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	if err != nil {
+		return "", 0, err
+	}
+	var answer struct {
+		Token   string  `json:"access_token"`
+		Expires float64 `json:"expires_in"` // seconds
+		Error   string  `json:"error"`
+	}
+	unread := json.Unmarshal(body, &answer)
+	switch {
+	case response.StatusCode != http.StatusOK:
+		return "", 0, fmt.Errorf("the endpoint answers %s %s", response.Status, answer.Error)
+	case unread != nil || answer.Token == "":
+		return "", 0, errors.New("the endpoint answers without an access_token")
+	}
+	return answer.Token, time.Duration(answer.Expires * float64(time.Second)), nil
+}

@@ -1,0 +1,272 @@
+package kafka
+
+import (
+	"context"
+	"crypto/pbkdf2"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// What the tests log in with, and what is refused.
+const right, wrong = "open-sesame", "hunter2"
+
+// corrected opens a sink whose credentials Kafka refuses: it says so in one line that names where to look, is not ready, and
+// shows no credential; when they are corrected it delivers.
+func corrected(t *testing.T, cfg Config, names string, correct func()) {
+	t.Helper()
+	log := &lines{}
+	s, err := New(cfg, format.JSON, log.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeSink(t, s) })
+	for range 3 {
+		_, err := s.Lane(t.Context(), pod("a", 1))
+		var unavailable *sinks.UnavailableError
+		if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), names) || strings.Contains(err.Error(), wrong) {
+			t.Fatalf("credentials that are refused: %v; want an UnavailableError that names %s", err, names)
+		}
+	}
+	if now := s.Status(); now.State != Unavailable || !strings.Contains(now.Reason, names) {
+		t.Errorf("status %+v; want it to be unavailable and to name %s", now, names)
+	}
+	if log.count() != 1 {
+		t.Errorf("the log has not one line:\n%s", log)
+	}
+	correct()
+	insistOnLane(t, s)
+	insist(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
+	if now := s.Status(); now.State != Ready {
+		t.Errorf("status %+v; want it to be ready", now)
+	}
+	for _, secret := range []string{right, wrong, "eyJ"} { // and how tokens begin
+		if strings.Contains(log.String(), secret) {
+			t.Errorf("a credential is in the log:\n%s", log)
+		}
+	}
+}
+
+// unsigned is a token as the broker's own test mode takes it (RFC 7519, 6): who it is for, and how long.
+func unsigned(subject string, lives time.Duration) string {
+	part := func(v any) string {
+		b, _ := json.Marshal(v) // plain data
+		return base64.RawURLEncoding.EncodeToString(b)
+	}
+	now := time.Now()
+	return part(map[string]string{"alg": "none"}) + "." +
+		part(map[string]any{"sub": subject, "iat": now.Unix() - 1, "exp": now.Add(lives).Unix()}) + "."
+}
+
+// tokens is a token endpoint that knows one client.
+func tokens(t *testing.T, lives time.Duration) (url string, asked *atomic.Int64) {
+	t.Helper()
+	asked = &atomic.Int64{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, secret, _ := r.BasicAuth()
+		if id != "exporter" || secret != right || r.FormValue("grant_type") != "client_credentials" || r.FormValue("scope") != "kafka" {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"error":"invalid_client"}`)) // the client sees what is missing
+			return
+		}
+		asked.Add(1)
+		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": unsigned("exporter", lives), "expires_in": lives.Seconds()})
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, asked
+}
+
+// TestEveryMechanismOnApacheKafka speaks TLS and each mechanism with a real broker: the right credentials get in, wrong
+// ones are named as such without being shown, and the sink goes on when they are corrected.
+func TestEveryMechanismOnApacheKafka(t *testing.T) {
+	require.Integration(t)
+	require.Program(t, "java", "install Java 17 or later")
+	dir := t.TempDir()
+	ca := newAuthority(t)
+	write(t, dir, "ca.pem", ca.pem)
+	cert, key := ca.issue(t)
+	const login = "org.apache.kafka.common.security."
+	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(),
+		Properties: map[string]string{"log.retention.ms": "-1", "listener.name.secure.connections.max.reauth.ms": "3000"},
+		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Mechanisms: map[string]string{
+			"PLAIN":         login + `plain.PlainLoginModule required user_exporter="` + right + `";`,
+			"SCRAM-SHA-256": login + "scram.ScramLoginModule required;",
+			"SCRAM-SHA-512": login + "scram.ScramLoginModule required;",
+			"OAUTHBEARER":   login + `oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`,
+		}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	addUser(t, b.Brokers(), "exporter", right)
+	endpoint, _ := tokens(t, time.Hour)
+
+	password := filepath.Join(dir, "password")
+	for name, login := range map[string]SASL{
+		"plain":         {Mechanism: "plain", Username: "exporter", PasswordFile: password},
+		"scram-sha-256": {Mechanism: "scram-sha-256", Username: "exporter", PasswordFile: password},
+		"scram-sha-512": {Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: password},
+		"oauthbearer":   {Mechanism: "oauthbearer", OAuth: OAuth{TokenURL: endpoint, ClientID: "exporter", ClientSecretFile: password, Scope: "kafka"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			write(t, dir, "password", []byte(wrong+"\n"))
+			corrected(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s." + name, SASL: login,
+				TLS: TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}},
+				"kafka.sasl", func() { write(t, dir, "password", []byte(right+"\n")) })
+		})
+	}
+	t.Run("an expired token", func(t *testing.T) { expiringToken(t, b, dir) })
+}
+
+// expiringToken lets a token expire on an open connection, and refuses the sink until there is a new one.
+func expiringToken(t *testing.T, b *broker.Broker, dir string) {
+	write(t, dir, "token", []byte(unsigned("exporter", 2*time.Second)+"\n"))
+	s := open(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.expired", RequestTimeout: 5 * time.Second,
+		SASL: SASL{Mechanism: "oauthbearer", TokenFile: filepath.Join(dir, "token")},
+		TLS:  TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+	insistOnLane(t, s)
+	lane := laneOf(t, s, pod("a", 1))
+	sent := 1
+	insist(t, s, lane, pods("a", sent, sent+1))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	for { // until the broker does not take the token any more
+		n, err := s.Publish(ctx, lane, pods("a", sent+1, sent+2))
+		sent += n
+		var unavailable *sinks.UnavailableError
+		if errors.As(err, &unavailable) {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("an expired token is taken: %v", err)
+		}
+	}
+	write(t, dir, "token", []byte(unsigned("exporter", time.Hour)))
+	insist(t, s, lane, pods("a", sent+1, sent+5))
+	wantVersions(t, read(t, b.Brokers(), "k8s.expired"), 1, sent+5)
+}
+
+// addUser makes the credentials of a SCRAM user.
+func addUser(t *testing.T, brokers []string, name, password string) {
+	t.Helper()
+	const iterations = 4096
+	for mechanism, hash := range map[kafka.ScramMechanism]func(salt []byte) []byte{
+		kafka.ScramMechanismSha256: saltedPassword(password, iterations, 256), kafka.ScramMechanismSha512: saltedPassword(password, iterations, 512),
+	} {
+		salt := []byte("a salt of the tests")
+		ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+			r, err := c.AlterUserScramCredentials(ctx, &kafka.AlterUserScramCredentialsRequest{Upsertions: []kafka.UserScramCredentialsUpsertion{
+				{Name: name, Mechanism: mechanism, Iterations: iterations, Salt: salt, SaltedPassword: hash(salt)},
+			}})
+			if err != nil {
+				return err
+			}
+			return r.Results[0].Error
+		})
+	}
+}
+
+// saltedPassword is Hi of RFC 5802.
+func saltedPassword(password string, iterations, bits int) func(salt []byte) []byte {
+	return func(salt []byte) []byte {
+		var key []byte
+		var err error
+		if bits == 256 {
+			key, err = pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
+		} else {
+			key, err = pbkdf2.Key(sha512.New, password, salt, iterations, sha512.Size)
+		}
+		if err != nil {
+			panic(err)
+		}
+		return key
+	}
+}
+
+func TestATokenIsKeptUntilItIsOld(t *testing.T) {
+	url, asked := tokens(t, time.Hour)
+	s := newTokenSource(OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: right, Scope: "kafka"}, patience)
+	for range 3 {
+		if token, err := s.get(t.Context()); err != nil || token == "" {
+			t.Fatal(token, err)
+		}
+	}
+	if asked.Load() != 1 {
+		t.Errorf("asked %d times", asked.Load())
+	}
+	s.until = time.Now()
+	if _, err := s.get(t.Context()); err != nil || asked.Load() != 2 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
+	}
+}
+
+func TestARefusedSecretIsNotShown(t *testing.T) {
+	url, _ := tokens(t, time.Hour)
+	s := newTokenSource(OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: wrong, Scope: "kafka"}, patience)
+	if _, err := s.get(t.Context()); err == nil || strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "invalid_client") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAnEndpointThatSendsUsElsewhereIsNotFollowed(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the secret went elsewhere") }))
+	t.Cleanup(other.Close)
+	server := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(server.Close)
+	s := newTokenSource(OAuth{TokenURL: server.URL, ClientID: "exporter", ClientSecret: right}, patience)
+	if _, err := s.get(t.Context()); err == nil {
+		t.Error("a redirect was taken for a token")
+	}
+}
+
+func TestMutualTLSOnApacheKafka(t *testing.T) {
+	require.Integration(t)
+	require.Program(t, "java", "install Java 17 or later")
+	dir := t.TempDir()
+	ca := newAuthority(t)
+	write(t, dir, "ca.pem", ca.pem)
+	cert, key := ca.issue(t)
+	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: map[string]string{"log.retention.ms": "-1"},
+		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Clients: string(ca.pem)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg := Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, TLS: TLS{
+		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: certificate(t, dir, newAuthority(t)), KeyFile: filepath.Join(dir, "key.pem"),
+	}}
+	corrected(t, cfg, "kafka.tls.certFile", func() { certificate(t, dir, ca) })
+}
+
+// certificate writes a new client certificate and its key, and returns the path of the certificate.
+func certificate(t *testing.T, dir string, by authority) string {
+	t.Helper()
+	cert, key := by.issue(t)
+	write(t, dir, "cert.pem", cert)
+	write(t, dir, "key.pem", key)
+	return filepath.Join(dir, "cert.pem")
+}
