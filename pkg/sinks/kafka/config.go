@@ -75,7 +75,7 @@ type TLS struct {
 
 // SASL configures authentication.
 type SASL struct {
-	// Mechanism is plain, scram-sha-256, scram-sha-512 or oauthbearer; empty turns SASL off.
+	// Mechanism is plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam; empty turns SASL off.
 	Mechanism string `mapstructure:"mechanism"`
 	// Username of plain and scram.
 	Username string `mapstructure:"username"`
@@ -88,6 +88,9 @@ type SASL struct {
 	TokenFile string `mapstructure:"tokenFile"`
 	// OAuth gets tokens for oauthbearer by client credentials, where there is no tokenFile.
 	OAuth OAuth `mapstructure:"oauth"`
+	// Region of the cluster, for aws-msk-iam; empty takes AWS_REGION from the environment. Credentials come from there too:
+	// an access key, a role for the service account, or EKS Pod Identity.
+	Region string `mapstructure:"region"`
 }
 
 // OAuth says where tokens come from (RFC 6749, 4.4).
@@ -213,33 +216,42 @@ func (t TLS) validate() error {
 }
 
 func (s SASL) validate() error {
+	const mechanisms = "plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam"
+	users, tokens := s.Username+s.Password+s.PasswordFile != "", s.TokenFile != "" || s.OAuth != OAuth{}
 	switch s.Mechanism {
 	case "":
 		if s != (SASL{}) {
-			return errors.New("kafka.sasl.mechanism: missing; expected plain, scram-sha-256, scram-sha-512 or oauthbearer")
+			return errors.New("kafka.sasl.mechanism: missing; expected " + mechanisms)
 		}
 		return nil
-	case "plain", "scram-sha-256", "scram-sha-512":
-	case "oauthbearer":
-		return s.validateTokens()
+	case "plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "aws-msk-iam":
 	default:
-		return fmt.Errorf("kafka.sasl.mechanism: %q; expected plain, scram-sha-256, scram-sha-512 or oauthbearer", s.Mechanism)
+		return fmt.Errorf("kafka.sasl.mechanism: %q; expected %s", s.Mechanism, mechanisms)
 	}
-	if s.TokenFile != "" || s.OAuth != (OAuth{}) {
+	if s.Region != "" && s.Mechanism != "aws-msk-iam" {
+		return fmt.Errorf("kafka.sasl.region: given, but only aws-msk-iam has a region, and the mechanism is %s; remove it", s.Mechanism)
+	}
+	switch {
+	case s.Mechanism == "aws-msk-iam":
+		if users || tokens {
+			return errors.New("kafka.sasl.mechanism: aws-msk-iam, whose credentials are those of the Pod, but others are given; remove them")
+		}
+		return nil
+	case s.Mechanism == "oauthbearer":
+		return s.validateTokens(users)
+	case tokens:
 		return fmt.Errorf("kafka.sasl.mechanism: %s, but tokenFile or oauth is given; set it to oauthbearer or remove them", s.Mechanism)
-	}
-	if s.Username == "" {
+	case s.Username == "":
 		return errors.New("kafka.sasl.username: missing; expected the name to authenticate as")
-	}
-	if (s.Password == "") == (s.PasswordFile == "") {
+	case (s.Password == "") == (s.PasswordFile == ""):
 		return errors.New("kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one of them")
 	}
 	return nil
 }
 
 // validateTokens checks what oauthbearer needs.
-func (s SASL) validateTokens() error {
-	if s.Username != "" || s.Password != "" || s.PasswordFile != "" {
+func (s SASL) validateTokens(users bool) error {
+	if users {
 		return errors.New("kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer has tokens instead; remove them")
 	}
 	o := s.OAuth

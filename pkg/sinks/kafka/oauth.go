@@ -60,12 +60,28 @@ type tokenSource struct {
 	until time.Time
 }
 
-func newTokenSource(from OAuth, timeout time.Duration) *tokenSource {
-	return &tokenSource{from: from, client: &http.Client{
+func newTokenSource(from OAuth, client *http.Client) *tokenSource {
+	return &tokenSource{from: from, client: client}
+}
+
+// httpClient returns a client for endpoints that hand out tokens.
+func httpClient(timeout time.Duration) *http.Client {
+	return &http.Client{
 		Timeout: timeout,
 		// A redirect would take the secret elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	}
+}
+
+// fetch sends a request and reads its answer. The error of a request names its address alone.
+func fetch(client *http.Client, request *http.Request) (status int, body []byte, err error) {
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	body, err = io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	return response.StatusCode, body, err
 }
 
 func (s *tokenSource) get(ctx context.Context) (string, error) {
@@ -99,12 +115,7 @@ func (s *tokenSource) ask(ctx context.Context) (token string, lives time.Duratio
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	request.Header.Set("Accept", "application/json")
 	request.SetBasicAuth(url.QueryEscape(s.from.ClientID), url.QueryEscape(secret))
-	response, err := s.client.Do(request)
-	if err != nil {
-		return "", 0, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	status, body, err := fetch(s.client, request)
 	if err != nil {
 		return "", 0, err
 	}
@@ -115,8 +126,8 @@ func (s *tokenSource) ask(ctx context.Context) (token string, lives time.Duratio
 	}
 	unread := json.Unmarshal(body, &answer)
 	switch {
-	case response.StatusCode != http.StatusOK:
-		return "", 0, fmt.Errorf("the endpoint answers %s %s", response.Status, answer.Error)
+	case status != http.StatusOK:
+		return "", 0, fmt.Errorf("the endpoint answers %d %s", status, answer.Error)
 	case unread != nil || answer.Token == "":
 		return "", 0, errors.New("the endpoint answers without an access_token")
 	}

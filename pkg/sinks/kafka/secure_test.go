@@ -8,6 +8,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -135,21 +137,71 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 				"kafka.sasl", func() { write(t, dir, "password", []byte(right+"\n")) })
 		})
 	}
+	write(t, dir, "password", []byte(right))
+	t.Run("a session that ends", func(t *testing.T) { endingSession(t, b, dir) })
 	t.Run("an expired token", func(t *testing.T) { expiringToken(t, b, dir) })
+}
+
+// endingSession publishes until the broker has ended the session, as it does to who does not authenticate again
+// (KIP-368). The sink connects and authenticates anew; nothing is lost or repeated, and the log has nothing to say.
+func endingSession(t *testing.T, b *broker.Broker, dir string) {
+	log := &lines{}
+	s, err := New(Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.session",
+		SASL: SASL{Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: filepath.Join(dir, "password")},
+		TLS:  TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}}, format.JSON, log.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeSink(t, s) })
+	var ended atomic.Int64
+	dial := s.cluster.transport.Dial
+	s.cluster.transport.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		return watched{c, &ended}, err
+	}
+	insistOnLane(t, s)
+	lane := laneOf(t, s, pod("a", 1))
+	insist(t, s, lane, pods("a", 1, 2))
+	said, next := log.count(), 2
+	for ; ended.Load() == 0; next++ {
+		insist(t, s, lane, pods("a", next, next+1))
+	}
+	if log.count() != said {
+		t.Errorf("the log speaks of it:\n%s", log)
+	}
+	wantVersions(t, read(t, b.Brokers(), "k8s.session"), 1, next)
+}
+
+// watched counts the connections that the other side has closed.
+type watched struct {
+	net.Conn
+	ended *atomic.Int64
+}
+
+func (w watched) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if errors.Is(err, io.EOF) {
+		w.ended.Add(1)
+	}
+	return n, err
 }
 
 // expiringToken lets a token expire on an open connection, and refuses the sink until there is a new one.
 func expiringToken(t *testing.T, b *broker.Broker, dir string) {
 	write(t, dir, "token", []byte(unsigned("exporter", 2*time.Second)+"\n"))
+	var err error
 	s := open(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.expired", RequestTimeout: 5 * time.Second,
 		SASL: SASL{Mechanism: "oauthbearer", TokenFile: filepath.Join(dir, "token")},
 		TLS:  TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
-	insistOnLane(t, s)
-	lane := laneOf(t, s, pod("a", 1))
-	sent := 1
-	insist(t, s, lane, pods("a", sent, sent+1))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
+	lane, sent := laneName("k8s.expired", 0, 1), 0
+	for sent == 0 { // until a token was taken in time
+		write(t, dir, "token", []byte(unsigned("exporter", 2*time.Second)))
+		if sent, err = s.Publish(ctx, lane, pods("a", 1, 2)); ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
 	for { // until the broker does not take the token any more
 		n, err := s.Publish(ctx, lane, pods("a", sent+1, sent+2))
 		sent += n
@@ -205,7 +257,7 @@ func saltedPassword(password string, iterations, bits int) func(salt []byte) []b
 
 func TestATokenIsKeptUntilItIsOld(t *testing.T) {
 	url, asked := tokens(t, time.Hour)
-	s := newTokenSource(OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: right, Scope: "kafka"}, patience)
+	s := newTokenSource(OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: right, Scope: "kafka"}, httpClient(patience))
 	for range 3 {
 		if token, err := s.get(t.Context()); err != nil || token == "" {
 			t.Fatal(token, err)
@@ -222,7 +274,7 @@ func TestATokenIsKeptUntilItIsOld(t *testing.T) {
 
 func TestARefusedSecretIsNotShown(t *testing.T) {
 	url, _ := tokens(t, time.Hour)
-	s := newTokenSource(OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: wrong, Scope: "kafka"}, patience)
+	s := newTokenSource(OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: wrong, Scope: "kafka"}, httpClient(patience))
 	if _, err := s.get(t.Context()); err == nil || strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "invalid_client") {
 		t.Errorf("%v", err)
 	}
@@ -233,7 +285,7 @@ func TestAnEndpointThatSendsUsElsewhereIsNotFollowed(t *testing.T) {
 	t.Cleanup(other.Close)
 	server := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(server.Close)
-	s := newTokenSource(OAuth{TokenURL: server.URL, ClientID: "exporter", ClientSecret: right}, patience)
+	s := newTokenSource(OAuth{TokenURL: server.URL, ClientID: "exporter", ClientSecret: right}, httpClient(patience))
 	if _, err := s.get(t.Context()); err == nil {
 		t.Error("a redirect was taken for a token")
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -48,7 +49,13 @@ func (s SASL) mechanism(timeout time.Duration) (sasl.Mechanism, error) {
 	case "":
 		return nil, nil
 	case "oauthbearer":
-		return s.bearer(timeout)
+		return s.bearer(httpClient(timeout))
+	case "aws-msk-iam":
+		identity, err := newAWSIdentity(s.Region, httpClient(timeout))
+		if err != nil {
+			return nil, err
+		}
+		return bearer{identity.token}, nil
 	}
 	m := passwordMechanism{s}
 	if _, err := m.make(); err != nil {
@@ -57,9 +64,9 @@ func (s SASL) mechanism(timeout time.Duration) (sasl.Mechanism, error) {
 	return m, nil
 }
 
-func (s SASL) bearer(timeout time.Duration) (sasl.Mechanism, error) {
+func (s SASL) bearer(client *http.Client) (sasl.Mechanism, error) {
 	if s.TokenFile == "" {
-		return bearer{newTokenSource(s.OAuth, timeout).get}, nil
+		return bearer{newTokenSource(s.OAuth, client).get}, nil
 	}
 	read := func(context.Context) (string, error) { return secretOf("", s.TokenFile, "kafka.sasl.tokenFile") }
 	if _, err := read(context.Background()); err != nil {

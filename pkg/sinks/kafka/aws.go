@@ -1,0 +1,144 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	mskTokenLife = 15 * time.Minute // what the brokers of MSK take at most
+	emptySHA256  = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	// awsMargin is how long before they expire temporary credentials are replaced.
+	awsMargin = 5 * time.Minute
+)
+
+// awsCredentials is an access key. session and expires are those of a temporary one.
+type awsCredentials struct {
+	id, secret, session string
+	expires             time.Time // zero: never
+}
+
+// mskToken is what the brokers of AWS MSK take for a token in OAUTHBEARER: a request to connect, signed and never sent.
+func mskToken(region string, by awsCredentials, at time.Time) string {
+	request := presigned{host: "kafka." + region + ".amazonaws.com", path: "/", region: region, service: "kafka-cluster",
+		query: url.Values{"Action": {"kafka-cluster:Connect"}}, body: emptySHA256, at: at, lives: mskTokenLife}
+	return base64.RawURLEncoding.EncodeToString([]byte(request.url(by) + "&User-Agent=kubecdc"))
+}
+
+// awsIdentity makes tokens with the credentials of the Pod, which it finds as AWS's own libraries do where those look into
+// the environment: an access key, a role for the service account, or EKS Pod Identity. It asks neither the node, whose role
+// is not ours, nor files of a user. It is safe for concurrent use.
+type awsIdentity struct {
+	region string
+	client *http.Client
+
+	mu  sync.Mutex
+	now awsCredentials
+}
+
+func newAWSIdentity(region string, client *http.Client) (*awsIdentity, error) {
+	region = cmp.Or(region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
+	if region == "" {
+		return nil, errors.New("kafka.sasl.region: missing, and AWS_REGION is not set; expected the region of the cluster, such as eu-west-1")
+	}
+	return &awsIdentity{region: region, client: client}, nil
+}
+
+// token returns a token for one connection.
+func (i *awsIdentity) token(ctx context.Context) (string, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.now.id == "" || !i.now.expires.IsZero() && time.Until(i.now.expires) < awsMargin {
+		now, err := i.find(ctx)
+		if err != nil {
+			return "", fmt.Errorf("credentials of AWS: %w", err)
+		}
+		i.now = now
+	}
+	return mskToken(i.region, i.now, time.Now()), nil
+}
+
+func (i *awsIdentity) find(ctx context.Context) (awsCredentials, error) {
+	switch {
+	case os.Getenv("AWS_ACCESS_KEY_ID") != "":
+		return awsCredentials{id: os.Getenv("AWS_ACCESS_KEY_ID"), secret: os.Getenv("AWS_SECRET_ACCESS_KEY"), session: os.Getenv("AWS_SESSION_TOKEN")}, nil
+	case os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE") != "":
+		return i.assumeRole(ctx)
+	case os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "":
+		return i.podIdentity(ctx)
+	}
+	return awsCredentials{}, errors.New("none of AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE (a role for the service account) and " +
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI (EKS Pod Identity) is set")
+}
+
+// assumeRole exchanges the token of the service account for credentials of its role (STS, AssumeRoleWithWebIdentity).
+func (i *awsIdentity) assumeRole(ctx context.Context) (awsCredentials, error) {
+	token, err := secretOf("", os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE"), "AWS_WEB_IDENTITY_TOKEN_FILE")
+	if err != nil {
+		return awsCredentials{}, err
+	}
+	domain := "amazonaws.com"
+	if strings.HasPrefix(i.region, "cn-") {
+		domain = "amazonaws.com.cn"
+	}
+	endpoint := cmp.Or(os.Getenv("AWS_ENDPOINT_URL_STS"), "https://sts."+i.region+"."+domain)
+	form := url.Values{"Action": {"AssumeRoleWithWebIdentity"}, "Version": {"2011-06-15"}, "RoleArn": {os.Getenv("AWS_ROLE_ARN")},
+		"RoleSessionName": {cmp.Or(os.Getenv("AWS_ROLE_SESSION_NAME"), "kubecdc")}, "WebIdentityToken": {token}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(form.Encode()))
+	if err != nil {
+		return awsCredentials{}, err
+	}
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	status, body, err := fetch(i.client, request)
+	if err != nil {
+		return awsCredentials{}, err
+	}
+	var answer struct {
+		Code string    `xml:"Error>Code"`
+		ID   string    `xml:"AssumeRoleWithWebIdentityResult>Credentials>AccessKeyId"`
+		Key  string    `xml:"AssumeRoleWithWebIdentityResult>Credentials>SecretAccessKey"`
+		Rest string    `xml:"AssumeRoleWithWebIdentityResult>Credentials>SessionToken"`
+		Ends time.Time `xml:"AssumeRoleWithWebIdentityResult>Credentials>Expiration"`
+	}
+	if err := xml.Unmarshal(body, &answer); err != nil || status != http.StatusOK || answer.ID == "" {
+		return awsCredentials{}, fmt.Errorf("%s answers %d %s: check AWS_ROLE_ARN and who the role trusts", endpoint, status, answer.Code)
+	}
+	return awsCredentials{answer.ID, answer.Key, answer.Rest, answer.Ends}, nil
+}
+
+// podIdentity asks the agent of EKS Pod Identity.
+func (i *awsIdentity) podIdentity(ctx context.Context) (awsCredentials, error) {
+	endpoint := os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
+	token, err := secretOf(os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN"), os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+	if err != nil {
+		return awsCredentials{}, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint, nil)
+	if err != nil {
+		return awsCredentials{}, err
+	}
+	request.Header.Set("Authorization", token)
+	status, body, err := fetch(i.client, request)
+	if err != nil {
+		return awsCredentials{}, err
+	}
+	var answer struct {
+		AccessKeyID, SecretAccessKey, Token string
+		Expiration                          time.Time
+	}
+	if err := json.Unmarshal(body, &answer); err != nil || status != http.StatusOK || answer.AccessKeyID == "" {
+		return awsCredentials{}, fmt.Errorf("%s answers %d: check the Pod Identity association", endpoint, status)
+	}
+	return awsCredentials{answer.AccessKeyID, answer.SecretAccessKey, answer.Token, answer.Expiration}, nil
+}

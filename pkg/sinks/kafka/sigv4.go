@@ -1,0 +1,57 @@
+package kafka
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// presigned is a GET request whose query says who sends it: AWS Signature Version 4, "Using Query Parameters".
+type presigned struct {
+	host, path      string
+	region, service string
+	query           url.Values // besides what the signature adds
+	body            string     // SHA-256 of the body in hexadecimal, or what a service takes in its place
+	at              time.Time
+	lives           time.Duration
+}
+
+// url returns the request's address, signed with credentials.
+func (p presigned) url(by awsCredentials) string {
+	const algorithm, second = "AWS4-HMAC-SHA256", "20060102T150405Z"
+	at := p.at.UTC()
+	day := at.Format("20060102")
+	scope := strings.Join([]string{day, p.region, p.service, "aws4_request"}, "/")
+	query := url.Values{
+		"X-Amz-Algorithm":     {algorithm},
+		"X-Amz-Credential":    {by.id + "/" + scope},
+		"X-Amz-Date":          {at.Format(second)},
+		"X-Amz-Expires":       {strconv.Itoa(int(p.lives.Seconds()))},
+		"X-Amz-SignedHeaders": {"host"},
+	}
+	if by.session != "" {
+		query.Set("X-Amz-Security-Token", by.session)
+	}
+	for name, values := range p.query {
+		query[name] = values
+	}
+	text := strings.ReplaceAll(query.Encode(), "+", "%20") // sorted by name, as the signature wants it
+	canonical := strings.Join([]string{"GET", p.path, text, "host:" + p.host, "", "host", p.body}, "\n")
+	hash := sha256.Sum256([]byte(canonical))
+	key := []byte("AWS4" + by.secret)
+	for _, part := range []string{day, p.region, p.service, "aws4_request"} {
+		key = sign(key, part)
+	}
+	signature := sign(key, strings.Join([]string{algorithm, at.Format(second), scope, hex.EncodeToString(hash[:])}, "\n"))
+	return "https://" + p.host + p.path + "?" + text + "&X-Amz-Signature=" + hex.EncodeToString(signature)
+}
+
+func sign(key []byte, text string) []byte {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(text))
+	return mac.Sum(nil)
+}
