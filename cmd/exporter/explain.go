@@ -68,7 +68,7 @@ func explain(ctx context.Context, cfg *config.Config, window time.Duration) (*re
 			r.ClusterUnknown = err.Error()
 		}
 	}
-	fillDestinations(r, cfg.Sinks)
+	fillDestinations(r, cfg)
 	scopes := r.scopes()
 	if err := askAccess(ctx, client, scopes); err != nil {
 		return nil, err

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -12,16 +14,76 @@ import (
 )
 
 // fillDestinations says of each resource where each sink sends it.
-func fillDestinations(r *report, configured []config.Sink) {
-	for _, s := range configured {
-		kind, destination := destinationOf(s)
+func fillDestinations(r *report, cfg *config.Config) {
+	for _, s := range cfg.Sinks {
+		kind, _ := destinationOf(s)
 		r.Sinks = append(r.Sinks, sinkReport{s.Name, kind})
 		for _, rule := range r.Rules {
 			for _, resource := range rule.Resources {
-				resource.Destinations[s.Name] = destination(sampleChange(r.Cluster, resource.match))
+				resource.Destinations[s.Name] = destinationBy(cfg.Routes, s, sampleChange(r.Cluster, resource.match))
 			}
 		}
 	}
+}
+
+// destinationBy names where a sink sends the changes of a resource. Routes that decide about some of them follow in
+// brackets, if they decide otherwise.
+func destinationBy(routes []config.Route, s config.Sink, c *event.Change) string {
+	_, own := destinationOf(s)
+	rest := own(c)
+	type part struct{ route, to string }
+	var parts []part
+	for i, r := range routes {
+		if !concerns(r, c) {
+			continue
+		}
+		to := "nowhere"
+		for _, t := range r.To {
+			if t.Sink == s.Name {
+				_, name := destinationOf(withTopic(s, t.Topic))
+				to = name(c)
+			}
+		}
+		if r.TakesAll() {
+			rest = to
+			break
+		}
+		parts = append(parts, part{fmt.Sprintf("routes[%d]", i), to})
+	}
+	var others []string
+	for i, p := range parts {
+		if slices.ContainsFunc(parts[i:], func(later part) bool { return later.to != rest }) { // what comes first decides
+			others = append(others, p.route+": "+p.to)
+		}
+	}
+	if len(others) > 0 {
+		rest += " (" + strings.Join(others, ", ") + ")"
+	}
+	return rest
+}
+
+// concerns says whether a route may match changes like the sample.
+func concerns(r config.Route, sample *event.Change) bool {
+	selection := r.Selection()
+	takes := selection.Namespaces.Filter()
+	if takes != nil && !strings.HasPrefix(sample.Namespace, "{") && !takes(sample.Namespace) {
+		return false
+	}
+	return selection.Taker()(sample.Resource)
+}
+
+// withTopic is the sink with another topic or subject; "" is its own.
+func withTopic(s config.Sink, topic string) config.Sink {
+	switch {
+	case topic == "":
+	case s.Kafka != nil:
+		k := *s.Kafka
+		k.Topic, s.Kafka = topic, &k
+	case s.NATS != nil:
+		n := *s.NATS
+		n.Subject, s.NATS = topic, &n
+	}
+	return s
 }
 
 // destinationOf returns what the sink is and a function that names the topic, subject or file of a change.

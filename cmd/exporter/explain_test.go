@@ -14,11 +14,11 @@ import (
 // address stands for the API server's, which is another in each run.
 const address = "http://SERVER"
 
-func explained(t *testing.T, args ...string) string {
+func explained(t *testing.T, config string, args ...string) string {
 	t.Helper()
 	kubeconfig := cluster(t, "list configmaps web", "watch configmaps web", "list pods", "list deployments", "watch deployments")
 	t.Setenv("KUBECONFIG", kubeconfig)
-	code, stdout, stderr := try(t, append([]string{"explain", "--config", filepath.Join("testdata", "rbac-wildcards.yaml")}, args...)...)
+	code, stdout, stderr := try(t, append([]string{"explain", "--config", filepath.Join("testdata", config)}, args...)...)
 	if code != exitOK || stderr != "" {
 		t.Fatalf("exit %d, stderr %q", code, stderr)
 	}
@@ -29,11 +29,15 @@ func explained(t *testing.T, args ...string) string {
 }
 
 func TestExplainSaysWhatGoesWhereAndWhatIsForbidden(t *testing.T) {
-	golden(t, "explain.golden.txt", explained(t))
+	golden(t, "explain.golden.txt", explained(t, "rbac-wildcards.yaml"))
+}
+
+func TestExplainFollowsRoutes(t *testing.T) {
+	golden(t, "explain-routes.golden.txt", explained(t, "explain-routes.yaml"))
 }
 
 func TestExplainSpeaksJSON(t *testing.T) {
-	text := explained(t, "-o", "json")
+	text := explained(t, "rbac-wildcards.yaml", "-o", "json")
 	if !json.Valid([]byte(text)) {
 		t.Errorf("no JSON: %s", text)
 	}

@@ -26,6 +26,7 @@ type exporter struct {
 	journal   *journal.Journal
 	outlets   []*outlet
 	shaper    *shape.Shaper
+	routes    *routing
 	source    *source.Source
 	admin     *admin.Server // nil without admin.listen
 	recovered bool          // the journal was broken and begun anew
@@ -88,9 +89,17 @@ func (e *exporter) open() error {
 		return &environmentError{err}
 	}
 	e.admin = admin.New(admin.Options{Listen: e.cfg.Admin.Listen, Version: version, Snapshot: e.snapshot, Logger: e.log})
+	routes, err := newRouting(e.cfg)
+	if err != nil {
+		return &environmentError{err}
+	}
+	e.routes = routes
 	for _, s := range e.cfg.Sinks {
+		if s.NATS != nil {
+			s.NATS.Routed = e.cfg.Topics(s.Name)
+		}
 		observe := func(took time.Duration) { e.admin.ObservePublish(s.Name, took) }
-		o, err := openOutlet(s, e.cfg.Delivery, e.journal, observe, e.log)
+		o, err := openOutlet(s, e.cfg.Delivery, routes, e.journal, observe, e.log)
 		if err != nil {
 			return &environmentError{err}
 		}

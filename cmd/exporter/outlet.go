@@ -49,7 +49,7 @@ func (o *outlet) start(retry config.Retry, failed func(error)) {
 }
 
 // openOutlet makes a sink and its pipeline. It contacts nothing. observe is told how long each Publish takes.
-func openOutlet(s config.Sink, d config.Delivery, j *journal.Journal, observe func(time.Duration), log *slog.Logger) (*outlet, error) {
+func openOutlet(s config.Sink, d config.Delivery, routes *routing, j *journal.Journal, observe func(time.Duration), log *slog.Logger) (*outlet, error) {
 	o, layout, err := newSink(s, log.With("sink", s.Name))
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
@@ -64,7 +64,8 @@ func openOutlet(s config.Sink, d config.Delivery, j *journal.Journal, observe fu
 		Rate:        d.Rate.PerSecond,
 		Burst:       d.Rate.Burst,
 		Newest:      j.Newest(),
-		Selection:   choice(s),
+		Selection:   choice(s) + routes.id,
+		Route:       routes.of(s.Name),
 		Smaller:     shape.Smaller,
 	}
 	if c, ok := o.sink.(interface{ Concurrency() int }); ok {
@@ -72,7 +73,7 @@ func openOutlet(s config.Sink, d config.Delivery, j *journal.Journal, observe fu
 	}
 	o.journal, o.log = sinkJournal{j, s.Name}, log.With("sink", s.Name)
 	o.renew = func(start delivery.Cursor) *delivery.Pipeline {
-		return delivery.New(s.Name, timedSink(o.sink, observe), layout, o.journal, start, cfg, log)
+		return delivery.New(s.Name, timedSink(o.sink, observe), layout+routes.id, o.journal, start, cfg, log)
 	}
 	o.pipeline = o.renew(delivery.Cursor(start))
 	return o, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
@@ -28,6 +29,11 @@ func (e *exporter) snapshot() admin.Snapshot {
 		s.Rules = append(s.Rules, admin.RuleStatus{
 			Name: fmt.Sprintf("resources[%d]", i), Filtered: r.Filtered, Unchanged: r.Unchanged,
 			Withheld: r.Withheld, Failed: r.Failed, Failure: r.Failure,
+		})
+	}
+	for i, r := range e.routes.stats() {
+		s.Routes = append(s.Routes, admin.RouteStatus{
+			Name: fmt.Sprintf("routes[%d]", i), Sent: r.Sent, Dropped: r.Dropped, Failed: r.Failed, Failure: r.Failure,
 		})
 	}
 	for _, o := range e.outlets {
@@ -75,7 +81,7 @@ func (o *outlet) status() admin.SinkStatus {
 	}
 	return admin.SinkStatus{
 		Name: o.name, Kind: o.kind, NotReady: notReady, Reason: firstOf(notReady, d.LaneReason),
-		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Reduced, Skipped: d.Skipped, Retries: d.Retries,
+		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Reduced, Passed: d.Passed, Skipped: d.Skipped, Retries: d.Retries,
 		DeadLetters: d.DeadLetters, Breaches: d.Breaches, Omitted: omitted, Losses: o.losses(),
 		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit, Lanes: d.Lanes, LanesBackingOff: d.LanesBackingOff,
 		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,
@@ -128,4 +134,21 @@ func (t timed) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	n, err := t.Sink.Publish(ctx, lane, batch)
 	t.observe(time.Since(began))
 	return n, err
+}
+
+// LaneTo makes what is timed a sinks.Router: the configuration names topics only where the sink itself is
+// one.
+func (t timed) LaneTo(ctx context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+	return laneTo(ctx, t.Sink, c, topic)
+}
+
+func (t timedStateful) LaneTo(ctx context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+	return laneTo(ctx, t.Stateful, c, topic)
+}
+
+func laneTo(ctx context.Context, s sinks.Sink, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+	if router, ok := s.(sinks.Router); ok {
+		return router.LaneTo(ctx, c, topic)
+	}
+	return "", fmt.Errorf("the sink knows one place only, not %s", topic)
 }

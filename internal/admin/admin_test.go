@@ -29,7 +29,8 @@ func sample() Snapshot {
 			{Name: "pods", State: "live", Since: time.Now(), Position: "42", Known: 7, Events: 9, Changes: map[string]uint64{"added": 4, "deleted": 1}},
 			{Name: "nodes", State: "forbidden", Reason: "may not list nodes"},
 		},
-		Sinks: []SinkStatus{{Name: "main", Kind: "kafka", Delivered: 3, Low: 3, OldestObserved: time.Now().Add(-time.Minute),
+		Routes: []RouteStatus{{Name: "routes[0]", Sent: map[string]uint64{"main": 6}, Dropped: map[string]uint64{"other": 11}, Failed: 1, Failure: "no such key"}},
+		Sinks: []SinkStatus{{Name: "main", Kind: "kafka", Delivered: 3, Passed: 8, Low: 3, OldestObserved: time.Now().Add(-time.Minute),
 			WindowBytes: 2048, WindowLimit: 16 << 20, Lanes: 4}},
 		Journal: JournalStatus{Oldest: 1, Newest: 5, RetainedBytes: 900, MaxBytes: 10 << 30},
 	}
@@ -94,6 +95,10 @@ func TestMetricsTellTheSnapshot(t *testing.T) {
 		`kubecdc_resource_state{resource="nodes",state="forbidden"} 1`,
 		`kubecdc_sink_delivered_total{sink="main"} 3`,
 		`kubecdc_sink_backlog_changes{sink="main"} 2`,
+		`kubecdc_sink_passed_total{sink="main"} 8`,
+		`kubecdc_route_sent_total{route="routes[0]",sink="main"} 6`,
+		`kubecdc_route_dropped_total{route="routes[0]",sink="other"} 11`,
+		`kubecdc_route_filter_errors_total{route="routes[0]"} 1`,
 		`kubecdc_journal_newest_offset 5`,
 		`kubecdc_journal_blocked 0`,
 		`kubecdc_sink_publish_seconds_count{sink="main"} 1`,
@@ -143,6 +148,15 @@ func TestThePageEscapesWhatItShows(t *testing.T) {
 	}
 	if csp := w.Header().Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {
 		t.Errorf("Content-Security-Policy %q", csp)
+	}
+}
+
+func TestThePageShowsWhatRoutesDrop(t *testing.T) {
+	body := get(t, sample(), "/").Body.String()
+	for _, part := range []string{"<td>routes[0]</td>", "6 to main", "11 from other", "no such key"} {
+		if !strings.Contains(body, part) {
+			t.Errorf("no %q in %s", part, body)
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ type metric struct {
 type emit = func(value float64, labels ...string)
 
 // metrics lists every family that is read from a snapshot. docs/metrics.md is written from it.
-var metrics = slices.Concat(resourceMetrics, ruleMetrics, sinkMetrics, journalMetrics)
+var metrics = slices.Concat(resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics)
 
 var resourceMetrics = []metric{
 	ofResource("kubecdc_resource_known_objects", "Objects known to exist.", prometheus.GaugeValue,
@@ -69,6 +69,31 @@ var ruleMetrics = []metric{
 		func(r RuleStatus) float64 { return float64(r.Failed) }),
 }
 
+var routeMetrics = []metric{
+	{"kubecdc_route_sent_total", "Changes that a route sends to a sink.", prometheus.CounterValue, []string{"route", "sink"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			for _, r := range s.Routes {
+				for sink, n := range r.Sent {
+					emit(float64(n), r.Name, sink)
+				}
+			}
+		}},
+	{"kubecdc_route_dropped_total", "Changes that a route keeps from a sink.", prometheus.CounterValue, []string{"route", "sink"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			for _, r := range s.Routes {
+				for sink, n := range r.Dropped {
+					emit(float64(n), r.Name, sink)
+				}
+			}
+		}},
+	{"kubecdc_route_filter_errors_total", "Evaluations of the route's filter that failed or were cut off, one for each sink; the change went to the sink's own topic.",
+		prometheus.CounterValue, []string{"route"}, func(s Snapshot, _ time.Time, emit emit) {
+			for _, r := range s.Routes {
+				emit(float64(r.Failed), r.Name)
+			}
+		}},
+}
+
 var sinkMetrics = []metric{
 	ofSink("kubecdc_sink_delivered_total", "Changes the destination acknowledged.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Delivered) }),
@@ -76,6 +101,8 @@ var sinkMetrics = []metric{
 		func(k SinkStatus) float64 { return float64(k.DeliveredBytes) }),
 	ofSink("kubecdc_sink_reduced_total", "Changes the destination acknowledged in a smaller form, because the whole one was too large.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Reduced) }),
+	ofSink("kubecdc_sink_passed_total", "Changes that routes do not send to this sink.", prometheus.CounterValue,
+		func(k SinkStatus) float64 { return float64(k.Passed) }),
 	ofSink("kubecdc_sink_skipped_total", "Changes read again after a restart and known to be delivered.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Skipped) }),
 	ofSink("kubecdc_sink_retries_total", "Attempts that failed and are made again.", prometheus.CounterValue,

@@ -8,6 +8,7 @@ type Snapshot struct {
 	Discovery string // why it is not known yet what there is to watch, one line; "" when it is
 	Resources []ResourceStatus
 	Rules     []RuleStatus
+	Routes    []RouteStatus
 	Sinks     []SinkStatus
 	Journal   JournalStatus
 }
@@ -51,6 +52,15 @@ type RuleStatus struct {
 	Failure   string // why the last one failed; "" for none
 }
 
+// RouteStatus is what one route decided. Every sink decides for itself, so a change counts once for each.
+type RouteStatus struct {
+	Name    string            // its place in the configuration: "routes[0]"
+	Sent    map[string]uint64 // changes it sends to a sink, by the sink's name
+	Dropped map[string]uint64 // changes it keeps from a sink, by the sink's name
+	Failed  uint64            // evaluations of its filter that failed; their changes went to the sink's own topic
+	Failure string            // why the last one failed; "" for none
+}
+
 // SinkStatus is what is known of one destination.
 type SinkStatus struct {
 	Name     string // as configured; unique
@@ -61,6 +71,7 @@ type SinkStatus struct {
 	Delivered      uint64 // changes acknowledged
 	DeliveredBytes uint64
 	Reduced        uint64 // changes acknowledged in a smaller form, because the whole one was too large
+	Passed         uint64 // changes that routes do not send here
 	Skipped        uint64 // changes read again after a restart and known to be delivered
 	Retries        uint64 // attempts that failed and are made again
 	DeadLetters    uint64 // changes the destination rejected for ever

@@ -21,9 +21,12 @@ type Config struct {
 	Resources []Resource `mapstructure:"resources"`
 	// What secret values are hashed with.
 	Redaction Redaction `mapstructure:"redaction"`
-	// Where changes go: at least one sink. Every sink gets every change and is delivered on its own: one that is down
-	// does not hold up another.
+	// Where changes go: at least one sink. Every sink gets every change, unless routes say otherwise, and is delivered on
+	// its own: one that is down does not hold up another.
 	Sinks []Sink `mapstructure:"sinks"`
+	// Which changes go to which sinks and topics. Of several routes the first that matches a change decides alone; what none
+	// matches goes to every sink, to its own topic. See docs/shaping.md.
+	Routes []Route `mapstructure:"routes"`
 	// The local store of changes not yet delivered and of positions. It must survive restarts.
 	Journal Journal `mapstructure:"journal"`
 	// How changes are moved to the sinks. It holds for each sink separately.

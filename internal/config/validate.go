@@ -18,6 +18,7 @@ func (d *decoder) validate(c *Config) {
 	d.validateRedaction(c.Redaction)
 	d.validateResources(c.Resources, c.Redaction.Key != "")
 	d.validateSinks(c.Sinks)
+	d.validateRoutes(c)
 	d.validateJournal(c.Journal)
 	d.validateDelivery(c.Delivery)
 	d.validateListen(c.Admin.Listen)

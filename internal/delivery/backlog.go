@@ -27,8 +27,8 @@ type backlog struct {
 	aliased int64  // bytes of the frames read since recent was set
 	recent  uint64 // entries up to this offset are of frames older than that
 
-	delivered, deliveredBytes, reduced, skipped, deadLetters uint64
-	lastAck                                                  time.Time
+	delivered, deliveredBytes, reduced, passed, skipped, deadLetters uint64
+	lastAck                                                          time.Time
 }
 
 // deadLetter is one not stored yet. It holds its bytes of the window until then, so that a destination that rejects
@@ -89,7 +89,7 @@ func (b *backlog) holds(lanes []sinks.Lane) bool {
 // add queues r with its lane. It returns false, having done nothing, when the window has no room: wait for b.room. It
 // returns the lane when the caller must hand it to the workqueue. A change that its lane settled before the last
 // restart is passed over.
-func (b *backlog) add(name sinks.Lane, r event.Record) (schedule *lane, ok bool) {
+func (b *backlog) add(name sinks.Lane, r event.Record, topic *sinks.Template) (schedule *lane, ok bool) {
 	size := r.Change.Size()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +106,7 @@ func (b *backlog) add(name sinks.Lane, r event.Record) (schedule *lane, ok bool)
 	if !b.fits(size) {
 		return nil, false
 	}
-	l.push(entry{offset: r.Offset, change: r.Change, size: size})
+	l.push(entry{offset: r.Offset, change: r.Change, size: size, topic: topic})
 	b.read = r.Offset
 	b.pending++
 	b.bytes += int64(size)
@@ -115,6 +115,14 @@ func (b *backlog) add(name sinks.Lane, r event.Record) (schedule *lane, ok bool)
 	}
 	l.scheduled = true
 	return l, true
+}
+
+// pass settles a change that is not for this sink.
+func (b *backlog) pass(offset uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.read, b.changed = offset, true
+	b.passed++
 }
 
 // addDead records a change that has no lane because the sink rejected it. It returns false, having done nothing, when
@@ -147,7 +155,7 @@ func (b *backlog) take(l *lane, batch []sinks.Message, maxMessages int, maxBytes
 		if i == maxMessages || i > 0 && maxBytes < 0 {
 			break
 		}
-		batch = append(batch, sinks.Message{Offset: e.offset, Change: e.change})
+		batch = append(batch, sinks.Message{Offset: e.offset, Change: e.change, Topic: e.topic})
 	}
 	return batch
 }
@@ -335,7 +343,7 @@ func (b *backlog) wake() {
 func (b *backlog) describe(s *Stats) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.Delivered, s.DeliveredBytes, s.Reduced = b.delivered, b.deliveredBytes, b.reduced
+	s.Delivered, s.DeliveredBytes, s.Reduced, s.Passed = b.delivered, b.deliveredBytes, b.reduced, b.passed
 	s.Skipped, s.DeadLetters = b.skipped, b.deadLetters
 	s.Pending, s.WindowBytes, s.WindowLimit = b.pending, b.bytes, b.limit
 	s.Lanes, s.Read, s.Low, s.LastAck = len(b.lanes), b.read, b.durable, b.lastAck

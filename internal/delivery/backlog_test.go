@@ -13,7 +13,7 @@ import (
 
 func (b *backlog) mustAdd(t *testing.T, r event.Record) *lane {
 	t.Helper()
-	if _, ok := b.add(sinks.Lane(r.Change.Namespace), r); !ok {
+	if _, ok := b.add(sinks.Lane(r.Change.Namespace), r, nil); !ok {
 		t.Fatalf("no room for %d", r.Offset)
 	}
 	return b.lanes[sinks.Lane(r.Change.Namespace)]

@@ -23,7 +23,7 @@ type world struct {
 
 	mu       sync.Mutex
 	random   *rand.Rand
-	received map[string][]uint64   // by object: what the destination accepted, told or not, in order
+	received map[string][]uint64   // by object and topic: what the destination accepted, told or not, in order
 	acked    map[uint64]bool       // what the pipeline was told is accepted
 	dead     map[uint64]bool       // what is stored as a dead letter
 	cursor   Cursor                // as stored
@@ -31,6 +31,7 @@ type world struct {
 	ackedTo  map[sinks.Lane]uint64 // of this process
 	gone     bool                  // the process was killed: nothing it does reaches the disk any more
 	lanes    int                   // of the destination's layout
+	routed   bool                  // some changes are for another topic, some not for this sink
 }
 
 func newWorld(t *testing.T, seed uint64, changes, objects int) *world {
@@ -65,7 +66,35 @@ func (w *world) laneOf(c *event.Change) sinks.Lane {
 	for _, b := range []byte(c.Name) {
 		h = h*31 + int(b)
 	}
-	return sinks.Lane(fmt.Sprintf("%d of %d", h%w.lanes, w.lanes))
+	return sinks.Lane(fmt.Sprintf("%d of %d", h%w.lanes, w.lanes) + w.route(c).topic())
+}
+
+var elsewhere = sync.OnceValue(func() *sinks.Template {
+	topic, err := sinks.ParseTemplate("elsewhere")
+	if err != nil {
+		panic(err)
+	}
+	return topic
+})
+
+// route is what the world sends where. In the end there are some changes that are not for this sink.
+func (w *world) route(c *event.Change) Route {
+	switch {
+	case !w.routed:
+		return Route{}
+	case c.Generation%3 == 0, c.Generation > int64(len(w.records)-10):
+		return Route{Pass: true}
+	case c.Generation%3 == 1:
+		return Route{Topic: elsewhere()}
+	}
+	return Route{}
+}
+
+func (r Route) topic() string {
+	if r.Topic == nil {
+		return ""
+	}
+	return r.Topic.String()
 }
 
 func (w *world) Read(ctx context.Context, after uint64) ([]event.Record, error) {
@@ -99,7 +128,7 @@ func (w *world) Settle(_ context.Context, c Cursor, dead []DeadLetter) error {
 		if !neverRoutable(r.Offset) {
 			passed = passed || r.Offset <= c.Lanes[string(w.laneOf(r.Change))]
 		}
-		if passed && !w.acked[r.Offset] && !w.dead[r.Offset] {
+		if passed && !w.acked[r.Offset] && !w.dead[r.Offset] && !w.route(r.Change).Pass {
 			w.t.Errorf("cursor %+v passes %d, which is neither acknowledged nor a dead letter", c, r.Offset)
 		}
 	}
@@ -111,6 +140,13 @@ func (w *world) Settle(_ context.Context, c Cursor, dead []DeadLetter) error {
 }
 
 func (w *world) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
+	return w.LaneTo(ctx, c, nil)
+}
+
+func (w *world) LaneTo(_ context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+	if want := w.route(c); want.Pass || want.Topic != topic {
+		w.t.Errorf("%d is not for the topic %v", c.Generation, topic)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if neverRoutable(uint64(c.Generation)) {
@@ -140,7 +176,7 @@ func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 		accepted++ // the answer was lost
 	}
 	for _, m := range batch[:accepted] {
-		w.received[m.Change.Name] = append(w.received[m.Change.Name], m.Offset)
+		w.received[m.Change.Name+w.route(m.Change).topic()] = append(w.received[m.Change.Name+w.route(m.Change).topic()], m.Offset)
 	}
 	for _, m := range batch[:told] {
 		w.acked[m.Offset] = true
@@ -162,7 +198,7 @@ func (w *world) begin(lane sinks.Lane, batch []sinks.Message) {
 		if m.Offset <= previous {
 			w.t.Errorf("lane %s: %d sent after %d was acknowledged or sent", lane, m.Offset, previous)
 		}
-		if w.laneOf(m.Change) != lane || m.Change.Generation != int64(m.Offset) {
+		if w.laneOf(m.Change) != lane || m.Change.Generation != int64(m.Offset) || m.Topic != w.route(m.Change).Topic {
 			w.t.Errorf("lane %s was given %d, which is not its own", lane, m.Offset)
 		}
 		previous = m.Offset
@@ -208,6 +244,7 @@ func (w *world) process(f func(p *Pipeline, stop context.CancelFunc)) error {
 		WindowBytes:   int64(1000 + w.random.IntN(200_000)),
 		Workers:       1 + w.random.IntN(5),
 		BatchMessages: 1 + w.random.IntN(30),
+		Route:         w.route,
 	}
 	p := New("chaos", w, w.layout(), w, w.cursor, cfg, slog.New(slog.DiscardHandler))
 	w.mu.Unlock()
@@ -264,13 +301,19 @@ func (w *world) finish() {
 func (w *world) checkHistory() {
 	expected := map[string][]uint64{}
 	for _, r := range w.records {
+		to := w.route(r.Change)
+		key := r.Change.Name + to.topic()
 		switch {
+		case to.Pass:
+			if w.dead[r.Offset] {
+				w.t.Errorf("%d is a dead letter and not for this sink", r.Offset)
+			}
 		case never(r.Offset) || neverRoutable(r.Offset):
 			if !w.dead[r.Offset] {
 				w.t.Errorf("%d was rejected and is no dead letter", r.Offset)
 			}
 		default:
-			expected[r.Change.Name] = append(expected[r.Change.Name], r.Offset)
+			expected[key] = append(expected[key], r.Offset)
 		}
 	}
 	for name, want := range expected {
@@ -309,6 +352,21 @@ func TestNothingIsLostOrReorderedWheneverKilled(t *testing.T) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 1000+seed, 3000, 60)
+				w.restarts(15)
+				w.finish()
+				w.checkHistory()
+			})
+		})
+	}
+}
+
+// A change that is not for this sink neither holds up nor covers up another, and in each topic the order holds.
+func TestNothingRoutedIsLostOrReorderedWheneverKilled(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 2000+seed, 3000, 60)
+				w.routed = true
 				w.restarts(15)
 				w.finish()
 				w.checkHistory()

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // Config bounds one pipeline. The zero value of a field stands for its default.
@@ -29,6 +30,10 @@ type Config struct {
 	Rate  float64
 	Burst int
 
+	// Route says which changes are for this sink, and where they go; nil sends all to the sink's own topic. It must be a
+	// pure function of the change and of what the pipeline's layout names. Called from one goroutine.
+	Route func(*event.Change) Route
+
 	// Smaller makes a copy of a change that the sink refused as too large, with less in it and the same ID, or says that
 	// there is nothing left to take out. It must be a pure function. nil makes dead letters of all that is too large.
 	Smaller func(*event.Change) (*event.Change, bool)
@@ -41,6 +46,12 @@ type Config struct {
 	// are for a sinks.Stateful, whose stored state counts only under the same Selection.
 	Newest    uint64
 	Selection string
+}
+
+// Route is where one change goes.
+type Route struct {
+	Pass  bool            // not to this sink
+	Topic *sinks.Template // nil is the sink's own; else the sink must be a sinks.Router
 }
 
 // RetryConfig bounds the waits after failures, of a lane and of the whole sink: they grow from Min to Max, with jitter.

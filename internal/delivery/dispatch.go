@@ -65,17 +65,25 @@ func (p *Pipeline) schedule() {
 
 // admit routes one change and queues it.
 func (p *Pipeline) admit(ctx context.Context, r event.Record) error {
+	var to Route
+	if p.cfg.Route != nil {
+		to = p.cfg.Route(r.Change)
+	}
+	if to.Pass {
+		p.backlog.pass(r.Offset)
+		return nil
+	}
 	if r.Change.Withheld != "" {
 		return p.enqueueDead(ctx, r, &sinks.RejectedError{Reason: "withheld: " + r.Change.Withheld})
 	}
-	name, err := p.route(ctx, r)
+	name, err := p.route(ctx, r, to.Topic)
 	if err != nil {
 		p.schedule()
-		name, err = p.routeAgain(ctx, r, err)
+		name, err = p.routeAgain(ctx, r, to.Topic, err)
 	}
 	switch classify(err) {
 	case none:
-		return p.enqueue(ctx, name, r)
+		return p.enqueue(ctx, name, r, to.Topic)
 	case rejected:
 		return p.enqueueDead(ctx, r, err)
 	default:
@@ -84,9 +92,9 @@ func (p *Pipeline) admit(ctx context.Context, r event.Record) error {
 }
 
 // enqueue queues r with its lane, waiting for room in the window.
-func (p *Pipeline) enqueue(ctx context.Context, name sinks.Lane, r event.Record) error {
+func (p *Pipeline) enqueue(ctx context.Context, name sinks.Lane, r event.Record, topic *sinks.Template) error {
 	for {
-		active, ok := p.backlog.add(name, r)
+		active, ok := p.backlog.add(name, r, topic)
 		if active != nil {
 			p.active = append(p.active, active)
 			if len(p.active) == scheduleEvery {
@@ -115,7 +123,7 @@ func (p *Pipeline) enqueueDead(ctx context.Context, r event.Record, reason error
 
 // routeAgain asks the sink for the lane of r until it answers, rejects r, or ctx ends. Everything behind r waits: a
 // change without a lane has no place of its own to wait in, and passing it could reorder its object (I3).
-func (p *Pipeline) routeAgain(ctx context.Context, r event.Record, err error) (name sinks.Lane, _ error) {
+func (p *Pipeline) routeAgain(ctx context.Context, r event.Record, topic *sinks.Template, err error) (name sinks.Lane, _ error) {
 	defer p.routing.Forget(r.Offset)
 	for {
 		kind := classify(err)
@@ -137,15 +145,15 @@ func (p *Pipeline) routeAgain(ctx context.Context, r event.Record, err error) (n
 		if waitErr != nil {
 			return "", waitErr
 		}
-		name, err = p.route(ctx, r)
+		name, err = p.route(ctx, r, topic)
 		report(ctx, pass, err)
 	}
 }
 
 // route asks the sink for the lane of r, draining others first where the sink asks for that.
-func (p *Pipeline) route(ctx context.Context, r event.Record) (sinks.Lane, error) {
+func (p *Pipeline) route(ctx context.Context, r event.Record, topic *sinks.Template) (sinks.Lane, error) {
 	for {
-		name, err := p.sink.Lane(ctx, r.Change)
+		name, err := p.laneOf(ctx, r.Change, topic)
 		var drain *sinks.DrainError
 		if err == nil || !errors.As(err, &drain) {
 			return name, err
@@ -156,6 +164,18 @@ func (p *Pipeline) route(ctx context.Context, r event.Record) (sinks.Lane, error
 			}
 		}
 	}
+}
+
+// laneOf asks the sink for the lane of a change that may have a topic of its own.
+func (p *Pipeline) laneOf(ctx context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+	if topic == nil {
+		return p.sink.Lane(ctx, c)
+	}
+	router, ok := p.sink.(sinks.Router)
+	if !ok {
+		return "", fmt.Errorf("routed to the topic %s, and this sink knows one place only", topic)
+	}
+	return router.LaneTo(ctx, c, topic)
 }
 
 // awaitRoom waits until the window may have room.

@@ -29,6 +29,8 @@ type entry struct {
 	size   int  // change.Size(), with whole.Size() where there is one
 	owned  bool // the change aliases nothing: it was cloned
 
+	topic *sinks.Template // see sinks.Message
+
 	whole *event.Change // what change was made of where it was too large, and what a dead letter holds; else nil
 }
 

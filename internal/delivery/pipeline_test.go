@@ -262,6 +262,50 @@ func TestADeadLetterOfWhatIsTooLargeIsWhole(t *testing.T) {
 	})
 }
 
+// routed is a sink that names lanes by topics.
+type routed struct{ sinkFuncs }
+
+func (routed) LaneTo(_ context.Context, _ *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+	return sinks.Lane(topic.String()), nil
+}
+
+func TestRoutesPassAndRedirectChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		other, err := sinks.ParseTemplate("other")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var topics []string
+		sink := routed{sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			for _, m := range batch {
+				if m.Topic != nil {
+					topics = append(topics, m.Topic.String())
+				}
+			}
+			to.accept(lane, batch)
+			return len(batch), nil
+		}}}
+		route := func(c *event.Change) Route {
+			switch c.ResourceVersion {
+			case "2", "5":
+				return Route{Pass: true}
+			case "3":
+				return Route{Topic: other}
+			}
+			return Route{}
+		}
+		p := run(t, sink, journalOf(changesIn("a", "a", "a", "a", "a"), &s), Cursor{}, Config{Route: route, Workers: 1})
+		p.drained(t, 5)
+		to.want(t, "map[a:[1 4] other:[3]]")
+		wantCursor(t, &s, "5 map[]") // the cursor passes what is not for this sink
+		if got := p.Stats(); got.Passed != 2 || got.Delivered != 3 || !slices.Equal(topics, []string{"other"}) {
+			t.Errorf("stats %+v, topics %v", got, topics)
+		}
+	})
+}
+
 func TestAWithheldChangeBecomesADeadLetterAndIsShownToNoSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to recorder

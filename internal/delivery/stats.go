@@ -11,6 +11,7 @@ type Stats struct {
 	Delivered      uint64 // changes acknowledged
 	DeliveredBytes uint64 // their event.Change.Size
 	Reduced        uint64 // changes acknowledged in a smaller form, because the whole one was too large
+	Passed         uint64 // changes that Config.Route does not send to this sink
 	Skipped        uint64 // changes read again after a restart that their lane had settled before
 	Retries        uint64 // Publish and Lane calls that failed and are tried again
 	DeadLetters    uint64 // changes rejected for ever

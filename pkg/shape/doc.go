@@ -1,4 +1,4 @@
-// Package shape decides how much of a change is told: it takes secrets out before anything is stored.
+// Package shape decides how much of a change is told, and where it goes: it takes secrets out before anything is stored.
 //
 // # How a change passes
 //
@@ -6,6 +6,8 @@
 //
 // What is journaled is what consumers get, so whatever must not be seen is gone before it can reach a disk, a log or a dead
 // letter. What does not become a change still moves on: the observation keeps its known objects and its position (I1).
+//
+// A [Router] is asked on the other side of the journal, by each sink as it reads: what it keeps from one sink another may get.
 //
 // # Bytes, not maps
 //

@@ -70,18 +70,28 @@ func compile(p Policy, options Options) (*rule, error) {
 
 // counters count what a rule did with its changes.
 type counters struct {
-	filtered, unchanged, withheld, failed atomic.Uint64
-
-	mu      sync.Mutex
-	failure string
+	filtered, unchanged, withheld atomic.Uint64
+	failures                      failures
 }
 
-// fail notes that a filter could not be evaluated.
-func (c *counters) fail(err error) {
-	c.failed.Add(1)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failure = err.Error()
+// failures are the evaluations of a filter that failed.
+type failures struct {
+	mu    sync.Mutex
+	count uint64
+	last  string
+}
+
+func (f *failures) add(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count++
+	f.last = err.Error()
+}
+
+func (f *failures) get() (count uint64, last string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.count, f.last
 }
 
 // Stats counts, for one rule, since the process started.
@@ -98,10 +108,8 @@ func (s *Shaper) Stats() []Stats {
 	all := make([]Stats, len(s.rules))
 	for i, r := range s.rules {
 		c := &r.counters
-		c.mu.Lock()
-		failure := c.failure
-		c.mu.Unlock()
-		all[i] = Stats{c.filtered.Load(), c.unchanged.Load(), c.withheld.Load(), c.failed.Load(), failure}
+		failed, failure := c.failures.get()
+		all[i] = Stats{c.filtered.Load(), c.unchanged.Load(), c.withheld.Load(), failed, failure}
 	}
 	return all
 }

@@ -237,7 +237,7 @@ func (r *rule) wants(c *event.Change, last []byte) bool {
 	}
 	yes, err := r.filter.takes(&v)
 	if err != nil {
-		r.counters.fail(err)
+		r.counters.failures.add(err)
 		return true
 	}
 	return yes

@@ -16,6 +16,15 @@ type Lane string
 type Message struct {
 	Offset uint64 // place in the journal; ascending within a batch
 	Change *event.Change
+	Topic  *Template // in place of the sink's own topic or subject; nil for that. Only where the sink is a Router
+}
+
+// Router is a sink that can deliver single changes to another topic, or subject, than its own.
+type Router interface {
+	Sink
+
+	// LaneTo is Lane for a change that is published with this topic. LaneTo with nil is Lane.
+	LaneTo(ctx context.Context, c *event.Change, topic *Template) (Lane, error)
 }
 
 // Sink is a destination. Implementations are safe for concurrent use except where said.

@@ -113,6 +113,26 @@ var (
 	versionName   = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
 )
 
+// Taker returns a function that says whether the rule selects a resource in its version, whatever other rules do.
+func (r Rule) Taker() func(event.Resource) bool {
+	selected, excluded := patterns(r.Select), patterns(r.Exclude)
+	return func(resource event.Resource) bool {
+		return slices.ContainsFunc(selected, func(p pattern) bool {
+			return p.matches(resource) && (p.version == "" || p.version == resource.Version)
+		}) && !slices.ContainsFunc(excluded, func(p pattern) bool { return p.matches(resource) })
+	}
+}
+
+// Filter says which namespaces are chosen; nil takes all. Without a name only globs that match everything take what has
+// no namespace.
+func (n Namespaces) Filter() func(namespace string) bool {
+	names, keep := n.chosen()
+	if names != nil {
+		return func(namespace string) bool { return slices.Contains(names, namespace) }
+	}
+	return keep
+}
+
 // Sweeps says whether Select takes this resource through a wildcard, and by which of its entries.
 func (r Rule) Sweeps(resource event.Resource) (index int, yes bool) {
 	if slices.ContainsFunc(patterns(r.Exclude), func(x pattern) bool { return x.matches(resource) }) {

@@ -22,9 +22,11 @@ var examples = map[string]string{
 	"sinks[].webhook.url":   `"https://receiver.example/events"`,
 	"sinks[].nats.stream":   `"K8S"`,
 	"sinks[].nats.subject":  `"k8s.{cluster}.{group}.{resource}.{namespace}.{name}"`,
+	"routes[].select":       `["events"]`,
+	"routes[].drop":         `true`,
 }
 
-// reference renders configs/reference.yaml: one rule, and one sink of each kind.
+// reference renders configs/reference.yaml: one rule, one sink of each kind, and one route.
 func reference(keys []key) []byte {
 	var b strings.Builder
 	b.WriteString(referenceHead)
@@ -38,6 +40,8 @@ func reference(keys []key) []byte {
 			for place, destination := range []string{"kafka", "nats", "webhook", "stdout"} {
 				b.WriteString(item(block(0, sink(k.children, destination, place == 0))))
 			}
+		case "routes[]":
+			b.WriteString("routes:\n" + item(block(0, k.children)))
 		default:
 			b.WriteString(body(0, k))
 		}

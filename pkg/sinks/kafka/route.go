@@ -30,7 +30,15 @@ type route struct {
 // Changes of a topic that does not exist wait in a lane of their own. When it is created, or has grown, the answer is a
 // [sinks.DrainError], once.
 func (s *Sink) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
-	s.scratch = s.template.Append(s.scratch[:0], c, appendEscaped)
+	return s.LaneTo(ctx, c, nil)
+}
+
+// LaneTo is Lane with another template of the topic, if it is not nil. The lane names the topic, so Publish needs none.
+func (s *Sink) LaneTo(ctx context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+	if topic == nil {
+		topic = s.template
+	}
+	s.scratch = topic.Append(s.scratch[:0], c, appendEscaped)
 	r := s.routes[string(s.scratch)]
 	if r == nil {
 		var err error

@@ -80,6 +80,34 @@ func TestChangesOfAnUnknownTopicWaitAndOthersGoOn(t *testing.T) {
 	}
 }
 
+func TestChangesGoToTheTopicsTheyAreRoutedTo(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(3, topicA, "audit.pods"))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	audit, err := sinks.ParseTemplate("audit.{resource}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range pods("a", 1, 5) {
+		if i%2 == 0 {
+			m.Topic = audit
+		}
+		lane, err := s.LaneTo(t.Context(), m.Change, m.Topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := laneOf(t, s, m.Change)
+		if (lane == own) != (m.Topic == nil) {
+			t.Errorf("change %d goes to lane %s; the sink's own is %s", i, lane, own)
+		}
+		publish(t, s, lane, []sinks.Message{m})
+	}
+	for _, topic := range []string{topicA, "audit.pods"} {
+		if got := read(t, brokers, topic); len(got) != 2 {
+			t.Errorf("topic %s holds %d records, want 2", topic, len(got))
+		}
+	}
+}
+
 func TestWhatWaitedForATopicGoesToItsPartitionsInOrder(t *testing.T) {
 	const n, last = 12, 30
 	c, brokers := fake(t, kfake.NumBrokers(1))

@@ -28,6 +28,8 @@ type Config struct {
 	// Subject is the template of subjects, for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}, and of the keys
 	// in mode kv. Required.
 	Subject string `mapstructure:"subject"`
+	// Routed are further templates, which messages may name. They are no key of the section: routes name them.
+	Routed []string
 	// Create makes the stream or bucket if it is missing. An existing stream is never changed.
 	Create Create `mapstructure:"create"`
 

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -86,7 +87,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	want.Mode = modeJetStream
 	want.Lanes, want.AckTimeout, want.MaxInFlightBytes, want.InboxPrefix = 512, 5*time.Second, 8<<20, "_INBOX"
 	want.Create = Create{Storage: "file", Replicas: 1, Duplicates: 2 * time.Minute}
-	if c != want {
+	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v\nwant %+v", c, want)
 	}
 	c = Config{Create: Create{MaxAge: time.Minute}}

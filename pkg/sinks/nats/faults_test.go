@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,6 +188,61 @@ func TestAStreamOfOtherSubjectsIsAFaultWithARemedy(t *testing.T) {
 	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"other.>"}})
 	s := opened(t, configFor(server.URL()), quiet)
 	unavailable(t, s, pod("web", 1), `["other.>"]`, `"k8s.*.*.*.*.*"`, "nats.subject")
+}
+
+func TestAStreamThatDoesNotTakeWhatIsRoutedIsAFaultWithARemedy(t *testing.T) {
+	server := serve(t, "")
+	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
+	cfg := configFor(server.URL())
+	cfg.Routed = []string{"audit.{resource}.{name}"}
+	s := opened(t, cfg, quiet)
+	unavailable(t, s, pod("web", 1), `["k8s.>"]`, `"audit.*.*"`, "routes")
+}
+
+func TestMessagesGoToTheSubjectsTheyAreRoutedTo(t *testing.T) {
+	server := serve(t, "")
+	cfg := configFor(server.URL())
+	cfg.Routed = []string{"audit.{resource}.{name}", "k8s.{cluster}.x.{resource}.{namespace}.{name}"}
+	s := opened(t, cfg, quiet)
+	var topics []*sinks.Template
+	for _, text := range cfg.Routed {
+		topic, err := sinks.ParseTemplate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		topics = append(topics, topic)
+	}
+	own := pod("web", 1)
+	lane, err := s.Lane(t.Context(), own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batch []sinks.Message
+	for i, topic := range []*sinks.Template{nil, topics[0], topics[1], nil} {
+		c := pod("web", i+1)
+		if to, err := s.LaneTo(t.Context(), c, topic); to != lane || err != nil {
+			t.Errorf("lane %q, %v; want %q for all changes of an object", to, err, lane)
+		}
+		batch = append(batch, sinks.Message{Offset: uint64(i + 1), Change: c, Topic: topic})
+	}
+	if n, err := s.Publish(t.Context(), lane, batch); n != len(batch) || err != nil {
+		t.Fatalf("%d accepted, %v", n, err)
+	}
+	js := client(t, server.URL())
+	var got []string
+	for _, m := range messages(t, js, "K8S") { // one stream, so in order
+		got = append(got, m.Subject())
+	}
+	if want := []string{"k8s.c.core.pods.shop.web", "audit.pods.web", "k8s.c.x.pods.shop.web", "k8s.c.core.pods.shop.web"}; !slices.Equal(got, want) {
+		t.Errorf("the stream holds %q, want %q", got, want)
+	}
+	stream, err := js.Stream(t.Context(), "K8S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := stream.CachedInfo().Config.Subjects, []string{"k8s.*.*.*.*.*", "audit.*.*"}; !slices.Equal(got, want) {
+		t.Errorf("the stream takes %q, want %q", got, want)
+	}
 }
 
 func TestAnotherStreamDoesNotSwallowChanges(t *testing.T) {

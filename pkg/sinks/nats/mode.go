@@ -68,7 +68,7 @@ func (s *Sink) fire(ctx context.Context, l *link, number int, batch []sinks.Mess
 	msg := newMessage(s.cfg, s.format)
 	n, err := 0, error(nil)
 	for n < len(batch) && err == nil {
-		if err = s.fireOne(ctx, l, msg, batch[n].Change); err == nil {
+		if err = s.fireOne(ctx, l, msg, batch[n]); err == nil {
 			n++
 		}
 	}
@@ -80,11 +80,11 @@ func (s *Sink) fire(ctx context.Context, l *link, number int, batch []sinks.Mess
 }
 
 // fireOne hands one change to the client library.
-func (s *Sink) fireOne(ctx context.Context, l *link, msg *message, c *event.Change) error {
+func (s *Sink) fireOne(ctx context.Context, l *link, msg *message, m sinks.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	buffer := s.fill(msg, c)
+	buffer := s.fill(msg, m)
 	defer s.recycle(msg, buffer)
 	switch err := l.nc.PublishMsg(msg.Msg); {
 	case disconnected(err):

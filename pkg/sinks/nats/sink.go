@@ -29,7 +29,8 @@ type Sink struct {
 	format  format.Format
 	log     *slog.Logger
 	subject *sinks.Template
-	pattern string // wildcard subject that covers the template
+	pattern string   // wildcard subject that covers the template
+	routed  []string // those that cover what routes name
 
 	names    []sinks.Lane       // by number
 	numbers  map[sinks.Lane]int // the way back
@@ -70,6 +71,13 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		buffers: sync.Pool{New: func() any { return new([]byte) }},
 		health:  &health{log: log, away: "not connected yet: nothing was to be delivered"}, verifying: make(chan struct{}, 1),
 	}
+	for _, text := range cfg.Routed {
+		t, err := sinks.ParseTemplate(text)
+		if err != nil {
+			return nil, at("subject", err)
+		}
+		s.routed = append(s.routed, pattern(t))
+	}
 	s.verified.Store(cfg.Mode == modeCore) // there is no stream
 	s.progress.lanes = uint64(cfg.Lanes)
 	for i := range cfg.Lanes {
@@ -108,6 +116,11 @@ func (s *Sink) Check(ctx context.Context) error {
 // Lane hashes the key of the object. It asks nobody and never fails.
 func (s *Sink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
 	return s.names[hash(c)%uint64(len(s.names))], nil
+}
+
+// LaneTo is Lane: all subjects share the lanes.
+func (s *Sink) LaneTo(ctx context.Context, c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
+	return s.Lane(ctx, c)
 }
 
 // hash is FNV-1a of the key (draft-eastlake-fnv), 64 bits. It must never change: cursors are stored by lane.
@@ -161,7 +174,7 @@ func (s *Sink) publish(ctx context.Context, l *link, number int, msg *message, m
 	}
 	defer s.inFlight.give(bytes)
 
-	buffer := s.fill(msg, c)
+	buffer := s.fill(msg, m)
 	defer s.recycle(msg, buffer)
 	msg.Header[nats.MsgIdHdr][0] = s.progress.id(m)
 	if s.cfg.Exact {
@@ -172,10 +185,14 @@ func (s *Sink) publish(ctx context.Context, l *link, number int, msg *message, m
 	return err
 }
 
-// fill makes msg the message of c. recycle takes back what it returns.
-func (s *Sink) fill(msg *message, c *event.Change) *[]byte {
+// fill makes msg the message of m. recycle takes back what it returns.
+func (s *Sink) fill(msg *message, m sinks.Message) *[]byte {
 	var room [512]byte
-	msg.Subject = string(s.subject.Append(room[:0], c, AppendToken))
+	c, subject := m.Change, s.subject
+	if m.Topic != nil {
+		subject = m.Topic
+	}
+	msg.Subject = string(subject.Append(room[:0], c, AppendToken))
 	msg.setHeaders(c)
 	buffer := s.buffers.Get().(*[]byte)
 	msg.Data = (*buffer)[:0]

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -73,6 +74,9 @@ func (s *Sink) create(ctx context.Context, l *link, missing error) error {
 			s.cfg.Stream, s.pattern), Err: missing}
 	}
 	config := s.cfg.streamConfig(s.pattern)
+	for _, pattern := range s.routed {
+		config.Subjects = withSubject(config.Subjects, pattern)
+	}
 	request, err := json.Marshal(config)
 	if err != nil {
 		return fmt.Errorf("encode the stream's configuration: %w", err)
@@ -88,17 +92,28 @@ func (s *Sink) create(ctx context.Context, l *link, missing error) error {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created as nats.create says", s.cfg.Stream), Err: made.Error}
 	}
 	s.expiring.Store(made.Config.AllowMsgTTL)
-	s.log.Info("NATS stream created", "stream", s.cfg.Stream, "subjects", s.pattern, "storage", config.Storage.String(),
+	s.log.Info("NATS stream created", "stream", s.cfg.Stream, "subjects", config.Subjects, "storage", config.Storage.String(),
 		"replicas", config.Replicas, "maxAge", config.MaxAge, "maxBytes", config.MaxBytes, "duplicates", config.Duplicates)
 	return nil
 }
 
+// withSubject adds a subject that a stream is to take to those it takes; of one stream none may cover another.
+func withSubject(subjects []string, added string) []string {
+	if slices.ContainsFunc(subjects, func(s string) bool { return covers(s, added) }) {
+		return subjects
+	}
+	subjects = slices.DeleteFunc(subjects, func(s string) bool { return covers(added, s) })
+	return append(subjects, added)
+}
+
 // suits checks an existing stream. What makes delivery impossible is an error, what weakens it one warning.
 func (s *Sink) suits(config jetstream.StreamConfig) error {
-	overlap, covered := false, false
-	for _, subject := range config.Subjects {
-		overlap = overlap || meets(subject, s.pattern)
-		covered = covered || covers(subject, s.pattern)
+	strange, covered := "", true
+	for _, pattern := range append([]string{s.pattern}, s.routed...) {
+		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return meets(subject, pattern) }) {
+			strange = pattern
+		}
+		covered = covered && slices.ContainsFunc(config.Subjects, func(subject string) bool { return covers(subject, pattern) })
 	}
 	switch {
 	case config.NoAck:
@@ -107,12 +122,12 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is sealed; name another in nats.stream", s.cfg.Stream)}
 	case s.cfg.Mode == modeKV && !config.AllowRollup:
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is no key-value bucket: it does not allow roll-ups, which purge markers are", s.cfg.Stream)}
-	case !overlap:
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject",
-			s.cfg.Stream, config.Subjects, s.pattern)}
+	case strange != "":
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject or the routes",
+			s.cfg.Stream, config.Subjects, strange)}
 	case !covered:
 		s.log.Warn("NATS stream does not take every subject the template can give; delivery stops at the first that it does not take",
-			"stream", s.cfg.Stream, "subjects", config.Subjects, "template", s.subject.String())
+			"stream", s.cfg.Stream, "subjects", config.Subjects, "template", s.subject.String(), "routed", s.cfg.Routed)
 	}
 	if !s.cfg.Exact && config.Duplicates < safeDuplicates {
 		s.log.Warn("NATS stream forgets message IDs soon; a change sent again after an outage may be there twice",

@@ -1,0 +1,165 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// Route sends the changes it matches to some sinks, or to none.
+type Route struct {
+	// Which resources, as in a rule: "pods", "deployments.apps", "*.cert-manager.io", "*".
+	Select []string `mapstructure:"select"`
+	// Resources of those that are not matched.
+	Exclude []string `mapstructure:"exclude"`
+	// Which namespaces.
+	Namespaces Namespaces `mapstructure:"namespaces"`
+	// Which types of changes: added, updated, deleted, snapshot. Empty: all.
+	Types []string `mapstructure:"types"`
+	// Which classes of updates: spec, status, metadata, deleting. Empty: all changes, whether they have a class or not.
+	Classes []string `mapstructure:"classes"`
+	// Which changes: a CEL expression over object and change, as in a rule but without oldObject. It sees objects as they
+	// are told.
+	Filter string `mapstructure:"filter"`
+	// Where the changes go: to these sinks and no others.
+	To []Target `mapstructure:"to"`
+	// Whether they go nowhere. In place of to.
+	Drop bool `mapstructure:"drop"`
+}
+
+// Namespaces chooses by name or glob ("team-*").
+type Namespaces struct {
+	// Those that match. Empty: all. Unless it is empty, or holds "*", objects without a namespace do not match.
+	Include []string `mapstructure:"include"`
+	// Those of them that do not.
+	Exclude []string `mapstructure:"exclude"`
+}
+
+// Target is one place changes are routed to.
+type Target struct {
+	// Name of the sink.
+	Sink string `mapstructure:"sink"`
+	// Template in place of kafka.topic or nats.subject of the sink. Empty: the sink's own.
+	Topic string `mapstructure:"topic"`
+}
+
+// Selection is the route's choice of resources, as a rule makes it.
+func (r Route) Selection() source.Rule {
+	return source.Rule{Select: r.Select, Exclude: r.Exclude, Namespaces: source.Namespaces(r.Namespaces)}
+}
+
+// TakesAll says that no change of the resources that the route selects is left to later routes.
+func (r Route) TakesAll() bool {
+	return len(r.Namespaces.Include)+len(r.Namespaces.Exclude)+len(r.Types)+len(r.Classes) == 0 && r.Filter == ""
+}
+
+func (d *decoder) validateRoutes(c *Config) {
+	last := "" // the route that leaves nothing to later ones
+	for i, r := range c.Routes {
+		at := fmt.Sprintf("routes[%d]", i)
+		if last != "" {
+			d.report(at, Problem{Message: "is never asked: " + last + " decides about every change", Expected: "the more particular routes first"})
+		}
+		if r.TakesAll() && slices.Contains(r.Select, "*") && len(r.Exclude) == 0 {
+			last = at
+		}
+		d.validateMatch(at, r)
+		switch {
+		case len(r.To) == 0 && !r.Drop:
+			d.report(at, Problem{Message: "does not say where the changes go", Expected: "to: [{sink: NAME}], or drop: true"})
+		case len(r.To) > 0 && r.Drop:
+			d.report(at+".drop", Problem{Message: "means nothing beside to; leave one of them out"})
+		}
+		d.validateTargets(at, r.To, c.Sinks)
+	}
+}
+
+// validateMatch checks what a route says about the changes it takes.
+func (d *decoder) validateMatch(at string, r Route) {
+	d.reportAll("", at, r.Selection().Validate(at))
+	d.validateNamespaces(at+".namespaces", source.Namespaces(r.Namespaces))
+	for j, t := range r.Types {
+		d.oneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot")
+	}
+	for j, class := range r.Classes {
+		d.oneOf(fmt.Sprintf("%s.classes[%d]", at, j), class, "spec", "status", "metadata", "deleting")
+	}
+	if len(r.Classes) > 0 && len(r.Types) > 0 && !slices.Contains(r.Types, "updated") {
+		d.report(at+".classes", Problem{Message: "only updates have a class, and types does not hold updated"})
+	}
+	if r.Filter == "" {
+		return
+	}
+	if err := shape.ValidateFilter(r.Filter); err != nil {
+		d.report(at+".filter", Problem{Message: err.Error()})
+	}
+}
+
+func (d *decoder) validateTargets(at string, targets []Target, sinks []Sink) {
+	given := map[string]bool{}
+	for j, t := range targets {
+		at := fmt.Sprintf("%s.to[%d]", at, j)
+		sink, names := (*Sink)(nil), []string(nil)
+		for i := range sinks {
+			names = append(names, sinks[i].Name)
+			if sinks[i].Name == t.Sink {
+				sink = &sinks[i]
+			}
+		}
+		switch {
+		case sink == nil:
+			d.report(at+".sink", Problem{Message: "no such sink", Found: strconv.Quote(t.Sink), Expected: "one of " + strings.Join(names, ", ")})
+			continue
+		case given[t.Sink]:
+			d.report(at+".sink", Problem{Message: "given twice in one route", Found: strconv.Quote(t.Sink)})
+		}
+		given[t.Sink] = true
+		if t.Topic != "" {
+			d.validateTopic(at+".topic", t.Topic, *sink)
+		}
+	}
+}
+
+// validateTopic asks the sink's own package whether it could have this topic in place of its own. What is wrong with the
+// sink anyway is reported there.
+func (d *decoder) validateTopic(at, topic string, s Sink) {
+	var own, with error
+	switch {
+	case s.Kafka != nil:
+		k := *s.Kafka
+		k.Topic = topic
+		own, with = s.Kafka.Validate(), k.Validate()
+	case s.NATS != nil && s.NATS.Mode != "kv":
+		n := *s.NATS
+		n.Subject = topic
+		own, with = s.NATS.Validate(), n.Validate()
+	default:
+		d.report(at, Problem{Message: "this sink knows one place only", Found: strconv.Quote(topic), Expected: "no topic, or a sink of kafka, or of nats but for mode: kv"})
+		return
+	}
+	known := strings.Split(fmt.Sprint(own), "\n")
+	for _, message := range strings.Split(fmt.Sprint(with), "\n") {
+		if with != nil && !slices.Contains(known, message) {
+			d.report(at, Problem{Message: ownPath.ReplaceAllString(message, "")})
+		}
+	}
+}
+
+// Topics are the topics that routes name for a sink, each once.
+func (c *Config) Topics(sink string) []string {
+	var topics []string
+	seen := map[string]bool{"": true}
+	for _, r := range c.Routes {
+		for _, t := range r.To {
+			if t.Sink == sink && !seen[t.Topic] {
+				seen[t.Topic] = true
+				topics = append(topics, t.Topic)
+			}
+		}
+	}
+	return topics
+}
