@@ -3,7 +3,9 @@ package consumer
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
@@ -14,9 +16,12 @@ import (
 type cluster struct {
 	rnd      *rand.Rand
 	revision int
+	exist    int // objects in the selection
 	objects  map[string]*thing
 	history  []happened // what a watch can tell
 	past     map[string][]state
+	changed  map[int]string // name that changed at a revision
+	count    map[int]int    // objects that the selection showed at a revision
 }
 
 // thing is an object as the API server stores it.
@@ -36,8 +41,8 @@ type thing struct {
 
 // state is what the selection showed of one name from a revision on: nothing where body is empty.
 type state struct {
-	revision  int
-	uid, body string
+	revision int
+	body     string
 }
 
 // happened is a watch event.
@@ -50,7 +55,8 @@ type happened struct {
 const selected = "in"
 
 func newCluster(rnd *rand.Rand) *cluster {
-	return &cluster{rnd: rnd, revision: 100, objects: map[string]*thing{}, past: map[string][]state{}}
+	return &cluster{rnd: rnd, revision: 100, objects: map[string]*thing{}, past: map[string][]state{},
+		changed: map[int]string{}, count: map[int]int{}}
 }
 
 // live lets n things happen to some of the names.
@@ -63,6 +69,7 @@ func (c *cluster) live(n, names int) {
 // write changes one object, or creates it.
 func (c *cluster) write(name string) {
 	c.revision++
+	defer func() { c.count[c.revision] = c.exist }()
 	old := c.objects[name]
 	was := old != nil && old.Metadata.Labels[selected] == "yes"
 	now := c.next(name, old)
@@ -86,6 +93,12 @@ func (c *cluster) write(name string) {
 	}
 }
 
+// elsewhere is a write to another resource.
+func (c *cluster) elsewhere() {
+	c.revision++
+	c.count[c.revision] = c.exist
+}
+
 // next is what becomes of an object; nil when it is gone.
 func (c *cluster) next(name string, old *thing) *thing {
 	if old == nil {
@@ -106,7 +119,7 @@ func (c *cluster) next(name string, old *thing) *thing {
 		t.Spec["n"] = c.revision
 	case 1: // a JSON patch that adds to a list
 		list, _ := t.Spec["list"].([]any)
-		t.Spec["list"] = append(list, c.revision)
+		t.Spec["list"] = append(slices.Clone(list), c.revision)
 	case 2: // a patch that removes
 		delete(t.Spec, "list")
 		t.Spec["removed"] = c.revision
@@ -126,9 +139,8 @@ func (c *cluster) next(name string, old *thing) *thing {
 }
 
 func (t *thing) copy() *thing {
-	b, _ := json.Marshal(t) // plain data
-	var d thing
-	_ = json.Unmarshal(b, &d)
+	d := *t
+	d.Metadata.Labels, d.Spec = maps.Clone(t.Metadata.Labels), maps.Clone(t.Spec)
 	return &d
 }
 
@@ -150,10 +162,17 @@ func (c *cluster) tell(kind string, t *thing) {
 	o := t.object()
 	c.history = append(c.history, happened{c.revision, kind, o})
 	s := state{revision: c.revision}
+	switch kind {
+	case "ADDED":
+		c.exist++
+	case "DELETED":
+		c.exist--
+	}
 	if kind != "DELETED" {
-		s.uid, s.body = o.UID, string(o.Raw)
+		s.body = string(o.Raw)
 	}
 	c.past[o.Name] = append(c.past[o.Name], s)
+	c.changed[c.revision] = o.Name
 }
 
 // list is what a list shows now.

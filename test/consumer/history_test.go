@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	crand "crypto/rand"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -52,7 +53,8 @@ type play struct {
 // line is a change in the stream.
 type line struct {
 	change *event.Change
-	list   int // revision of the newest list when it was written
+	record Record // what a consumer reads of it
+	list   int    // revision of the newest list when it was written
 }
 
 func newPlay(t *testing.T, rnd *rand.Rand) *play {
@@ -99,7 +101,7 @@ func (p *play) export(toTheEnd bool) {
 	go func() { done <- queue.Run(ctx) }()
 	p.watch(queue, origin, j)
 	if toTheEnd {
-		p.revision++ // by a write to another resource
+		p.elsewhere()
 		j.await(strconv.Itoa(p.revision))
 		p.must(queue.Bookmark(strconv.Itoa(p.revision)))
 		<-j.reached
@@ -158,7 +160,7 @@ func (p *play) keep(j *journal, all bool) {
 	}
 	for i, o := range j.observations[:n] {
 		for _, c := range o.Changes {
-			p.told = append(p.told, line{c, j.lists[i]})
+			p.told = append(p.told, line{c, p.record(c), j.lists[i]})
 		}
 		for _, k := range o.Known {
 			p.known[k.Key] = k
@@ -228,7 +230,7 @@ func (p *play) checkEveryPosition() {
 		if l.change.Coalesced || l.change.Type.Control() {
 			at = max(at, l.list)
 		}
-		all = append(all, placed{at, p.record(l.change)})
+		all = append(all, placed{at, l.record})
 	}
 	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
 
@@ -239,10 +241,19 @@ func (p *play) checkEveryPosition() {
 			p.must(table.Apply(all[next].record))
 		}
 		if !p.vague[revision] && revision > 100 {
-			p.compare(&table, revision)
+			p.compare(&table, revision, p.touched(revision)...)
 		}
 	}
+	p.compare(&table, p.revision, slices.Collect(maps.Keys(p.past))...)
 	p.frames(&table)
+}
+
+// touched is the name that changed at a revision, if any.
+func (p *play) touched(revision int) []string {
+	if name := p.changed[revision]; name != "" {
+		return []string{name}
+	}
+	return nil
 }
 
 // checkPartitions deals the objects out to partitions, repeats parts of each as a restart does, and reads them mixed.
@@ -253,7 +264,7 @@ func (p *play) checkPartitions() {
 		for _, b := range l.change.Key() {
 			n += int(b)
 		}
-		partitions[n%3] = append(partitions[n%3], p.record(l.change))
+		partitions[n%3] = append(partitions[n%3], l.record)
 	}
 	for i, records := range partitions {
 		for range 3 {
@@ -272,26 +283,22 @@ func (p *play) checkPartitions() {
 		}
 		partitions[i] = partitions[i][n:]
 	}
-	p.compare(&table, p.revision)
+	p.compare(&table, p.revision, slices.Collect(maps.Keys(p.past))...)
 	p.frames(&table)
 }
 
-// compare holds the table to what the API server showed at a revision.
-func (p *play) compare(table *Table, revision int) {
+// compare holds the table to what the API server showed of some names at a revision, and to how many there were.
+func (p *play) compare(table *Table, revision int, names ...string) {
 	things := Resource{Cluster: "c", Resource: "things"}
-	exist := 0
-	for name := range p.past {
+	for _, name := range names {
 		want := p.shown(name, revision)
 		got, exists := table.Get(things, Key{"ns", name})
-		if want.body != "" {
-			exist++
-		}
 		if exists != (want.body != "") || string(got.Body) != want.body {
 			p.t.Fatalf("at %d, %s:\nthe API server showed %q\nthe stream says       %q", revision, name, want.body, got.Body)
 		}
 	}
-	if n := len(table.Objects(things)); n != exist {
-		p.t.Fatalf("at %d the API server showed %d objects, the stream says %d", revision, exist, n)
+	if n := table.Len(things); n != p.count[revision] {
+		p.t.Fatalf("at %d the API server showed %d objects, the stream says %d", revision, p.count[revision], n)
 	}
 }
 

@@ -64,7 +64,7 @@ func (s *resource) end(r Record) {
 			continue
 		}
 		if compare(row.resourceVersion, f.ended.Position) <= 0 {
-			delete(s.rows, key) // without a trace: a partition that is read later may tell of it
+			s.put(key, nil) // without a trace: a partition that is read later may tell of it
 		}
 	}
 	f.at = map[Key]version{}

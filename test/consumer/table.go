@@ -27,6 +27,7 @@ type Loss struct {
 
 type resource struct {
 	rows      map[Key]*row
+	exist     int               // rows that are not gone
 	snapshots map[string]*frame // by ID
 }
 
@@ -82,6 +83,9 @@ func (t *Table) Get(name Resource, key Key) (Object, bool) {
 	return Object{key, row.uid, row.resourceVersion, row.body}, true
 }
 
+// Len returns how many objects of a resource exist.
+func (t *Table) Len(name Resource) int { return t.of(name).exist }
+
 // Objects returns everything of a resource that exists, in no order.
 func (t *Table) Objects(name Resource) []Object {
 	var all []Object
@@ -119,11 +123,26 @@ func (s *resource) object(r Record) error {
 	if r.Snapshot != nil {
 		now.under = r.Snapshot.ID
 	}
-	s.rows[key] = now
+	s.put(key, now)
 	if f := s.snapshots[now.under]; f != nil {
 		f.told(key, now.version, r.Snapshot != nil)
 	}
 	return nil
+}
+
+// put gives a key its newest row; nil forgets it.
+func (s *resource) put(key Key, now *row) {
+	if old := s.rows[key]; old != nil && !old.gone {
+		s.exist--
+	}
+	if now == nil {
+		delete(s.rows, key)
+		return
+	}
+	if !now.gone {
+		s.exist++
+	}
+	s.rows[key] = now
 }
 
 // outdates says that r is not news: it came before, or something newer did. Where history was lost, or a snapshot was
