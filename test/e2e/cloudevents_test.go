@@ -29,8 +29,7 @@ func TestTheCloudEventsSDKReadsWholeRuns(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			kinds := workload.AllKinds()
 			s := newScene(t, kinds, func(settings *exporter.Settings) { settings.Format = format })
-			s.buses[0].Reader.(*bus.Kafka).Unwrap = reading{"ce_", "content-type", encoding}.unwrap
-			s.buses[1].Reader.(*bus.NATS).Unwrap = reading{"ce-", "Content-Type", encoding}.unwrap
+			s.read(format, reading{"ce_", "content-type", encoding}.unwrap, reading{"ce-", "Content-Type", encoding}.unwrap)
 			s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "there-before"))
 			s.must(s.exporter.Start(t.Context()))
 			s.must(s.load(200, kinds).Wait())
@@ -38,14 +37,9 @@ func TestTheCloudEventsSDKReadsWholeRuns(t *testing.T) {
 			s.judge(oracle.Rules{})
 
 			// What happens while the exporter is away is forgotten by etcd: a gap, and a delete of which nothing is known.
-			s.must(s.cluster.Delete(t.Context(), workload.ConfigMaps, s.name, "there-before"))
-			s.must(s.etcd.Compact(t.Context()))
-			s.must(s.controlPlane.StopAPIServer()) // its watch cache remembers what etcd has forgotten
-			s.must(s.controlPlane.StartAPIServer(t.Context()))
-			s.must(s.exporter.Start(t.Context()))
-			for _, b := range s.buses {
-				s.await(b, tellsOfAGap)
-			}
+			s.loseHistory()
+			s.must(s.exporter.Stop())
+			s.readElsewhere(format)
 		})
 	}
 }

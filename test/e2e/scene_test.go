@@ -38,7 +38,8 @@ type scene struct {
 // heard is a bus and everything read from it so far.
 type heard struct {
 	bus.Reader
-	records []bus.Record
+	records   []bus.Record
+	compacted bool // what is there is less than what was
 }
 
 var sceneNumber int
@@ -87,6 +88,12 @@ func (s *scene) listen(settings exporter.Settings) {
 	s.must(err)
 	s.t.Cleanup(n.Close)
 	s.buses = []*heard{{Reader: k}, {Reader: n}}
+}
+
+// read says how the records of both buses are to be read.
+func (s *scene) read(format string, fromKafka, fromNATS bus.Unwrap) {
+	s.buses[0].Reader.(*bus.Kafka).Form = bus.Form{Format: format, Unwrap: fromKafka}
+	s.buses[1].Reader.(*bus.NATS).Form = bus.Form{Format: format, Unwrap: fromNATS}
 }
 
 // end stops what the test has left running, and shows the log if the test failed.

@@ -22,8 +22,8 @@ type partition struct {
 
 // Kafka reads all topics whose names begin alike.
 type Kafka struct {
-	// Unwrap is set before the first Read where records are not in the native format.
-	Unwrap Unwrap
+	// Form is set before the first Read where records are not in the native format.
+	Form
 
 	client *kgo.Client
 	prefix string
@@ -68,11 +68,13 @@ func (k *Kafka) Read(ctx context.Context) ([]Record, error) {
 		fetches := k.client.PollFetches(ctx)
 		var failed error
 		fetches.EachRecord(func(r *kgo.Record) {
-			record, err := k.take(r)
+			record, more, err := k.take(r)
 			if err != nil && failed == nil {
 				failed = err
 			}
-			records = append(records, record)
+			if more {
+				records = append(records, record)
+			}
 		})
 		if failed == nil {
 			failed = fetches.Err()
@@ -84,17 +86,17 @@ func (k *Kafka) Read(ctx context.Context) ([]Record, error) {
 	return records, nil
 }
 
-func (k *Kafka) take(r *kgo.Record) (Record, error) {
+func (k *Kafka) take(r *kgo.Record) (record Record, more bool, err error) {
 	p := partition{r.Topic, r.Partition}
 	if next := k.next[p]; r.Offset < next {
-		return Record{}, fmt.Errorf("partition %v: offset %d was read twice", p, r.Offset)
+		return Record{}, false, fmt.Errorf("partition %v: offset %d was read twice", p, r.Offset)
 	}
 	k.next[p] = r.Offset + 1
 	headers := make(map[string]string, len(r.Headers))
 	for _, h := range r.Headers {
 		headers[h.Key] = string(h.Value)
 	}
-	return read(k.Unwrap, fmt.Sprintf("%s/%d", r.Topic, r.Partition), string(r.Key), headers, r.Value)
+	return k.read(fmt.Sprintf("%s/%d", r.Topic, r.Partition), string(r.Key), headers, r.Value)
 }
 
 // look returns all partitions and their ends. It asks again where a partition has no leader yet, as just after a topic was

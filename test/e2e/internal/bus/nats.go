@@ -12,8 +12,8 @@ import (
 
 // NATS reads one JetStream stream.
 type NATS struct {
-	// Unwrap is set before the first Read where messages are not in the native format.
-	Unwrap Unwrap
+	// Form is set before the first Read where messages are not in the native format.
+	Form
 
 	connection *nats.Conn
 	jetstream  jetstream.JetStream
@@ -86,6 +86,7 @@ func (n *NATS) fetch(ctx context.Context, consumer jetstream.Consumer, count int
 		return nil, err
 	}
 	var records []Record
+	came := 0
 	for m := range messages.Messages() {
 		meta, err := m.Metadata()
 		if err != nil {
@@ -98,16 +99,19 @@ func (n *NATS) fetch(ctx context.Context, consumer jetstream.Consumer, count int
 		for name := range m.Headers() {
 			headers[name] = m.Headers().Get(name)
 		}
-		record, err := read(n.Unwrap, n.stream, headers["Kubecdc-Key"], headers, m.Data())
+		record, more, err := n.read(n.stream, headers["Kubecdc-Key"], headers, m.Data())
 		if err != nil {
 			return records, err
 		}
-		record.DuplicateDetection = m.Headers().Get(nats.MsgIdHdr)
-		records = append(records, record)
+		if more {
+			record.DuplicateDetection = m.Headers().Get(nats.MsgIdHdr)
+			records = append(records, record)
+		}
 		n.next++
+		came++
 	}
-	if messages.Error() == nil && len(records) < count {
-		return records, fmt.Errorf("stream %s: %d of %d messages came", n.stream, len(records), count)
+	if messages.Error() == nil && came < count {
+		return records, fmt.Errorf("stream %s: %d of %d messages came", n.stream, came, count)
 	}
 	return records, messages.Error()
 }

@@ -54,22 +54,38 @@ type Reader interface {
 	Close()
 }
 
-// Unwrap takes what lies on a bus, with its headers, apart: the native object and the object's key.
+// Unwrap takes what lies on a bus, with its headers, apart: the native object and the object's key. No payload means that it
+// tells nothing of its own and is passed over, as a tombstone behind a delete is.
 type Unwrap func(headers map[string]string, value []byte) (payload []byte, key string, err error)
 
-// read reads what lies on a bus. Without an unwrap it is the native object, under the key that the bus has for it.
-func read(unwrap Unwrap, place, key string, headers map[string]string, value []byte) (Record, error) {
-	if unwrap == nil {
-		return parse(place, key, value)
+// Form is how records are read. Its zero value is the native format.
+type Form struct {
+	Format string // as in the configuration; every value is held to its schema
+	Unwrap Unwrap // nil for the native format
+}
+
+// read reads what lies on a bus. Without an unwrap it is the native object, under the key that the bus has for it. more is
+// false for what is passed over.
+func (f Form) read(place, key string, headers map[string]string, value []byte) (r Record, more bool, err error) {
+	if err := f.check(value); err != nil {
+		return Record{}, false, fmt.Errorf("%s: %w", place, err)
 	}
-	payload, inner, err := unwrap(headers, value)
+	if f.Unwrap == nil {
+		r, err = parse(place, key, value)
+		return r, true, err
+	}
+	payload, inner, err := f.Unwrap(headers, value)
 	if err != nil {
-		return Record{}, fmt.Errorf("%s: %w: %.200s", place, err, value)
+		return Record{}, false, fmt.Errorf("%s: %w: %.200s", place, err, value)
+	}
+	if payload == nil {
+		return Record{}, false, nil
 	}
 	if key != "" && inner != key {
-		return Record{}, fmt.Errorf("%s: a message of %q has the key %q", place, inner, key)
+		return Record{}, false, fmt.Errorf("%s: a message of %q has the key %q", place, inner, key)
 	}
-	return parse(place, inner, payload)
+	r, err = parse(place, inner, payload)
+	return r, true, err
 }
 
 // parse reads a payload. That it cannot be read is a finding, not something to skip.

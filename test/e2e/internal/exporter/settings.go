@@ -13,6 +13,8 @@ type Settings struct {
 	Kubeconfig string
 	Select     []string // resources as kubectl writes them
 
+	Kafka map[string]any // more keys of the Kafka sink, in the place of those that are set here
+
 	KafkaBrokers []string
 	TopicPrefix  string // topics are PREFIX.RESOURCE
 	NATSURL      string
@@ -57,6 +59,7 @@ func (s Settings) content(listen string) mapping {
 	if s.Redaction != nil {
 		c["redaction"] = s.Redaction
 	}
+	maps.Copy(c["sinks"].([]mapping)[0]["kafka"].(mapping), s.Kafka)
 	if s.Format != "" {
 		for _, sink := range c["sinks"].([]mapping) {
 			sink["format"] = s.Format

@@ -49,6 +49,21 @@ func (e *Etcd) Compact(ctx context.Context) error {
 	return err
 }
 
+// State reads the newest revision of every object of the resources that exists.
+func (e *Etcd) State(ctx context.Context, resources []Resource) ([]Revision, error) {
+	answer, err := e.client.Get(ctx, registry, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, err
+	}
+	var all []Revision
+	for _, kv := range answer.Kvs {
+		if o, ours := object(resources, string(kv.Key)); ours {
+			all = append(all, Revision{Object: o, Revision: kv.ModRevision, Op: operation(kv)})
+		}
+	}
+	return all, nil
+}
+
 // History reads what happened to the resources after revision start up to and with revision end.
 func (e *Etcd) History(ctx context.Context, resources []Resource, start, end int64) (*History, error) {
 	h := &History{Start: start, End: end}
@@ -116,7 +131,7 @@ func revision(o bus.Object, event *clientv3.Event) Revision {
 	if event.Type == clientv3.EventTypeDelete {
 		return Revision{Object: o, Revision: event.Kv.ModRevision, Op: Deleted}
 	}
-	return Revision{Object: o, Revision: event.Kv.ModRevision, Op: operation(event.Kv)}
+	return Revision{Object: o, Revision: event.Kv.ModRevision, Op: operation(event.Kv), Value: event.Kv.Value}
 }
 
 func operation(kv *mvccpb.KeyValue) Op {

@@ -29,6 +29,7 @@ type Revision struct {
 	Object   bus.Object
 	Revision int64 // etcd's, which is the resourceVersion
 	Op       Op
+	Value    []byte // as etcd has it, where it was read; JSON for custom resources
 }
 
 // History is what happened to the selected resources.

@@ -42,7 +42,7 @@ func gapRecord(from, to int64) bus.Record {
 // life is an object's whole history, and what a bus holds of it when all is well.
 func life() (*History, []bus.Record) {
 	h := &History{Start: 10, End: 40, Revisions: []Revision{
-		{web, 11, Created}, {web, 15, Updated}, {web, 20, Updated}, {web, 30, Deleted},
+		{Object: web, Revision: 11, Op: Created}, {Object: web, Revision: 15, Op: Updated}, {Object: web, Revision: 20, Op: Updated}, {Object: web, Revision: 30, Op: Deleted},
 	}}
 	return h, []bus.Record{record(added, 11), record(updated, 15), record(updated, 20), record(deleted, 30)}
 }
@@ -96,7 +96,7 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 }
 
 func TestAGapCoversWhatItNamesAndNoMore(t *testing.T) {
-	h := &History{Start: 10, End: 40, Revisions: []Revision{{web, 11, Created}, {web, 15, Updated}, {web, 20, Updated}}}
+	h := &History{Start: 10, End: 40, Revisions: []Revision{{Object: web, Revision: 11, Op: Created}, {Object: web, Revision: 15, Op: Updated}, {Object: web, Revision: 20, Op: Updated}}}
 	coalesced := with(record(updated, 20), func(r *bus.Record) { r.Coalesced = true })
 	all := []bus.Record{record(added, 11), gapRecord(11, 20), coalesced}
 	if wrong := h.Judge(all, Rules{Gaps: true}); len(wrong) > 0 {
@@ -112,7 +112,7 @@ func TestAGapCoversWhatItNamesAndNoMore(t *testing.T) {
 }
 
 func TestASnapshotStandsForWhatExisted(t *testing.T) {
-	h := &History{Start: 10, End: 40, Existing: []Revision{{web, 5, Updated}}, Revisions: []Revision{{web, 15, Updated}}}
+	h := &History{Start: 10, End: 40, Existing: []Revision{{Object: web, Revision: 5, Op: Updated}}, Revisions: []Revision{{Object: web, Revision: 15, Op: Updated}}}
 	if wrong := h.Judge([]bus.Record{record(snapshot, 5), record(updated, 15)}, Rules{}); len(wrong) > 0 {
 		t.Fatal(wrong)
 	}
@@ -125,7 +125,7 @@ func TestASnapshotStandsForWhatExisted(t *testing.T) {
 }
 
 func TestADeleteThatNobodyWatchedRepeatsTheLastRevision(t *testing.T) {
-	h := &History{Start: 10, End: 40, Revisions: []Revision{{web, 11, Created}, {web, 20, Deleted}}}
+	h := &History{Start: 10, End: 40, Revisions: []Revision{{Object: web, Revision: 11, Op: Created}, {Object: web, Revision: 20, Op: Deleted}}}
 	unknown := with(record(deleted, 11), func(r *bus.Record) { r.FinalStateUnknown, r.Coalesced = true, true })
 	if wrong := h.Judge([]bus.Record{record(added, 11), gapRecord(11, 30), unknown}, Rules{Gaps: true}); len(wrong) > 0 {
 		t.Fatal(wrong)

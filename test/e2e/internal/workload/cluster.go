@@ -71,6 +71,15 @@ func (c *Cluster) Create(ctx context.Context, kind Kind, namespace, name string)
 	return c.create(ctx, kind.Resource, namespace, o)
 }
 
+// CreateSelected creates an object that carries [SelectedLabel].
+func (c *Cluster) CreateSelected(ctx context.Context, kind Kind, namespace, name string) error {
+	o := kind.Object()
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	o.SetLabels(map[string]string{SelectedLabel: "yes"})
+	return c.create(ctx, kind.Resource, namespace, o)
+}
+
 // Change makes the change that belongs to step.
 func (c *Cluster) Change(ctx context.Context, kind Kind, namespace, name string, step int) error {
 	return persist(ctx, func() error {
@@ -108,7 +117,7 @@ func (c *Cluster) Define(ctx context.Context, group, plural, kind string) error 
 		"scope": "Namespaced",
 		"names": map[string]any{"plural": plural, "kind": kind},
 		"versions": []any{map[string]any{
-			"name": "v1", "served": true, "storage": true,
+			"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
 			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
 		}},
 	}}}

@@ -1,0 +1,318 @@
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// What has no value is told in this header.
+const (
+	kafkaFacts = "change"
+	natsFacts  = "Kubecdc-Change"
+)
+
+// TestFlinkAcceptsAWholeRun reads envelopes by the rules of Flink's debezium-json, which ends its job at the first record
+// that breaks one, and judges what they say by etcd's history.
+func TestFlinkAcceptsAWholeRun(t *testing.T) {
+	kinds := workload.AllKinds()
+	s := newScene(t, kinds, func(settings *exporter.Settings) {
+		settings.Format, settings.Kafka = "debezium", map[string]any{"tombstones": true}
+	})
+	inKafka, inNATS := newFlink(kafkaFacts), newFlink(natsFacts)
+	s.read("debezium", inKafka.unwrap, inNATS.unwrap)
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "there-before"))
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.load(200, kinds).Wait())
+	s.awaitAll()
+	s.judge(oracle.Rules{})
+	s.loseHistory()
+	s.must(s.exporter.Stop())
+	s.readElsewhere("debezium")
+	for name, f := range map[string]*flink{"kafka": inKafka, "nats": inNATS} {
+		t.Logf("%s: %v", name, f.ops)
+		if f.ops["c"] == 0 || f.ops["u"] == 0 || f.ops["d"] == 0 || f.ops["r"] == 0 || f.ops["none"] == 0 {
+			t.Errorf("%s: not every op came: %v", name, f.ops)
+		}
+	}
+	if deletes := inKafka.ops["d"]; inKafka.ops["tombstone"] != deletes {
+		t.Errorf("%d tombstones for %d deletes", inKafka.ops["tombstone"], deletes)
+	}
+}
+
+// loseHistory has an object deleted while the exporter is away, makes etcd forget it, and waits until both buses tell of it.
+func (s *scene) loseHistory() {
+	s.t.Helper()
+	s.must(s.cluster.Delete(s.t.Context(), workload.ConfigMaps, s.name, "there-before"))
+	s.must(s.etcd.Compact(s.t.Context()))
+	s.must(s.controlPlane.StopAPIServer()) // its watch cache remembers what etcd has forgotten
+	s.must(s.controlPlane.StartAPIServer(s.t.Context()))
+	s.must(s.exporter.Start(s.t.Context()))
+	for _, b := range s.buses {
+		s.await(b, tellsOfAGap)
+	}
+}
+
+// flink reads envelopes as DeserializationSchema of flink-json does, and keeps the rows that they make.
+type flink struct {
+	facts string
+	rows  map[string]json.RawMessage // by UID: what the newest record says that there is
+	ops   map[string]int
+}
+
+func newFlink(facts string) *flink {
+	return &flink{facts: facts, rows: make(map[string]json.RawMessage), ops: make(map[string]int)}
+}
+
+// unwrap makes a native object of an envelope.
+func (f *flink) unwrap(headers map[string]string, value []byte) (payload []byte, key string, err error) {
+	if len(value) == 0 { // passed over
+		if facts := headers[f.facts]; facts != "" {
+			f.ops["none"]++
+			return native([]byte(facts))
+		}
+		if headers["type"] != "deleted" {
+			return nil, "", errors.New("a record without a value behind no delete, and without a word why")
+		}
+		f.ops["tombstone"]++
+		return nil, "", nil
+	}
+	var e struct {
+		Before, After json.RawMessage
+		Op            *string
+		Source        map[string]any
+	}
+	if err := json.Unmarshal(value, &e); err != nil {
+		return nil, "", err
+	}
+	if e.Op == nil {
+		return nil, "", errors.New("no op")
+	}
+	f.ops[*e.Op]++
+	if err := f.row(*e.Op, present(e.Before), present(e.After), e.Source["before"] == "identity"); err != nil {
+		return nil, "", err
+	}
+	facts := maps.Clone(e.Source)
+	facts["name"], facts["cluster"], facts["version"] = e.Source["objectName"], e.Source["name"], "v1"
+	delete(facts, "snapshot")
+	delete(facts, "before")
+	if id := e.Source["snapshotId"]; id != nil {
+		facts["snapshot"] = map[string]any{"id": id}
+	}
+	if *e.Op == "d" && e.Source["before"] == nil {
+		facts["before"] = e.Before
+	}
+	if *e.Op != "d" {
+		facts["after"] = e.After
+	}
+	payload, err = json.Marshal(facts)
+	if err != nil {
+		return nil, "", err
+	}
+	return native(payload)
+}
+
+// present is nil for null.
+func present(row json.RawMessage) json.RawMessage {
+	if string(row) == "null" {
+		return nil
+	}
+	return row
+}
+
+// row applies one record. Flink takes back what an update or a delete says was there before: it must be what it was told.
+func (f *flink) row(op string, before, after json.RawMessage, identityOnly bool) error {
+	switch op {
+	case "c", "r":
+		if after == nil {
+			return fmt.Errorf("%s without after", op)
+		}
+		f.rows[uid(after)] = after
+	case "u":
+		if before == nil || after == nil {
+			return errors.New(`the "before" field of UPDATE message is null`)
+		}
+		if told := f.rows[uid(after)]; !same(told, before) {
+			return fmt.Errorf("an update takes back %s, told was %s", before, told)
+		}
+		f.rows[uid(after)] = after
+	case "d":
+		if before == nil {
+			return errors.New(`the "before" field of DELETE message is null`)
+		}
+		if told := f.rows[uid(before)]; !identityOnly && told == nil {
+			return fmt.Errorf("a delete takes back %s, which was never told", before)
+		}
+		delete(f.rows, uid(before))
+	default:
+		return fmt.Errorf("unknown op %q", op)
+	}
+	return nil
+}
+
+func uid(row json.RawMessage) string {
+	var object struct{ Metadata struct{ UID string } }
+	if err := json.Unmarshal(row, &object); err != nil {
+		return ""
+	}
+	return object.Metadata.UID
+}
+
+// same compares JSON by its meaning.
+func same(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
+
+// native returns a native object and the key that follows from it.
+func native(payload []byte) ([]byte, string, error) {
+	var o struct{ Group, Resource, Namespace, Name string }
+	if err := json.Unmarshal(payload, &o); err != nil {
+		return nil, "", err
+	}
+	return payload, strings.Join([]string{cmp.Or(o.Group, "core"), o.Resource, o.Namespace, o.Name}, "/"), nil
+}
+
+// TestACompactedTopicEqualsTheCluster writes bare objects into compacted topics, waits until the broker has compacted them,
+// and compares what is left with etcd.
+func TestACompactedTopicEqualsTheCluster(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
+	s := newScene(t, kinds, func(settings *exporter.Settings) {
+		settings.Format = "upsert"
+		settings.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": 1, "configs": []map[string]string{
+			{"name": "cleanup.policy", "value": "compact"}, {"name": "segment.ms", "value": "200"},
+			{"name": "min.cleanable.dirty.ratio", "value": "0.001"},
+		}}}
+	})
+	s.read("upsert", upsert{"id", "type", "cluster", "resource", kafkaFacts}.unwrap,
+		upsert{"Nats-Msg-Id", "Kubecdc-Type", "Kubecdc-Cluster", "Kubecdc-Resource", natsFacts}.unwrap)
+	s.buses[0].compacted = true
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "there-before"))
+	for _, kind := range kinds {
+		s.must(s.cluster.Create(t.Context(), kind, s.name, marker))
+	}
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.load(200, kinds).Wait())
+	s.awaitHistory(s.buses[1]) // the stream keeps everything; the topics are compacted while they are read
+	s.must(s.exporter.Stop())
+	s.listenAll()
+	if wrong := s.history().Judge(s.buses[1].records, oracle.Rules{}); len(wrong) > 0 {
+		t.Errorf("nats: %d points, the first ones:\n%s", len(wrong), first(wrong))
+	}
+	s.loseHistory()
+	left := s.compacted(kinds)
+	s.equalsTheCluster(left)
+	s.must(s.exporter.Stop())
+	s.readElsewhere("upsert")
+}
+
+// marker is an object that is changed to make the broker begin new segments: the newest one is never compacted.
+const marker = "marker"
+
+// compacted reads the topics from their beginning until no key but the markers' has more than one record.
+func (s *scene) compacted(kinds []workload.Kind) map[string]bus.Record {
+	s.t.Helper()
+	left := make(map[string]bus.Record)
+	step := 0
+	s.await(s.buses[0], func([]bus.Record) string {
+		step++
+		for _, kind := range kinds {
+			s.must(s.cluster.Change(s.t.Context(), kind, s.name, marker, step))
+		}
+		again, err := bus.NewKafka(s.kafka.Brokers(), s.name+".")
+		s.must(err)
+		defer again.Close()
+		again.Form = s.buses[0].Reader.(*bus.Kafka).Form
+		records, err := again.Read(s.t.Context())
+		s.must(err)
+		clear(left)
+		twice := 0
+		for _, r := range records {
+			if _, seen := left[r.Key]; seen && r.Name != marker {
+				twice++
+			}
+			left[r.Key] = r
+		}
+		if twice > 0 || len(records) == 0 {
+			return fmt.Sprintf("the broker to compact: %d of %d records have newer ones", twice, len(records))
+		}
+		s.t.Logf("%d records of %d changes are left", len(records), len(s.buses[0].records))
+		return ""
+	})
+	return left
+}
+
+// equalsTheCluster compares what is left of each key with what etcd has.
+func (s *scene) equalsTheCluster(left map[string]bus.Record) {
+	s.t.Helper()
+	exist := make(map[bus.Object]int64)
+	state, err := s.etcd.State(s.t.Context(), s.resources)
+	s.must(err)
+	for _, r := range state {
+		if r.Object.Name != marker {
+			exist[r.Object] = r.Revision
+		}
+	}
+	for key, r := range left {
+		if r.Type == "deleted" || r.Name == "" || r.Name == marker {
+			continue
+		}
+		if exist[r.Object] != r.Revision {
+			s.t.Errorf("the topic has %s at %d, etcd at %d (0: not at all)", key, r.Revision, exist[r.Object])
+		}
+		delete(exist, r.Object)
+	}
+	if len(exist) > 0 {
+		s.t.Errorf("the topic lacks %d objects: %v", len(exist), exist)
+	}
+}
+
+// upsert reads bare objects. It holds the names of headers.
+type upsert struct{ id, typ, cluster, resource, facts string }
+
+// unwrap makes a native object of a bare one, as far as there is enough.
+func (u upsert) unwrap(headers map[string]string, value []byte) (payload []byte, key string, err error) {
+	facts := make(map[string]any)
+	if text := headers[u.facts]; text != "" {
+		if err := json.Unmarshal([]byte(text), &facts); err != nil {
+			return nil, "", err
+		}
+	}
+	switch {
+	case len(value) == 0 && len(facts) == 0:
+		return nil, "", errors.New("neither a value nor a word why")
+	case len(value) == 0 && facts["type"] == "deleted":
+		facts["before"] = map[string]any{"metadata": map[string]any{ // all that is known of what was there
+			"namespace": facts["namespace"], "name": facts["name"], "uid": facts["uid"], "resourceVersion": facts["resourceVersion"],
+		}}
+	case len(value) > 0:
+		var object struct {
+			Metadata struct{ Namespace, Name, UID, ResourceVersion string }
+		}
+		if err := json.Unmarshal(value, &object); err != nil {
+			return nil, "", err
+		}
+		resource, group, _ := strings.Cut(headers[u.resource], ".")
+		m := object.Metadata
+		facts = map[string]any{
+			"id": headers[u.id], "type": headers[u.typ], "cluster": headers[u.cluster], "group": group, "resource": resource,
+			"namespace": m.Namespace, "name": m.Name, "uid": m.UID, "resourceVersion": m.ResourceVersion, "after": json.RawMessage(value),
+		}
+	}
+	var b bytes.Buffer
+	if err := json.NewEncoder(&b).Encode(facts); err != nil {
+		return nil, "", err
+	}
+	return native(b.Bytes())
+}
