@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Object names one Kubernetes object. For a gap Namespace and Name are empty.
+// Object names one Kubernetes object. For a control record Name is empty, and Namespace unless it speaks of one.
 type Object struct {
 	Group, Resource, Namespace, Name string
 }
@@ -25,6 +25,13 @@ type Gap struct {
 	From, To, Reason string
 }
 
+// Snapshot is the member of the same name, see docs/events.md.
+type Snapshot struct {
+	ID, Position string
+	Count        int
+	Digest       string
+}
+
 // Record is one change as it lies on a bus; see docs/events.md for the members.
 type Record struct {
 	Object
@@ -34,6 +41,7 @@ type Record struct {
 	Coalesced          bool
 	FinalStateUnknown  bool
 	Gap                *Gap
+	Snapshot           *Snapshot
 	Before, After      json.RawMessage
 	Revision           int64  // ResourceVersion as a number
 	Place              string // topic and partition, or stream

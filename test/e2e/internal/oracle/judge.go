@@ -18,6 +18,8 @@ const (
 	updated  = "updated"
 	deleted  = "deleted"
 	snapshot = "snapshot"
+	begin    = "snapshot.begin"
+	end      = "snapshot.end"
 	gap      = "gap"
 )
 
@@ -33,17 +35,21 @@ type Rules struct {
 type stream struct {
 	objects map[bus.Object][]bus.Record // in order, the first of each ID
 	gaps    map[bus.Object][]bus.Gap    // by the resource alone
+	frames  map[string]*frame           // by the snapshot's ID
 	seen    map[string]int              // ID to number of records
 }
 
 func sortOut(records []bus.Record) stream {
-	s := stream{objects: make(map[bus.Object][]bus.Record), gaps: make(map[bus.Object][]bus.Gap), seen: make(map[string]int)}
+	s := stream{objects: make(map[bus.Object][]bus.Record), gaps: make(map[bus.Object][]bus.Gap),
+		frames: make(map[string]*frame), seen: make(map[string]int)}
 	for _, r := range records {
 		s.seen[r.ID]++
+		s.frame(r)
 		switch {
 		case s.seen[r.ID] > 1:
 		case r.Type == gap && r.Gap != nil:
 			s.gaps[r.Object] = append(s.gaps[r.Object], *r.Gap)
+		case control(r.Type):
 		default:
 			s.objects[r.Object] = append(s.objects[r.Object], r)
 		}
@@ -108,6 +114,7 @@ func (h *History) Judge(records []bus.Record, rules Rules) []string {
 	if !rules.Gaps {
 		wrong = append(wrong, s.unexpectedGaps()...)
 	}
+	wrong = append(wrong, s.unframed()...)
 	truth := h.byObject()
 	for o, all := range s.objects {
 		wrong = append(wrong, ascends(all)...)
@@ -134,13 +141,13 @@ func describes(r bus.Record) []string {
 	complain := func(format string, args ...any) {
 		wrong = append(wrong, fmt.Sprintf("%v: record %s: %s", r.Object, r.ID, fmt.Sprintf(format, args...)))
 	}
-	if r.DuplicateDetection != "" && r.DuplicateDetection != r.ID {
+	if r.DuplicateDetection != "" && r.DuplicateDetection != duplicateDetection(r) {
 		complain("the bus drops duplicates by %q", r.DuplicateDetection)
 	}
 	if want := key(r.Object); r.Key != want {
 		complain("key %q, want %q", r.Key, want)
 	}
-	if r.Type == gap {
+	if control(r.Type) {
 		return wrong
 	}
 	if want := strings.Join([]string{r.Cluster, r.UID, r.ResourceVersion, r.Type}, "/"); r.ID != want || r.UID == "" {
@@ -168,6 +175,14 @@ func describes(r bus.Record) []string {
 		complain("its body carries managedFields")
 	}
 	return wrong
+}
+
+// duplicateDetection is what a bus that drops duplicates knows a record by: its ID, of a snapshot that of the snapshot too.
+func duplicateDetection(r bus.Record) string {
+	if r.Type == snapshot && r.Snapshot != nil {
+		return r.ID + "/" + r.Snapshot.ID
+	}
+	return r.ID
 }
 
 // key is the key of an object's records, see docs/events.md.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 )
 
@@ -111,16 +112,49 @@ func TestAGapCoversWhatItNamesAndNoMore(t *testing.T) {
 	}
 }
 
+// framed is a snapshot of the records, begin and end around them.
+func framed(records ...bus.Record) []bus.Record {
+	first := bus.Record{Object: bus.Object{Resource: "configmaps"}, Type: begin, Cluster: "c", ID: "c/configmaps@s//snapshot.begin",
+		Key: "core/configmaps//", Snapshot: &bus.Snapshot{ID: "s"}}
+	last, info := first, bus.Snapshot{ID: "s", Position: "20", Count: len(records)}
+	var digest event.Digest
+	for i, r := range records {
+		digest.Add(r.Namespace, r.Name, r.UID, r.ResourceVersion)
+		records[i] = with(r, func(r *bus.Record) { r.Snapshot = &bus.Snapshot{ID: "s"} })
+	}
+	info.Digest = digest.String()
+	last.Type, last.ID, last.Snapshot = end, "c/configmaps@s/20/snapshot.end", &info
+	return append(append([]bus.Record{first}, records...), last)
+}
+
 func TestASnapshotStandsForWhatExisted(t *testing.T) {
 	h := &History{Start: 10, End: 40, Existing: []Revision{{Object: web, Revision: 5, Op: Updated}}, Revisions: []Revision{{Object: web, Revision: 15, Op: Updated}}}
-	if wrong := h.Judge([]bus.Record{record(snapshot, 5), record(updated, 15)}, Rules{}); len(wrong) > 0 {
+	if wrong := h.Judge(append(framed(record(snapshot, 5)), record(updated, 15)), Rules{}); len(wrong) > 0 {
 		t.Fatal(wrong)
 	}
-	if wrong := h.Judge([]bus.Record{record(snapshot, 15)}, Rules{}); len(wrong) > 0 {
+	if wrong := h.Judge(framed(record(snapshot, 15)), Rules{}); len(wrong) > 0 {
 		t.Fatalf("the list was after the change: %v", wrong)
 	}
 	if missing := h.Missing([]bus.Record{record(updated, 15)}); len(missing) != 1 || missing[0].Revision != 5 {
 		t.Fatalf("no snapshot: %v", missing)
+	}
+}
+
+func TestASnapshotThatDoesNotFrameItselfIsFound(t *testing.T) {
+	h := &History{Start: 10, End: 40, Existing: []Revision{{Object: web, Revision: 5, Op: Updated}}}
+	for want, damage := range map[string]func([]bus.Record) []bus.Record{
+		"has no begin":        func(all []bus.Record) []bus.Record { return all[1:] },
+		"has no end":          func(all []bus.Record) []bus.Record { return all[:2] },
+		"ends with 2 objects": func(all []bus.Record) []bus.Record { all[2].Snapshot.Count++; return all },
+		"told other objects":  func(all []bus.Record) []bus.Record { all[2].Snapshot.Digest = "0"; return all },
+		"belongs to no snapshot": func(all []bus.Record) []bus.Record {
+			all[1].Snapshot = nil
+			return all
+		},
+	} {
+		if wrong := h.Judge(damage(framed(record(snapshot, 5))), Rules{}); !strings.Contains(strings.Join(wrong, "; "), want) {
+			t.Errorf("want %q, got %v", want, wrong)
+		}
 	}
 }
 

@@ -1,0 +1,72 @@
+package oracle
+
+import (
+	"fmt"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+)
+
+// frame is one snapshot as a bus holds it.
+type frame struct {
+	begun   bool
+	end     *bus.Snapshot
+	objects map[bus.Object]bus.Record // the last one of each that belongs to it
+}
+
+func control(kind string) bool { return kind == gap || kind == begin || kind == end }
+
+// frame notes what a record says of the snapshot that it belongs to.
+func (s stream) frame(r bus.Record) {
+	if r.Snapshot == nil {
+		return
+	}
+	f := s.frames[r.Snapshot.ID]
+	if f == nil {
+		f = &frame{objects: make(map[bus.Object]bus.Record)}
+		s.frames[r.Snapshot.ID] = f
+	}
+	switch r.Type {
+	case begin:
+		f.begun = true
+	case end:
+		f.end = r.Snapshot
+	case deleted:
+		delete(f.objects, r.Object)
+	default:
+		f.objects[r.Object] = r
+	}
+}
+
+// unframed says which snapshots have no begin, no end, or an end that does not speak of what was told.
+func (s stream) unframed() []string {
+	var wrong []string
+	for id, f := range s.frames {
+		switch {
+		case !f.begun:
+			wrong = append(wrong, fmt.Sprintf("snapshot %s has no begin", id))
+		case f.end == nil:
+			wrong = append(wrong, fmt.Sprintf("snapshot %s has no end", id))
+		case f.end.Count != len(f.objects):
+			wrong = append(wrong, fmt.Sprintf("snapshot %s ends with %d objects and told %d", id, f.end.Count, len(f.objects)))
+		case f.end.Digest != f.digest():
+			wrong = append(wrong, fmt.Sprintf("snapshot %s told other objects than it says at its end", id))
+		}
+	}
+	for _, all := range s.objects {
+		for _, r := range all {
+			if r.Type == snapshot && r.Snapshot == nil {
+				wrong = append(wrong, fmt.Sprintf("%v: record %s belongs to no snapshot", r.Object, r.ID))
+			}
+		}
+	}
+	return wrong
+}
+
+func (f *frame) digest() string {
+	var d event.Digest
+	for o, r := range f.objects {
+		d.Add(o.Namespace, o.Name, r.UID, r.ResourceVersion)
+	}
+	return d.String()
+}
