@@ -195,8 +195,8 @@ func TestACompactedTopicEqualsTheCluster(t *testing.T) {
 			{"name": "min.cleanable.dirty.ratio", "value": "0.001"},
 		}}}
 	})
-	s.read("upsert", upsert{"id", "type", "cluster", "resource", kafkaFacts}.unwrap,
-		upsert{"Nats-Msg-Id", "Kubecdc-Type", "Kubecdc-Cluster", "Kubecdc-Resource", natsFacts}.unwrap)
+	s.read("upsert", upsert{"id", "type", "cluster", "resource", "snapshot", kafkaFacts}.unwrap,
+		upsert{"Kubecdc-Id", "Kubecdc-Type", "Kubecdc-Cluster", "Kubecdc-Resource", "Kubecdc-Snapshot", natsFacts}.unwrap)
 	s.buses[0].compacted = true
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "there-before"))
 	for _, kind := range kinds {
@@ -279,7 +279,7 @@ func (s *scene) equalsTheCluster(left map[string]bus.Record) {
 }
 
 // upsert reads bare objects. It holds the names of headers.
-type upsert struct{ id, typ, cluster, resource, facts string }
+type upsert struct{ id, typ, cluster, resource, snapshot, facts string }
 
 // unwrap makes a native object of a bare one, as far as there is enough.
 func (u upsert) unwrap(headers map[string]string, value []byte) (payload []byte, key string, err error) {
@@ -308,6 +308,9 @@ func (u upsert) unwrap(headers map[string]string, value []byte) (payload []byte,
 		facts = map[string]any{
 			"id": headers[u.id], "type": headers[u.typ], "cluster": headers[u.cluster], "group": group, "resource": resource,
 			"namespace": m.Namespace, "name": m.Name, "uid": m.UID, "resourceVersion": m.ResourceVersion, "after": json.RawMessage(value),
+		}
+		if id := headers[u.snapshot]; id != "" {
+			facts["snapshot"] = map[string]string{"id": id}
 		}
 	}
 	var b bytes.Buffer

@@ -44,7 +44,7 @@
 // Key: group/resource/namespace/name. Timestamp: when the change was observed. Value and headers by format:
 //
 //	json                     the native form; id, type, content-type, cluster, and resource as kubectl writes it
-//	                         ("deployments.apps")
+//	                         ("deployments.apps"); snapshot, the ID of the one that the change belongs to, where there is one
 //	debezium                 the envelope of Debezium; headers as json
 //	upsert                   the object; headers as json
 //	cloudevents              the native form; content-type, and ce_ and the name of each attribute

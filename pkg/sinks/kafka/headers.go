@@ -27,10 +27,16 @@ func (e *encoder) appendHeaders(c *event.Change) {
 func (e *encoder) appendNative(c *event.Change) {
 	beside := e.format.FactsBeside(c)
 	count := int64(5)
+	if c.Snapshot != nil {
+		count++
+	}
 	if beside {
 		count++
 	}
 	e.headers = appendIdentity(binary.AppendVarint(e.headers[:0], count), c)
+	if c.Snapshot != nil {
+		e.headers = appendHeader(e.headers, "snapshot", c.Snapshot.ID)
+	}
 	if beside {
 		e.value = format.AppendFacts(e.value[:0], c)
 		e.headers = appendString(e.headers, "change")

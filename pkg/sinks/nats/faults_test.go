@@ -119,7 +119,7 @@ func TestAMessageCarriesTheDocumentedHeaders(t *testing.T) {
 		t.Errorf("subject %s, want %s", m.Subject, want)
 	}
 	for name, want := range map[string]string{
-		"Nats-Msg-Id": "c/uid-web.eu/7/updated", "Nats-Expected-Stream": "K8S", "Content-Type": "application/json", "Kubecdc-Type": "updated",
+		"Nats-Msg-Id": "c/uid-web.eu/7/updated", "Kubecdc-Id": "c/uid-web.eu/7/updated", "Nats-Expected-Stream": "K8S", "Content-Type": "application/json", "Kubecdc-Type": "updated",
 		"Kubecdc-Cluster": "c", "Kubecdc-Resource": "pods", "Kubecdc-Key": "core/pods/shop/web.eu", "Kubecdc-Resource-Version": "7",
 	} {
 		if got := m.Header.Get(name); got != want {

@@ -10,11 +10,13 @@ import (
 // Names of the headers, see the package comment.
 const (
 	headerContentType     = "Content-Type"
+	headerID              = "Kubecdc-Id"
 	headerType            = "Kubecdc-Type"
 	headerCluster         = "Kubecdc-Cluster"
 	headerResource        = "Kubecdc-Resource"
 	headerKey             = "Kubecdc-Key"
 	headerResourceVersion = "Kubecdc-Resource-Version"
+	headerSnapshot        = "Kubecdc-Snapshot"
 	headerChange          = "Kubecdc-Change"
 	headerOperation       = "KV-Operation" // of key-value buckets (nats-io/nats-architecture-and-design, ADR-8)
 )
@@ -45,7 +47,7 @@ func newMessage(cfg Config, f format.Format) *message {
 	case format.CloudEventsStructured:
 		m.describe = func(*event.Change) {} // a reader takes a message with attributes in headers for one in binary mode
 	default:
-		for _, name := range []string{headerType, headerCluster, headerResource, headerKey, headerResourceVersion} {
+		for _, name := range []string{headerID, headerType, headerCluster, headerResource, headerKey, headerResourceVersion} {
 			m.Header[name] = []string{""}
 		}
 		m.describe = m.describeNative
@@ -69,6 +71,7 @@ func messageID(c *event.Change) string {
 }
 
 func (m *message) describeNative(c *event.Change) {
+	m.Header[headerID][0] = c.ID()
 	m.Header[headerType][0] = string(c.Type)
 	m.Header[headerCluster][0] = c.Cluster
 	m.Header[headerResource][0] = c.Resource.String()
@@ -79,8 +82,12 @@ func (m *message) describeNative(c *event.Change) {
 
 // describeBeside sets what the payload cannot tell.
 func (m *message) describeBeside(c *event.Change) {
+	delete(m.Header, headerSnapshot)
 	delete(m.Header, headerChange)
 	delete(m.Header, headerOperation)
+	if c.Snapshot != nil {
+		m.Header[headerSnapshot] = []string{c.Snapshot.ID}
+	}
 	if !m.format.FactsBeside(c) {
 		return
 	}

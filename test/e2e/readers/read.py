@@ -107,10 +107,11 @@ def take_nats(fmt, message):
         change_id = of_event(event, None)
         key = event.get_extension("partitionkey")
     else:
-        change_id, key = headers["Nats-Msg-Id"], headers["Kubecdc-Key"]
+        change_id, key = headers["Kubecdc-Id"], headers["Kubecdc-Key"]
         of_native(change_id, headers["Kubecdc-Type"], value, headers.get("Kubecdc-Change"))
-    if headers["Nats-Msg-Id"] != change_id:
-        raise ValueError(f"{change_id} is known to the stream as {headers['Nats-Msg-Id']}")
+    known = headers["Nats-Msg-Id"]
+    if known != change_id and not (change_id.endswith("/snapshot") and known.startswith(change_id + "/")):
+        raise ValueError(f"{change_id} is known to the stream as {known}")
     tell(key, change_id, value)
 
 
