@@ -102,6 +102,7 @@ func (s *stream) runInitial(ctx context.Context, w watch.Interface) bool {
 	s.r.release()
 	if err == nil {
 		s.r.listed()
+		s.works() // it has brought everything
 		err = s.pass(ctx, w)
 		w.Stop()
 		return s.after(ctx, err)

@@ -24,18 +24,20 @@ type options struct {
 	jsonFile string
 	drop     bool
 	self     string
+	start    int
 }
 
 func parseOptions(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	corpusFlags(f, &o.corpus)
-	f.StringVar(&o.only, "only", "", "measure one system only: exporter or baseline")
+	f.StringVar(&o.only, "only", "", "measure one system only, exporter or baseline, or only the start")
 	f.StringVar(&o.exporter, "exporter", "", "program to measure; built from this checkout where not given")
 	f.StringVar(&o.dir, "dir", "", "directory to work in, on the kind of disk the journal is meant for; default the system's temporary directory")
 	f.BoolVar(&o.keep, "keep", false, "keep the work directory: logs, configuration, journal")
 	f.BoolVar(&o.noBars, "no-bars", false, "report only: missing a bar is no failure")
 	f.StringVar(&o.jsonFile, "json", "", "also write the report to this file")
+	f.IntVar(&o.start, "start-objects", 100_000, "objects of 8 KB on which the exporter is started and started again; 0 leaves that out")
 	f.BoolVar(&o.drop, "baseline-drop-managed-fields", false, "let the baseline drop managedFields by a transform")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -43,8 +45,8 @@ func parseOptions(args []string) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	if o.only != "" && o.only != "exporter" && o.only != "baseline" {
-		return o, fmt.Errorf("-only %s: expected exporter or baseline", o.only)
+	if o.only != "" && o.only != "exporter" && o.only != "baseline" && o.only != "start" {
+		return o, fmt.Errorf("-only %s: expected exporter, baseline or start", o.only)
 	}
 	return o, nil
 }
@@ -108,7 +110,7 @@ func compareSystems(ctx context.Context, o options) (*report, error) {
 		CPUs: runtime.NumCPU(), Go: runtime.Version(), FsyncMicros: fsync,
 	}
 	var systems []system
-	if o.only != "exporter" {
+	if o.only == "" || o.only == "baseline" {
 		systems = append(systems, baselineSystem(o.self, o.drop))
 	}
 	if o.only != "baseline" {
@@ -118,7 +120,9 @@ func compareSystems(ctx context.Context, o options) (*report, error) {
 				return nil, err
 			}
 		}
-		systems = append(systems, exporterSystem(o.exporter))
+		if o.only != "start" {
+			systems = append(systems, exporterSystem(o.exporter))
+		}
 	}
 	for _, s := range systems {
 		fmt.Fprintf(os.Stderr, "measuring %s: %s\n", s.name, s.title)
@@ -127,6 +131,14 @@ func compareSystems(ctx context.Context, o options) (*report, error) {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 		r.Measurements = append(r.Measurements, m)
+	}
+	if o.start > 0 && (o.only == "" || o.only == "start") {
+		fmt.Fprintf(os.Stderr, "measuring a start on %d objects\n", o.start)
+		m, err := measureStart(ctx, o, o.start)
+		if err != nil {
+			return nil, fmt.Errorf("start: %w", err)
+		}
+		r.Start = &m
 	}
 	r.judge()
 	return r, nil

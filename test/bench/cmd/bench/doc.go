@@ -2,7 +2,10 @@
 // when the exporter loses something or costs more than a fifth of the other.
 //
 //	bench [flags]        the whole comparison, in one run
-//	bench replay|broker|baseline [flags]   a part of it, in a process of its own; started by the run
+//	bench replay|broker|baseline|read [flags]   a part of it, in a process of its own; started by the run
+//
+// A second part starts the exporter alone on many objects, and again, and compares with a client that reads the same and
+// drops it.
 //
 // Each system runs alone, one after the other, against a replay server and a broker that are started anew: every part is
 // a process. Once the initial sync is through, the changes begin; CPU time and peak memory are those that the kernel

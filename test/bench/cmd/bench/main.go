@@ -30,6 +30,8 @@ func run(ctx context.Context, args []string) error {
 			return runReplay(ctx, args[1:])
 		case "broker":
 			return runBroker(ctx, args[1:])
+		case "read":
+			return runRead(ctx, args[1:])
 		case "baseline":
 			return runBaseline(ctx, args[1:])
 		}

@@ -20,6 +20,7 @@ type report struct {
 	FsyncMicros  float64       `json:"fsyncMicros"` // of 4 KiB in the work directory, the median
 	Measurements []measurement `json:"measurements"`
 	Ratios       *ratios       `json:"ratios,omitempty"`
+	Start        *startup      `json:"start,omitempty"`
 	Missed       []string      `json:"missed,omitempty"` // bars that were not met
 }
 
@@ -45,6 +46,9 @@ func (r *report) find(name string) *measurement {
 // judge computes the ratios and compares with the bars.
 func (r *report) judge() {
 	ours, theirs := r.find("exporter"), r.find("baseline")
+	if r.Start != nil {
+		r.Missed = append(r.Missed, r.Start.missed()...)
+	}
 	if ours != nil && !ours.Delivered.Complete() {
 		d := ours.Delivered
 		r.Missed = append(r.Missed, fmt.Sprintf("the exporter's records: %d lost, %d out of order, %d wrong, %d control records",
@@ -94,6 +98,9 @@ func (r *report) print(w io.Writer) {
 		if m.Delivered.Reason != "" {
 			fmt.Fprintf(w, "%s: first wrong record: %s\n", m.System, m.Delivered.Reason)
 		}
+	}
+	if r.Start != nil {
+		defer r.Start.print(w)
 	}
 	if q := r.Ratios; q != nil {
 		fmt.Fprintf(w, "\nexporter : baseline   CPU per change %.3f (bar %.3f)   peak RSS %.3f (bar %.3f)   after sync %.3f   changes/s %.2f   CPU of the whole run %.3f\n",

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/kubecdc/kubecdc/test/bench/verify"
 )
@@ -69,5 +71,36 @@ func TestReportNamesBothSystemsAndTheRatios(t *testing.T) {
 func TestUnknownSystemIsRefused(t *testing.T) {
 	if _, err := parseOptions([]string{"-only", "other"}); err == nil {
 		t.Error("accepted")
+	}
+}
+
+func TestAStartMissesItsBars(t *testing.T) {
+	good := startup{Live: 9, Server: 1, PeakRSS: startRSSBar, Restart: 3}
+	if missed := good.missed(); len(missed) != 0 {
+		t.Errorf("missed %q", missed)
+	}
+	for name, bad := range map[string]startup{
+		"peak RSS":          {PeakRSS: startRSSBar + 1},
+		"restart to live":   {Restart: 3.1},
+		"streaming lists":   {Read: [2]int64{0, 1}},
+		"1 twice, 0 wrong":  {Delivery: verify.Result{Duplicates: 1}},
+		"objects of the st": {Delivery: verify.Result{Lost: 1}},
+	} {
+		if missed := bad.missed(); len(missed) != 1 || !strings.Contains(missed[0], name) {
+			t.Errorf("%s: missed %q", name, missed)
+		}
+	}
+}
+
+func TestTheEndOfAStreamingListIsFoundWhereverItIsCut(t *testing.T) {
+	text := strings.Repeat(`{"type":"ADDED","object":{}}`+"\n", 50_000) +
+		`{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"creationTimestamp":null}}}` + "\n"
+	for _, r := range []io.Reader{strings.NewReader(text), iotest.HalfReader(strings.NewReader(text)), iotest.DataErrReader(strings.NewReader(text))} {
+		if n, err := drop(r); n != int64(len(text)) || err != nil {
+			t.Errorf("read %d of %d: %v", n, len(text), err)
+		}
+	}
+	if _, err := drop(strings.NewReader(text[:1000])); err == nil {
+		t.Error("a stream that is cut is taken for whole")
 	}
 }

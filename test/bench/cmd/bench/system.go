@@ -80,11 +80,11 @@ func buildExporter(ctx context.Context, dir string) (string, error) {
 	return binary, nil
 }
 
-// start starts the system on its stage.
-func (s system) start(ctx context.Context, at stage) (*process.Process, error) {
+// start starts the system on its stage, with more environment variables.
+func (s system) start(ctx context.Context, at stage, env ...string) (*process.Process, error) {
 	path, args, err := s.command(at)
 	if err != nil {
 		return nil, err
 	}
-	return process.Start(ctx, process.Options{Name: s.name, Path: path, Args: args, Log: filepath.Join(at.dir, s.name+".log")})
+	return process.Start(ctx, process.Options{Name: s.name, Path: path, Args: args, Env: append(os.Environ(), env...), Log: filepath.Join(at.dir, s.name+".log")})
 }
