@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/ports"
@@ -83,6 +84,12 @@ func (e *Exporter) Stop() error {
 	e.running = nil
 	return errors.Join(p.Stop(), p.Result())
 }
+
+// Pause lets the exporter stand still where it is, as a machine that is suspended does. Resume lets it go on.
+func (e *Exporter) Pause() error { return syscall.Kill(e.running.Pid(), syscall.SIGSTOP) }
+
+// Resume lets a paused exporter go on.
+func (e *Exporter) Resume() error { return syscall.Kill(e.running.Pid(), syscall.SIGCONT) }
 
 // result is how the exporter ended by itself; an exit code of 0 is no better then.
 func (e *Exporter) result() error {

@@ -12,6 +12,8 @@ type Settings struct {
 	Dir        string // of the configuration, the journal and the log; of this exporter alone
 	Kubeconfig string
 	Select     []string // resources as kubectl writes them
+	// Resources are whole rules, as in the file, in the place of Select.
+	Resources []map[string]any
 
 	Kafka map[string]any // more keys of the Kafka sink, in the place of those that are set here
 
@@ -56,6 +58,9 @@ func (s Settings) content(listen string) mapping {
 		"delivery": mapping{"retry": mapping{"min": "50ms", "max": "1s"}},
 	}
 	maps.Copy(c["resources"].([]mapping)[0], s.Rule)
+	if s.Resources != nil {
+		c["resources"] = s.Resources
+	}
 	if s.Redaction != nil {
 		c["redaction"] = s.Redaction
 	}

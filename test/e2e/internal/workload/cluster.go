@@ -89,6 +89,12 @@ func (c *Cluster) Change(ctx context.Context, kind Kind, namespace, name string,
 	})
 }
 
+// Patch makes any change, written as a JSON merge patch.
+func (c *Cluster) Patch(ctx context.Context, kind Kind, namespace, name, patch string) error {
+	kind.Change = func(int) string { return patch }
+	return c.Change(ctx, kind, namespace, name, 0)
+}
+
 // Delete deletes an object at once.
 func (c *Cluster) Delete(ctx context.Context, kind Kind, namespace, name string) error {
 	now := int64(0)

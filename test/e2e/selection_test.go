@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestNamespacesAreFollowedAsTheyCome has one rule with globs, which watches the cluster and drops what it does not take,
+// and one with a name, which watches that namespace before there is one.
+func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
+	s := newScene(t, kinds, func(settings *exporter.Settings) {
+		settings.Resources = []map[string]any{
+			{"select": []string{"configmaps"}, "namespaces": map[string]any{
+				"include": []string{settings.Stream + "-team-*"}, "exclude": []string{"*-secret"},
+			}},
+			{"select": []string{"services"}, "namespaces": map[string]any{"include": []string{settings.Stream + "-later"}}},
+		}
+	})
+	s.must(s.exporter.Start(t.Context()))
+	want := map[string]bool{}
+	for _, namespace := range []string{"-team-a", "-team-b", "-team-b-secret", "-teams", "-later"} {
+		s.must(s.cluster.CreateNamespace(t.Context(), s.name+namespace))
+		for _, kind := range kinds {
+			s.must(s.cluster.Create(t.Context(), kind, s.name+namespace, "one"))
+		}
+		switch namespace {
+		case "-team-a", "-team-b":
+			want["configmaps "+s.name+namespace+"/one"] = true
+		case "-later":
+			want["services "+s.name+namespace+"/one"] = true
+		}
+	}
+	// What comes last ends the wait for what must not come.
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name+"-team-a", "last"))
+	s.must(s.cluster.Create(t.Context(), workload.Services, s.name+"-later", "last"))
+	want["configmaps "+s.name+"-team-a/last"], want["services "+s.name+"-later/last"] = true, true
+	for _, b := range s.buses {
+		var got map[string]bool
+		s.await(b, func(records []bus.Record) string {
+			got = map[string]bool{}
+			for _, r := range records {
+				got[r.Object.String()] = true
+			}
+			for object := range want {
+				if !got[object] {
+					return object
+				}
+			}
+			return ""
+		})
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: told of %v, want %v", b.Name(), slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
+		}
+	}
+}
+
+// TestAnObjectThatLeavesTheSelectorIsDeleted relabels objects that the API server selects by label.
+func TestAnObjectThatLeavesTheSelectorIsDeleted(t *testing.T) {
+	s := newScene(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {
+		settings.Resources = []map[string]any{{"select": []string{"configmaps"}, "labelSelector": "app=" + settings.Stream}}
+	})
+	s.must(s.exporter.Start(t.Context()))
+	label := func(value string) {
+		s.must(s.cluster.Patch(t.Context(), workload.ConfigMaps, s.name, "one", fmt.Sprintf(`{"metadata":{"labels":{"app":%q}}}`, value)))
+	}
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
+	label(s.name)
+	s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "one", 1))
+	label("other")
+	s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "one", 2))
+	label(s.name)
+	for _, b := range s.buses {
+		var types []string
+		s.await(b, func(records []bus.Record) string {
+			types = nil
+			for _, r := range records {
+				if r.Name == "one" {
+					types = append(types, r.Type)
+				}
+			}
+			if len(types) < 4 {
+				return fmt.Sprintf("four changes, there are %v", types)
+			}
+			return ""
+		})
+		if want := "added updated deleted added"; strings.Join(types, " ") != want {
+			t.Errorf("%s: told %v, want %s", b.Name(), types, want)
+		}
+	}
+}
+
+// TestReplacedWhileAwayAreTwoObjects deletes objects and creates them again under their names while the exporter is away.
+func TestReplacedWhileAwayAreTwoObjects(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
+	s := newScene(t, kinds)
+	s.must(s.exporter.Start(t.Context()))
+	for _, kind := range kinds {
+		s.must(s.cluster.Create(t.Context(), kind, s.name, "one"))
+	}
+	s.awaitAll()
+	s.must(s.exporter.Stop())
+	for _, kind := range kinds {
+		s.must(s.cluster.Delete(t.Context(), kind, s.name, "one"))
+		s.must(s.cluster.Create(t.Context(), kind, s.name, "one"))
+	}
+	s.must(s.exporter.Start(t.Context()))
+	s.awaitAll()
+	s.judge(oracle.Rules{})
+	for _, b := range s.buses {
+		uids := map[bus.Object][]string{}
+		for _, r := range b.records {
+			if r.Namespace == s.name {
+				uids[r.Object] = append(uids[r.Object], r.Type+" "+r.UID)
+			}
+		}
+		for object, told := range uids {
+			if len(told) != 3 || told[1] != strings.Replace(told[0], "added", "deleted", 1) || told[2] == told[0] {
+				t.Errorf("%s: %v: told %v", b.Name(), object, told)
+			}
+		}
+	}
+}
+
+// large is a kind whose objects fill every buffer on the way soon.
+var large = workload.Kind{
+	Resource: workload.ConfigMaps.Resource,
+	Object: func() *unstructured.Unstructured {
+		o := workload.ConfigMaps.Object()
+		o.Object["data"] = map[string]any{"step": "0", "ballast": strings.Repeat("0123456789abcdef", 4<<10)}
+		return o
+	},
+	Change: workload.ConfigMaps.Change,
+}
+
+// TestAWatcherThatIsTooSlowLosesNothing lets the exporter stand still until the API server closes its watch.
+func TestAWatcherThatIsTooSlowLosesNothing(t *testing.T) {
+	s := newScene(t, []workload.Kind{large})
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.cluster.Create(t.Context(), large, s.name, "first"))
+	s.awaitAll()
+	before := s.closedAsSlow()
+	s.must(s.exporter.Pause())
+	load := s.run(workload.Plan{Objects: 150, Updates: 3}, []workload.Kind{large})
+	s.must(load.Wait())
+	closed := s.closedAsSlow() - before
+	s.must(s.exporter.Resume())
+	if closed == 0 {
+		t.Error("the API server has closed no watch: there was nothing to be too slow for")
+	}
+	s.awaitAll()
+	s.judge(oracle.Rules{})
+}
+
+// closedAsSlow is how many watches of ConfigMaps the API server has closed because they did not read.
+func (s *scene) closedAsSlow() int {
+	s.t.Helper()
+	text, err := s.cluster.Metrics(s.t.Context())
+	s.must(err)
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "apiserver_terminated_watchers_total{") && strings.Contains(line, `resource="configmaps"`) {
+			return number(line)
+		}
+	}
+	return 0
+}
