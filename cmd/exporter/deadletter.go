@@ -15,20 +15,20 @@ import (
 func deadletterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deadletter",
-		Short: "Look at and discard what a sink of a stopped exporter gave up on",
-		Long: `Look at and discard what a sink of a stopped exporter gave up on.
+		Short: "Look at, retry and discard what a sink of a stopped exporter gave up on",
+		Long: `Look at, retry and discard what a sink of a stopped exporter gave up on.
 
 A dead letter is a change that the destination has refused for ever. It is kept in
 the journal, and counts against journal.maxBytes, until it is discarded.
 
-There is no retry: an older change must not follow a newer one of the same object.
-The next change of the object carries its whole state.`,
+Once the cause is cured, retry delivers those that no newer change of the same object
+has followed. The next change of the others carried the whole state.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say what to do with the dead letters: list, show or discard")
+			return errors.New("say what to do with the dead letters: list, show, retry or discard")
 		},
 	}
-	cmd.AddCommand(deadletterListCommand(), deadletterShowCommand(), deadletterDiscardCommand())
+	cmd.AddCommand(deadletterListCommand(), deadletterShowCommand(), deadletterRetryCommand(), deadletterDiscardCommand())
 	return cmd
 }
 

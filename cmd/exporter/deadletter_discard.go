@@ -23,16 +23,9 @@ writable. While an exporter runs on it this ends with exit code 3.`,
 	place, sink := journalPlaceFlags(cmd), sinkFlag(cmd)
 	all := cmd.Flags().Bool("all", false, "drop all dead letters of the sink")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if *all == (len(args) > 0) {
-			return &usageError{"say which dead letters to discard: their offsets, or --all"}
-		}
-		var offsets []uint64 // nil: all
-		for _, arg := range args {
-			offset, err := parseOffset(arg)
-			if err != nil {
-				return err
-			}
-			offsets = append(offsets, offset)
+		offsets, err := parseOffsets(args, *all)
+		if err != nil {
+			return err
 		}
 		dir, _, err := place.load()
 		if err != nil {

@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -13,12 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
-	"github.com/kubecdc/kubecdc/test/parts/natsserver"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 func TestNATSKeepsTheContract(t *testing.T) {
@@ -48,103 +43,19 @@ func TestABrokenConnectionLosesRepeatsAndReordersNothing(t *testing.T) {
 
 func TestAServerKilledAgainAndAgainLosesRepeatsAndReordersNothing(t *testing.T) {
 	server := serve(t, "")
-	drive(t, harness(server, server.URL()), 6, func(int) error {
+	h := harness(server, server.URL())
+	drive(t, map[string]*sinktest.Harness{"K8S": &h}, 6, func(int) error {
 		return errors.Join(server.Kill(), server.Restart(context.Background()))
 	})
 }
 
-// The stream's leader is killed three times, and every connection is cut again and again meanwhile.
-func TestAReplicatedStreamLosesRepeatsAndReordersNothingWhenServersDieAndConnectionsBreak(t *testing.T) {
-	for name, exact := range map[string]bool{"by ID": false, "exact": true} {
-		t.Run(name, func(t *testing.T) {
-			servers := cluster(t)
-			var proxies []*proxy
-			var urls []string
-			for _, server := range servers {
-				proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
-				proxies, urls = append(proxies, proxy), append(urls, "nats://"+proxy.address())
-			}
-			h := harness(servers[0], "")
-			h.Read = func(t testing.TB) []sinktest.Delivered { return held(t, client(t, servers.URL()), "K8S") }
-			h.New = func(t testing.TB) sinks.Sink {
-				cfg := hasty(strings.Join(urls, ","))
-				cfg.Create.Replicas, cfg.Exact = 3, exact
-				return newSink(t, cfg, quiet)
-			}
-			acked := countAcks(&h)
-			for _, proxy := range proxies {
-				stop := proxy.cutEvery(250*time.Millisecond, acked)
-				t.Cleanup(func() { stop() })
-			}
-			js := client(t, servers.URL())
-			drive(t, h, 3, func(int) error {
-				leader, err := leaderOf(js, servers)
-				if err != nil {
-					return err
-				}
-				return errors.Join(leader.Kill(), leader.Restart(context.Background()), servers.WaitHealthy(context.Background()))
-			})
-			if _, err := leaderOf(js, servers); err != nil {
-				t.Errorf("at the end: %v", err)
-			}
-		})
-	}
-}
-
-// cluster starts three servers for one test.
-func cluster(t testing.TB) natsserver.Servers {
-	t.Helper()
-	require.Integration(t)
-	servers, err := natsserver.StartCluster(context.Background(), t.TempDir(), 3, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := servers.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
-	return servers
-}
-
-// leaderOf returns the server that leads the stream, as soon as there is one.
-func leaderOf(js jetstream.JetStream, servers natsserver.Servers) (*natsserver.Server, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for {
-		leader, err := askForLeader(ctx, js)
-		for _, server := range servers {
-			if leader == server.Name() {
-				return server, nil
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("no server leads the stream: %q, %w", leader, err)
-		}
-	}
-}
-
-// askForLeader asks once, for a moment: without a leader nobody answers.
-func askForLeader(ctx context.Context, js jetstream.JetStream) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	stream, err := js.Stream(ctx, "K8S")
-	if err != nil || stream.CachedInfo().Cluster == nil {
-		return "", err
-	}
-	return stream.CachedInfo().Cluster.Leader, nil
-}
-
-// drive runs the suite's random publisher with up to so many outages, one after each 5,000 acknowledgements or when the
-// one before is over.
-func drive(t *testing.T, h sinktest.Harness, outages int, outage func(i int) error) {
-	const between, objects, versions = 5000, 400, 100
+// drive runs the suite's random publisher on each stream, all at once, with up to so many outages, one after each 3,000
+// acknowledgements or when the one before is over. Streams are read when all is published and the last outage is over.
+func drive(t *testing.T, streams map[string]*sinktest.Harness, outages int, outage func(i int) error) {
+	const between, messages, versions = 3000, 24_000, 60
 	progress := &counter{every: between, reached: make(chan struct{}, 1)}
-	open := h.New
-	h.New = func(t testing.TB) sinks.Sink { return counting{Sink: open(t), counter: progress} }
-
 	published := make(chan struct{})
-	var outs sync.WaitGroup
+	var outs, publishing, reading sync.WaitGroup
 	outs.Go(func() {
 		for i := range outages {
 			select {
@@ -160,12 +71,24 @@ func drive(t *testing.T, h sinktest.Harness, outages int, outage func(i int) err
 			}
 		}
 	})
-	read, end := h.Read, sync.OnceFunc(func() { close(published); outs.Wait() })
-	h.Read = func(t testing.TB) []sinktest.Delivered {
-		end() // the suite reads when everything is published
-		return read(t)
+	for name, h := range streams {
+		publishing.Add(1)
+		done := sync.OnceFunc(publishing.Done)
+		open, read := h.New, h.Read
+		h.New = func(t testing.TB) sinks.Sink { return counting{Sink: open(t), counter: progress} }
+		h.Read = func(t testing.TB) []sinktest.Delivered {
+			done() // the suite reads when everything is published
+			outs.Wait()
+			return read(t)
+		}
+		reading.Go(func() {
+			defer done()
+			sinktest.Drive(t, *h, rand.New(rand.NewPCG(1, uint64(len(name)))), messages/versions/len(streams), versions)
+		})
 	}
-	sinktest.Drive(t, h, rand.New(rand.NewPCG(1, 2)), objects, versions)
+	publishing.Wait()
+	close(published)
+	reading.Wait()
 }
 
 // counter tells whenever so many more messages are acknowledged.

@@ -1,0 +1,160 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// Two streams of three replicas are filled at once, one by ID and one exactly. Every connection is cut again and again;
+// meanwhile the leader of a stream is killed, then a leader with another server, so that nothing can be decided; then a
+// leader is paused until it is none any more, and at last all servers are killed at once. In the end every stream has a
+// leader, and all replicas.
+func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnectionsBreak(t *testing.T) {
+	servers := cluster(t)
+	var proxies []*proxy
+	var urls []string
+	for _, server := range servers {
+		proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
+		proxies, urls = append(proxies, proxy), append(urls, "nats://"+proxy.address())
+	}
+	stream := func(name string, exact bool) *sinktest.Harness {
+		h := harness(servers[0], "")
+		h.Read = func(t testing.TB) []sinktest.Delivered {
+			js := client(t, servers.URL())
+			replicated(t, js, name)
+			return held(t, js, name)
+		}
+		h.New = func(t testing.TB) sinks.Sink {
+			cfg := hasty(strings.Join(urls, ","))
+			cfg.Stream, cfg.Subject = name, name+"."+testSubject
+			cfg.Create.Replicas, cfg.Exact = 3, exact
+			return newSink(t, cfg, quiet)
+		}
+		return &h
+	}
+	streams := map[string]*sinktest.Harness{"BYID": stream("BYID", false), "EXACT": stream("EXACT", true)}
+	for _, h := range streams {
+		acked := countAcks(h)
+		for _, proxy := range proxies {
+			stop := proxy.cutEvery(500*time.Millisecond, acked)
+			t.Cleanup(func() { stop() })
+		}
+	}
+	js := client(t, servers.URL())
+	outages := []func() error{
+		func() error { return killed(js, servers, "BYID", 1) },
+		func() error { return killed(js, servers, "EXACT", 2) },
+		func() error { return paused(t, js, servers, "BYID") },
+		func() error { return killed(js, servers, "EXACT", 3) },
+	}
+	drive(t, streams, len(outages), func(i int) error { return outages[i]() })
+}
+
+// killed kills so many servers at once, the leader of a stream among them, and brings them back.
+func killed(js jetstream.JetStream, servers natsserver.Servers, stream string, count int) error {
+	leader, err := leaderOf(js, servers, stream)
+	if err != nil {
+		return err
+	}
+	at := slices.Index(servers, leader)
+	dying := slices.Concat(servers[at:], servers[:at])[:count]
+	err = dying.Kill()
+	for _, server := range dying {
+		err = errors.Join(err, server.Restart(context.Background()))
+	}
+	return errors.Join(err, servers.WaitHealthy(context.Background()))
+}
+
+// paused stops the leader of a stream in its tracks until another one leads: when it goes on it believes that it leads.
+func paused(t *testing.T, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
+	leader, err := leaderOf(js, servers, stream)
+	if err != nil {
+		return err
+	}
+	at := slices.Index(servers, leader)
+	rest := slices.Concat(servers[at+1:], servers[:at])
+	pid := leader.Process().Pid()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	_, err = leaderOf(client(t, rest.URL()), rest, stream)
+	return errors.Join(err, syscall.Kill(pid, syscall.SIGCONT), servers.WaitHealthy(context.Background()))
+}
+
+// cluster starts three servers for one test.
+func cluster(t testing.TB) natsserver.Servers {
+	t.Helper()
+	require.Integration(t)
+	servers, err := natsserver.StartCluster(context.Background(), t.TempDir(), 3, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := servers.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	return servers
+}
+
+// leaderOf returns the server that leads a stream, as soon as there is one.
+func leaderOf(js jetstream.JetStream, servers natsserver.Servers, stream string) (*natsserver.Server, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		state, err := clusterOf(ctx, js, stream)
+		for _, server := range servers {
+			if state.Leader == server.Name() {
+				return server, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("no server leads stream %s: %q, %w", stream, state.Leader, err)
+		}
+	}
+}
+
+// clusterOf asks once, for a moment: without a leader nobody answers.
+func clusterOf(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.ClusterInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	s, err := js.Stream(ctx, stream)
+	if err != nil || s.CachedInfo().Cluster == nil {
+		return jetstream.ClusterInfo{}, err
+	}
+	return *s.CachedInfo().Cluster, nil
+}
+
+// replicated waits until a stream has a leader and both other replicas have all of it: one that could not apply what we
+// sent stays behind for ever.
+func replicated(t testing.TB, js jetstream.JetStream, stream string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	pause := time.NewTicker(50 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		state, err := clusterOf(ctx, js, stream)
+		behind := slices.ContainsFunc(state.Replicas, func(r *jetstream.PeerInfo) bool { return !r.Current || r.Offline })
+		if state.Leader != "" && len(state.Replicas) == 2 && !behind {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("stream %s is not whole at the end: %+v, %v", stream, state, err)
+		}
+		<-pause.C
+	}
+}

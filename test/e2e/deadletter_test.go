@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestADeadLetterIsShownRetriedAndDiscarded lets a stream refuse everything, then nothing any more. What was the last word on
+// its object can be delivered then; what a newer change has followed cannot, and is discarded.
+func TestADeadLetterIsShownRetriedAndDiscarded(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	var dir string
+	s := newScene(t, kinds, func(settings *exporter.Settings) { dir = settings.Dir })
+	s.refuseEverything()
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "settled"))
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "changed"))
+	s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "changed", 1))
+	s.await(s.buses[0], func(records []bus.Record) string {
+		for _, r := range records {
+			if r.Object.Name == "changed" && strings.Contains(string(r.Payload), `"updated"`) {
+				return ""
+			}
+		}
+		return "the last change"
+	})
+	s.must(s.exporter.Stop())
+	at := []string{"--sink", "nats", "--config", filepath.Join(dir, "config.yaml")}
+	if code, out := s.command(append([]string{"deadletter", "retry", "--all"}, at...)...); code != 1 || strings.Contains(out, "delivered\n") {
+		t.Fatalf("while the cause lasts: exit %d\n%s", code, out)
+	}
+	s.acceptEverything()
+	letters := s.letters(at)
+	first := letters["settled added"]
+	if shown := s.ask(append([]string{"deadletter", "show", first}, at...)...); !strings.Contains(shown, `"step":"0"`) || !strings.Contains(shown, "max_msg_size") {
+		t.Errorf("shown is %s", shown)
+	}
+	code, out := s.command(append([]string{"deadletter", "retry", letters["changed added"], first, letters["changed updated"]}, at...)...)
+	if code != 1 || !strings.Contains(out, letters["changed added"]+" kept: a newer change") {
+		t.Errorf("with the newer two of three to be sent: exit %d\n%s", code, out)
+	}
+	s.must(s.buses[1].listen(t.Context()))
+	var sent []string
+	for _, r := range s.buses[1].records {
+		sent = append(sent, r.Object.Name)
+	}
+	if got := strings.Join(sent, " "); got != "settled changed" {
+		t.Errorf("the stream holds %q", got)
+	}
+	if left := s.letters(at); left["changed added"] == "" || left["settled added"] != "" || left["changed updated"] != "" {
+		t.Errorf("left are %v", left)
+	}
+	s.ask(append([]string{"deadletter", "discard", "--all"}, at...)...)
+	if left := s.letters(at); len(left) != 0 {
+		t.Errorf("after all are discarded there are %v", left)
+	}
+}
+
+// letters lists dead letters: offsets by name and type.
+func (s *scene) letters(at []string) map[string]string {
+	s.t.Helper()
+	found := map[string]string{}
+	for line := range strings.Lines(s.ask(append([]string{"deadletter", "list", "-o", "json"}, at...)...)) {
+		var letter struct {
+			Offset     uint64
+			Name, Type string
+		}
+		s.must(json.Unmarshal([]byte(line), &letter))
+		found[strings.TrimSpace(letter.Name+" "+letter.Type)] = fmt.Sprint(letter.Offset)
+	}
+	return found
+}
+
+// command runs a command of the exporter that may fail, and returns its exit code and all that it says.
+func (s *scene) command(args ...string) (code int, out string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), arriveWithin)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.program, args...)
+	text, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		s.t.Fatalf("exporter %v: %v", args, err)
+	}
+	return cmd.ProcessState.ExitCode(), string(text)
+}
+
+// acceptEverything lets the stream of [scene.refuseEverything] take messages of any size.
+func (s *scene) acceptEverything() {
+	s.t.Helper()
+	connection, err := nats.Connect(s.nats.URL())
+	s.must(err)
+	defer connection.Close()
+	js, err := jetstream.New(connection)
+	s.must(err)
+	_, err = js.UpdateStream(s.t.Context(), jetstream.StreamConfig{Name: s.name, Subjects: []string{s.name + ".>"}, MaxMsgSize: -1})
+	s.must(err)
+}
