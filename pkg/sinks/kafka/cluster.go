@@ -14,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/createtopics"
+	"github.com/segmentio/kafka-go/protocol/describeconfigs"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
@@ -236,30 +237,58 @@ type lead struct {
 	epoch  int32
 }
 
-// describe asks who leads the partitions of a topic.
-func (c *cluster) describe(ctx context.Context, topic string) (leads []lead, controller int32, err error) {
+// description is what a cluster says about a topic.
+type description struct {
+	leads    []lead // by partition
+	replicas int    // of the partition that has fewest
+}
+
+// describe asks about a topic: who leads its partitions, and for that matter the cluster.
+func (c *cluster) describe(ctx context.Context, topic string) (d description, controller int32, err error) {
 	answer, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: []string{topic}})
 	if err != nil {
-		return nil, anyBroker, err
+		return d, anyBroker, err
 	}
 	r := answer.(*metadata.Response)
 	if len(r.Topics) != 1 {
-		return nil, r.ControllerID, errors.New("the broker answered for other topics than asked for")
+		return d, r.ControllerID, errors.New("the broker answered for other topics than asked for")
 	}
 	t := r.Topics[0]
 	if err := coded(t.ErrorCode, ""); err != nil {
-		return nil, r.ControllerID, err
+		return d, r.ControllerID, err
 	}
-	leads = make([]lead, len(t.Partitions))
-	for i := range leads {
-		leads[i] = lead{-1, -1}
+	d.leads = make([]lead, len(t.Partitions))
+	for i := range d.leads {
+		d.leads[i] = lead{-1, -1}
 	}
-	for _, p := range t.Partitions {
-		if int(p.PartitionIndex) < len(leads) {
-			leads[p.PartitionIndex] = lead{p.LeaderID, p.LeaderEpoch}
+	for i, p := range t.Partitions {
+		if int(p.PartitionIndex) < len(d.leads) {
+			d.leads[p.PartitionIndex] = lead{p.LeaderID, p.LeaderEpoch}
+		}
+		if i == 0 || len(p.ReplicaNodes) < d.replicas {
+			d.replicas = len(p.ReplicaNodes)
 		}
 	}
-	return leads, r.ControllerID, nil
+	return d, r.ControllerID, nil
+}
+
+// settings asks how a topic is configured; defaults of the brokers are in it.
+func (c *cluster) settings(ctx context.Context, topic string) (map[string]string, error) {
+	const topics = 2 // type of resource
+	answer, err := c.ask(ctx, anyBroker, &describeconfigs.Request{Resources: []describeconfigs.RequestResource{{ResourceType: topics, ResourceName: topic}}})
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for _, r := range answer.(*describeconfigs.Response).Resources {
+		if err := coded(r.ErrorCode, r.ErrorMessage); err != nil {
+			return nil, err
+		}
+		for _, entry := range r.ConfigEntries {
+			all[entry.ConfigName] = entry.ConfigValue
+		}
+	}
+	return all, nil
 }
 
 // create makes a topic; one that exists already is a success.

@@ -23,6 +23,10 @@ type Config struct {
 	Topic string `mapstructure:"topic"`
 	// CreateTopics lets the sink create topics it does not find.
 	CreateTopics CreateTopics `mapstructure:"createTopics"`
+	// CheckTopics says what to do when a topic that exists has fewer partitions or replicas than createTopics says, or other
+	// configs, or may forget what it has acknowledged: off (default), warn (one log line) or require (its changes wait until
+	// it is corrected). Topics are checked when they are first used.
+	CheckTopics string `mapstructure:"checkTopics"`
 	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
 	Compression string `mapstructure:"compression"`
 	// Tombstones writes a record without a value behind each delete in the format debezium, under the same key, as
@@ -119,6 +123,9 @@ const (
 
 // withDefaults returns c with its zero values replaced.
 func (c Config) withDefaults() Config {
+	if c.CheckTopics == "" {
+		c.CheckTopics = checkOff
+	}
 	if c.ClientID == "" {
 		c.ClientID = defaultClientID
 	}
@@ -138,7 +145,7 @@ func (c Config) withDefaults() Config {
 // relative to the sink ("kafka.brokers: …") and says what was expected. No secret is in the text. It opens no file and
 // no connection.
 func (c Config) Validate() error {
-	return errors.Join(c.validateBrokers(), c.validateTopic(), c.CreateTopics.validate(), c.validateBatches(), c.TLS.validate(), c.SASL.validate())
+	return errors.Join(c.validateBrokers(), c.validateTopic(), c.validateTopics(), c.validateBatches(), c.TLS.validate(), c.SASL.validate())
 }
 
 func (c Config) validateBrokers() error {
@@ -170,13 +177,22 @@ func (c Config) validateTopic() error {
 	return nil
 }
 
-func (c CreateTopics) validate() error {
-	if !c.Enabled {
-		if c.Partitions != 0 || c.ReplicationFactor != 0 || len(c.Configs) != 0 {
-			return errors.New("kafka.createTopics.enabled: false, but other settings of kafka.createTopics are given; set it to true or remove them")
-		}
-		return nil
+func (c Config) validateTopics() error {
+	off := false
+	switch c.CheckTopics {
+	case "", checkOff:
+		off = true
+	case checkWarn, checkRequire:
+	default:
+		return fmt.Errorf("kafka.checkTopics: %q; expected off, warn or require", c.CheckTopics)
 	}
+	if t := c.CreateTopics; off && !t.Enabled && (t.Partitions != 0 || t.ReplicationFactor != 0 || len(t.Configs) != 0) {
+		return errors.New("kafka.createTopics.enabled: false, but other settings of kafka.createTopics are given; set it to true, or kafka.checkTopics, or remove them")
+	}
+	return c.CreateTopics.validate()
+}
+
+func (c CreateTopics) validate() error {
 	if c.Partitions < 0 || c.Partitions > 100_000 {
 		return fmt.Errorf("kafka.createTopics.partitions: %d; expected 1 to 100000, or 0 for the broker's default", c.Partitions)
 	}

@@ -112,9 +112,11 @@ func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
 
 func TestARealBrokerRejectsOnlyTheLargeRecord(t *testing.T) {
 	b := apache(t)
-	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{
+	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CheckTopics: checkRequire, CreateTopics: CreateTopics{
 		Enabled: true, Partitions: 1, Configs: []TopicConfig{{"max.message.bytes", "30000"}},
-	}})
+	}}
+	created(t, cfg)
+	s := open(t, cfg) // checks what the other has made
 	lane := laneOf(t, s, pod("a", 1))
 	messages := pods("a", 1, 3000)
 	large := *messages[1500].Change
@@ -129,6 +131,14 @@ func TestARealBrokerRejectsOnlyTheLargeRecord(t *testing.T) {
 	records := read(t, b.Brokers(), topicA)
 	wantVersions(t, records[:1500], 1, 1501)
 	wantVersions(t, records[1500:], 1502, 3000)
+}
+
+// created opens a sink that has made its topic.
+func created(t *testing.T, cfg Config) *Sink {
+	t.Helper()
+	s := open(t, cfg)
+	insistOnLane(t, s)
+	return s
 }
 
 func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {

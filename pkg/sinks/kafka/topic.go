@@ -14,6 +14,7 @@ import (
 type topic struct {
 	name    string
 	asking  chan struct{} // holds one token; who has it may ask the cluster
+	checked bool          // the topic is as it should be; belongs to who has the token
 	current atomic.Pointer[layout]
 }
 
@@ -40,7 +41,7 @@ func (s *Sink) refresh(ctx context.Context, t *topic, seen *layout) (*layout, er
 	if now := t.current.Load(); now != seen {
 		return now, nil
 	}
-	leads, err := s.find(ctx, t.name)
+	leads, err := s.find(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -49,23 +50,29 @@ func (s *Sink) refresh(ctx context.Context, t *topic, seen *layout) (*layout, er
 	return now, nil
 }
 
-// find describes a topic, and creates it first where that is asked for.
-func (s *Sink) find(ctx context.Context, name string) ([]lead, error) {
-	leads, controller, err := s.describe(ctx, name)
+// find describes a topic, and creates it first, or checks it, where that is asked for.
+func (s *Sink) find(ctx context.Context, t *topic) ([]lead, error) {
+	found, controller, err := s.describe(ctx, t.name)
+	if err == nil && !t.checked {
+		if err := s.check(ctx, t.name, found); err != nil {
+			return nil, err
+		}
+		t.checked = true
+	}
 	if !errors.Is(err, kafka.UnknownTopicOrPartition) {
-		return leads, s.explain(ctx, name, err)
+		return found.leads, s.explain(ctx, t.name, err)
 	}
 	if !s.config.CreateTopics.Enabled {
-		return nil, fmt.Errorf("topic %q does not exist: create it, or set kafka.createTopics.enabled: %w", name, err)
+		return nil, fmt.Errorf("topic %q does not exist: create it, or set kafka.createTopics.enabled: %w", t.name, err)
 	}
-	if err := s.cluster.create(ctx, controller, name, s.config.CreateTopics); err != nil {
+	if err := s.cluster.create(ctx, controller, t.name, s.config.CreateTopics); err != nil {
 		if judge(err) == unauthorized || !fromBroker(err) {
-			return nil, s.explain(ctx, name, err)
+			return nil, s.explain(ctx, t.name, err)
 		}
-		return nil, fmt.Errorf("creating topic %q: %w; create it by hand, or correct kafka.createTopics", name, err)
+		return nil, fmt.Errorf("creating topic %q: %w; create it by hand, or correct kafka.createTopics", t.name, err)
 	}
-	s.log.Info("topic created", "topic", name)
-	return s.awaitCreated(ctx, name)
+	s.log.Info("topic created", "topic", t.name)
+	return s.awaitCreated(ctx, t.name)
 }
 
 // awaitCreated waits until the brokers have heard of a topic that was just created; some seconds at most.
@@ -74,10 +81,10 @@ func (s *Sink) awaitCreated(ctx context.Context, name string) ([]lead, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for try := 1; ; try++ {
-		leads, _, err := s.describe(ctx, name)
+		created, _, err := s.describe(ctx, name)
 		pending := errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, kafka.LeaderNotAvailable)
 		if !pending || try == tries {
-			return leads, s.explain(ctx, name, err)
+			return created.leads, s.explain(ctx, name, err)
 		}
 		select {
 		case <-tick.C:
@@ -89,15 +96,15 @@ func (s *Sink) awaitCreated(ctx context.Context, name string) ([]lead, error) {
 
 // describe asks twice when the network fails: the first failure is often just a connection that a broker closed while
 // it was idle.
-func (s *Sink) describe(ctx context.Context, name string) (leads []lead, controller int32, err error) {
+func (s *Sink) describe(ctx context.Context, name string) (found description, controller int32, err error) {
 	for range 2 {
-		leads, controller, err = s.cluster.describe(ctx, name)
+		found, controller, err = s.cluster.describe(ctx, name)
 		if err == nil || fromBroker(err) || ctx.Err() != nil {
 			break
 		}
 	}
-	if err == nil && len(leads) == 0 {
+	if err == nil && len(found.leads) == 0 {
 		err = kafka.LeaderNotAvailable
 	}
-	return leads, controller, err
+	return found, controller, err
 }

@@ -1,0 +1,99 @@
+package kafka
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// expecting is how the tests want a topic to be.
+func expecting(check string, brokers []string) Config {
+	return Config{Brokers: brokers, Topic: topicA, CheckTopics: check,
+		CreateTopics: CreateTopics{Partitions: 2, Configs: []TopicConfig{{"cleanup.policy", "compact"}}}}
+}
+
+func alterTopic(t *testing.T, brokers []string, topic, name, value string) {
+	t.Helper()
+	ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+		r, err := c.IncrementalAlterConfigs(ctx, &kafka.IncrementalAlterConfigsRequest{Resources: []kafka.IncrementalAlterConfigsRequestResource{{
+			ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
+			Configs: []kafka.IncrementalAlterConfigsRequestConfig{{Name: name, Value: value, ConfigOperation: kafka.ConfigOperationSet}},
+		}}})
+		if err != nil {
+			return err
+		}
+		return r.Resources[0].Error
+	})
+}
+
+func TestATopicThatIsNotAsRequiredWaitsUntilItIs(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s := open(t, expecting(checkRequire, brokers))
+	lane := laneOf(t, s, pod("a", 1))
+	n, err := s.Publish(t.Context(), lane, pods("a", 1, 5))
+	if n != 0 || err == nil || !strings.Contains(err.Error(), `partitions 1, expected 2; cleanup.policy "delete", expected "compact"`) {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	addPartitions(t, brokers, topicA, 2)
+	alterTopic(t, brokers, topicA, "cleanup.policy", "compact")
+	insist(t, s, lane, pods("a", 1, 5))
+	wantVersions(t, read(t, brokers, topicA), 1, 5)
+}
+
+func TestATopicThatIsNotAsExpectedIsSaidOnce(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	log := &lines{}
+	s, err := New(expecting(checkWarn, brokers), format.JSON, log.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeSink(t, s) })
+	lane := laneOf(t, s, pod("a", 1))
+	for v := 1; v < 4; v++ {
+		publish(t, s, lane, pods("a", v, v+1))
+		s.topics[topicA].current.Store(nil) // it is looked up again
+	}
+	if strings.Count(log.String(), "expected") != 2 || strings.Count(log.String(), "not as it should be") != 1 {
+		t.Errorf("the log says\n%s", log)
+	}
+}
+
+func TestATopicThatMayNotBeCheckedSaysWhatToGrant(t *testing.T) {
+	c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
+	c.ControlKey(int16(kmsg.DescribeConfigs), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		answer := r.ResponseKind().(*kmsg.DescribeConfigsResponse)
+		answer.Resources = []kmsg.DescribeConfigsResponseResource{{ErrorCode: kerr.TopicAuthorizationFailed.Code}}
+		return answer, nil, true
+	})
+	s := open(t, expecting(checkRequire, brokers))
+	if _, err := s.Publish(t.Context(), laneOf(t, s, pod("a", 1)), pods("a", 1, 2)); err == nil || !strings.Contains(err.Error(), "DESCRIBE_CONFIGS") {
+		t.Errorf("required: %v", err)
+	}
+	s = open(t, expecting(checkWarn, brokers))
+	publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
+}
+
+func TestWhatMayForgetAcknowledgedChangesIsAFault(t *testing.T) {
+	weak := map[string]string{"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+	for replicas, want := range map[int]int{1: 1, 3: 2} { // a single replica has none to wait for
+		if got := (CreateTopics{}).faults(description{replicas: replicas}, weak); len(got) != want {
+			t.Errorf("%d replicas: %q", replicas, got)
+		}
+	}
+	strong := map[string]string{"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
+	if got := (CreateTopics{Partitions: 3, ReplicationFactor: 2}).faults(description{leads: make([]lead, 4), replicas: 3}, strong); len(got) != 0 {
+		t.Errorf("more than asked for: %q", got)
+	}
+	asked := CreateTopics{ReplicationFactor: 5, Configs: []TopicConfig{{"min.insync.replicas", "1"}, {"max.message.bytes", "5"}}}
+	if got := asked.faults(description{replicas: 3}, map[string]string{"min.insync.replicas": "1", "max.message.bytes": "7"}); len(got) != 2 {
+		t.Errorf("what is asked for is no fault, what is missing is: %q", got)
+	}
+}
