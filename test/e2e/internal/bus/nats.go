@@ -99,7 +99,7 @@ func (n *NATS) fetch(ctx context.Context, consumer jetstream.Consumer, count int
 		for name := range m.Headers() {
 			headers[name] = m.Headers().Get(name)
 		}
-		record, more, err := n.read(n.stream, headers["Kubecdc-Key"], headers, m.Data())
+		record, more, err := n.read(m.Subject(), headers["Kubecdc-Key"], headers, m.Data())
 		if err != nil {
 			return records, err
 		}

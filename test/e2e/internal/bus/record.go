@@ -44,7 +44,7 @@ type Record struct {
 	Snapshot           *Snapshot
 	Before, After      json.RawMessage
 	Revision           int64  // ResourceVersion as a number
-	Place              string // topic and partition, or stream
+	Place              string // topic and partition, or subject
 	Key                string // the Kafka record's key, the NATS message's Kubecdc-Key
 	DuplicateDetection string // what the bus drops duplicates by: Nats-Msg-Id; empty on Kafka
 	Payload            []byte // all of it, as it lies there

@@ -24,6 +24,7 @@ type Settings struct {
 
 	Rule      mapping // further keys of the one rule
 	Redaction mapping // the section of that name
+	Routes    []mapping
 
 	Format       string // of both sinks, as in the file; empty leaves the default
 	DrainTimeout string // as in the file; empty leaves the default
@@ -60,6 +61,9 @@ func (s Settings) content(listen string) mapping {
 	maps.Copy(c["resources"].([]mapping)[0], s.Rule)
 	if s.Resources != nil {
 		c["resources"] = s.Resources
+	}
+	if s.Routes != nil {
+		c["routes"] = s.Routes
 	}
 	if s.Redaction != nil {
 		c["redaction"] = s.Redaction

@@ -39,6 +39,22 @@ type History struct {
 	Revisions  []Revision // after Start, up to and with End, in order
 }
 
+// Only is the part of the history that a sink is to hear of.
+func (h *History) Only(hears func(Revision) bool) *History {
+	part := &History{Start: h.Start, End: h.End}
+	for _, r := range h.Existing {
+		if hears(r) {
+			part.Existing = append(part.Existing, r)
+		}
+	}
+	for _, r := range h.Revisions {
+		if hears(r) {
+			part.Revisions = append(part.Revisions, r)
+		}
+	}
+	return part
+}
+
 // object finds out which object of the resources a key belongs to.
 func object(resources []Resource, key string) (bus.Object, bool) {
 	for _, r := range resources {

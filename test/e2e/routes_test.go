@@ -1,0 +1,125 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// routes: nobody hears of Services, only NATS hears of deleted Deployments, and ConfigMaps whose names end in 0 have a
+// topic and subjects of their own.
+func (s *scene) routes() []map[string]any {
+	return []map[string]any{
+		{"select": []string{"services"}, "drop": true},
+		{"select": []string{"deployments.apps"}, "types": []string{"deleted"}, "to": []map[string]any{
+			{"sink": "nats", "topic": s.name + ".gone.{resource}.{name}"},
+		}},
+		{"select": []string{"configmaps"}, "filter": `object.metadata.name.endsWith("0")`, "to": []map[string]any{
+			{"sink": "kafka", "topic": s.name + ".chosen"}, {"sink": "nats", "topic": s.name + ".chosen.{name}"},
+		}},
+	}
+}
+
+// hears says what of the history each bus is to be told.
+func hears(b *heard) func(oracle.Revision) bool {
+	return func(r oracle.Revision) bool {
+		return r.Object.Resource != "services" && (b.Name() == "nats" || r.Object.Resource != "deployments" || r.Op != oracle.Deleted)
+	}
+}
+
+// placeOf is the topic, or the first tokens of the subject, where a record belongs.
+func (s *scene) placeOf(b *heard, r bus.Record) string {
+	if r.Object.Resource == "configmaps" && strings.HasSuffix(r.Object.Name, "0") {
+		return s.name + ".chosen"
+	}
+	switch {
+	case b.Name() == "kafka":
+		return s.name + "." + r.Object.Resource
+	case r.Object.Resource == "deployments" && r.Type == "deleted":
+		return s.name + ".gone.deployments"
+	case r.Object.Group == "":
+		return s.name + ".core." + r.Object.Resource
+	}
+	return s.name + "." + r.Object.Group + "." + r.Object.Resource
+}
+
+func TestRoutesSendAndDropThroughRestarts(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
+	s := newScene(t, kinds, func(settings *exporter.Settings) {
+		settings.Routes = (&scene{name: settings.Stream}).routes()
+	})
+	s.must(s.exporter.Start(t.Context()))
+	plan := workload.Plan{Objects: 300, Updates: 3}
+	load := s.run(plan, kinds)
+	for i := range 3 {
+		load.AwaitOperations(plan.Operations() * (i + 1) / 4)
+		s.must(s.exporter.Kill())
+		s.must(s.exporter.Launch(t.Context()))
+	}
+	s.must(load.Wait())
+	s.awaitRouted()
+
+	// Nothing but what is dropped: the cursors get to the end with nothing to acknowledge, and stay there.
+	s.must(s.exporter.Stop())
+	s.must(s.exporter.Start(t.Context()))
+	dropped := workload.Plan{Objects: 40, Updates: 3}
+	s.must(s.run(dropped, []workload.Kind{workload.Services}).Wait())
+	for _, sink := range []string{"kafka", "nats"} {
+		s.awaitMetric(fmt.Sprintf("kubecdc_route_dropped_total{route=%q,sink=%q}", "routes[0]", sink), fmt.Sprint(dropped.Operations()))
+		s.awaitMetric(fmt.Sprintf("kubecdc_sink_backlog_changes{sink=%q}", sink), "0")
+	}
+	s.awaitAnswer("/", 200, fmt.Sprintf("%d from kafka", dropped.Operations()))
+	s.must(s.exporter.Kill())
+	s.must(s.exporter.Start(t.Context()))
+	for _, sink := range []string{"kafka", "nats"} {
+		s.awaitMetric(fmt.Sprintf("kubecdc_sink_backlog_changes{sink=%q}", sink), "0")
+	}
+	s.must(s.load(30, kinds).Wait()) // what comes behind the dropped is not skipped
+	s.awaitRouted()
+	s.must(s.exporter.Stop())
+	s.listenAll()
+	for _, b := range s.buses {
+		s.judgeRouted(b)
+	}
+	s.buses[0].checkNothingIsThereTwice(t) // Kafka tells the next process what it has, on routed topics too
+}
+
+// awaitRouted waits until both buses hold everything they are to be told.
+func (s *scene) awaitRouted() {
+	s.t.Helper()
+	all := s.history()
+	for _, b := range s.buses {
+		h := all.Only(hears(b))
+		s.await(b, func(records []bus.Record) string {
+			missing := h.Missing(records)
+			if len(missing) == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%d of %d revisions, the first ones:\n%s", len(missing), len(h.Revisions), first(missing))
+		})
+	}
+}
+
+// judgeRouted compares a bus with what it is to be told, and every record's place with where it belongs.
+func (s *scene) judgeRouted(b *heard) {
+	s.t.Helper()
+	wrong := s.history().Only(hears(b)).Judge(b.records, oracle.Rules{Repetitions: true})
+	places := map[string]bool{}
+	for _, r := range b.records {
+		if want := s.placeOf(b, r); !strings.HasPrefix(r.Place, want+"/") && !strings.HasPrefix(r.Place, want+".") || r.Object.Resource == "services" {
+			wrong = append(wrong, fmt.Sprintf("%v: record %s is at %s, and belongs at %s", r.Object, r.ID, r.Place, want))
+		}
+		places[s.placeOf(b, r)] = true
+	}
+	if len(wrong) > 0 {
+		s.t.Errorf("%s: %d points, the first ones:\n%s", b.Name(), len(wrong), first(wrong))
+	}
+	if len(places) < 3 {
+		s.t.Errorf("%s: records at %v only", b.Name(), places)
+	}
+}
