@@ -224,7 +224,7 @@ func TestCommandsOnTheJournalExplainWhatTheyCannotDo(t *testing.T) {
 		{"journal stat -o yaml --dir " + dir, exitUsage, "neither text nor json"},
 		{"journal dump --from 5 --to 4 --dir " + dir, exitUsage, "--from 5 is above --to 4"},
 		{"journal stat --dir " + none, exitEnvironment, "no journal here: " + none},
-		{"deadletter", exitUsage, "list, show or discard"},
+		{"deadletter", exitUsage, "list, show, retry or discard"},
 		{"deadletter list --dir " + dir, exitUsage, "sink"},
 		{"deadletter list --sink buss --dir " + dir, exitUsage, "there are: bus, main"},
 		{"deadletter show --sink bus --dir " + dir, exitUsage, "arg"},
