@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/test/consumer"
@@ -15,11 +16,15 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
+// theLast is created last of all.
+const theLast = "the-last"
+
 // widgets is the resource that the histories are about.
 var widgets = consumer.Resource{Cluster: "e2e", Group: workload.WidgetGroup, Resource: "widgets"}
 
 // TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision lets custom resources live random lives, kills the exporter meanwhile,
-// and rebuilds the selected ones from each bus by the reference consumer: at every revision they must be what etcd had.
+// and rebuilds the selected ones from each bus by the reference consumer: at every revision they must be what etcd had. Each
+// change must name who made it.
 func TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision(t *testing.T) {
 	s := newScene(t, []workload.Kind{workload.Widgets}, func(settings *exporter.Settings) {
 		settings.Rule = map[string]any{
@@ -28,9 +33,10 @@ func TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision(t *testing.T) {
 		}
 	})
 	seed := dice(t).Uint64()
+	var writers writers
 	live := func(half uint64) {
 		s.must(s.cluster.Live(t.Context(), workload.Histories{
-			Namespace: s.name, Objects: 600, Steps: 8, Clients: clients, Seed: seed + half,
+			Namespace: s.name, Objects: 600, Steps: 8, Clients: clients, Seed: seed + half, Wrote: writers.note,
 		}))
 	}
 	s.must(s.exporter.Start(t.Context()))
@@ -38,8 +44,8 @@ func TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision(t *testing.T) {
 	s.must(s.exporter.Kill())
 	live(1)
 	s.must(s.exporter.Start(t.Context()))
-	// What is deleted last of all says that everything before it has come.
-	o := bus.Object{Group: workload.WidgetGroup, Resource: "widgets", Namespace: s.name, Name: "the-last"}
+	// What is created last of all says that everything before it has come.
+	o := bus.Object{Group: workload.WidgetGroup, Resource: "widgets", Namespace: s.name, Name: theLast}
 	s.must(s.cluster.CreateSelected(t.Context(), workload.Widgets, s.name, o.Name))
 	for _, b := range s.buses {
 		s.await(b, func(records []bus.Record) string { return s.lacks(records, o) })
@@ -49,6 +55,57 @@ func TestTheStreamAloneGivesWhatEtcdHadAtEveryRevision(t *testing.T) {
 	h := s.history()
 	for _, b := range s.buses {
 		s.rebuild(b, h)
+		writers.judge(t, b)
+	}
+}
+
+// writers are who made each revision.
+type writers struct {
+	mu sync.Mutex
+	of map[string]workload.Writer
+}
+
+func (w *writers) note(revision string, by workload.Writer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of == nil {
+		w.of = make(map[string]workload.Writer)
+	}
+	if _, made := w.of[revision]; !made { // a write that changes nothing is answered with the revision that is there
+		w.of[revision] = by
+	}
+}
+
+// judge compares the actors on a bus with who wrote. Nobody may be named that did not write. An update that set fields, by a
+// manager that had not written the object before, must name it; others may leave no trace, see docs/events.md.
+func (w *writers) judge(t *testing.T, b *heard) {
+	t.Helper()
+	named, silent := 0, 0
+	for _, r := range b.records {
+		var c struct {
+			Coalesced bool
+			Actor     *struct{ Manager, Operation, Subresource string }
+		}
+		if err := json.Unmarshal(r.Payload, &c); err != nil {
+			t.Fatal(err)
+		}
+		by, known := w.of[r.ResourceVersion]
+		switch {
+		case c.Coalesced || r.Type != "added" && r.Type != "updated":
+		case c.Actor == nil && r.Type == "updated" && known && by.Once && by.Sets:
+			t.Errorf("%s: %s names nobody, and was made by %+v", b.Name(), r.ID, by)
+		case c.Actor == nil:
+			silent++
+		case !known && r.Name == theLast:
+		case c.Actor.Manager != by.Manager || c.Actor.Operation != by.Operation || c.Actor.Subresource != by.Subresource:
+			t.Errorf("%s: %s names %+v, and was made by %+v", b.Name(), r.ID, *c.Actor, by)
+		default:
+			named++
+		}
+	}
+	t.Logf("%s: %d changes name who made them, %d cannot", b.Name(), named, silent)
+	if named == 0 {
+		t.Errorf("%s: no change names who made it", b.Name())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 )
@@ -23,6 +24,18 @@ type Histories struct {
 	Objects, Steps int    // names, and writes to each
 	Clients        int    // writes at once
 	Seed           uint64
+
+	// Wrote is told of each write and the revision that the API server answered with, which is the one that was there before
+	// if the write changed nothing. Several goroutines call it at once. Nil tells nobody.
+	Wrote func(revision string, by Writer)
+}
+
+// Writer is who made a write, as managedFields should name it.
+type Writer struct {
+	Manager, Operation, Subresource string
+
+	Once bool // this manager writes this object only once
+	Sets bool // fields are set, not only removed
 }
 
 // Live lets widgets live: they are created, patched in every way, given a status and finalizers, deleted, and created
@@ -51,7 +64,7 @@ func (c *Cluster) Live(ctx context.Context, h Histories) error {
 // history writes one object's life. What the API server finds impossible, such as patching what is gone, is left out.
 func (c *Cluster) history(ctx context.Context, h Histories, n int) error {
 	rnd := rand.New(rand.NewPCG(h.Seed, uint64(n)))
-	l := life{c.client.Resource(Widgets.Resource).Namespace(h.Namespace), fmt.Sprintf("history-%04d", n), rnd}
+	l := life{Histories: h, widgets: c.client.Resource(Widgets.Resource).Namespace(h.Namespace), name: fmt.Sprintf("history-%04d", n), rnd: rnd}
 	for step := range h.Steps {
 		err := l.step(ctx, step)
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
@@ -63,54 +76,87 @@ func (c *Cluster) history(ctx context.Context, h Histories, n int) error {
 
 // life is one object under work.
 type life struct {
+	Histories
 	widgets dynamic.ResourceInterface
 	name    string
 	rnd     *rand.Rand
 }
 
-func (l life) step(ctx context.Context, n int) error {
+func (l *life) step(ctx context.Context, n int) error {
+	by := l.writer(n)
 	if n == 0 || l.rnd.IntN(6) == 0 { // most often it is there already
 		o := Widgets.Object()
 		o.SetName(l.name)
 		o.SetLabels(map[string]string{SelectedLabel: [...]string{"yes", "yes", "yes", "no"}[l.rnd.IntN(4)]})
-		_, err := l.widgets.Create(ctx, o, metav1.CreateOptions{})
-		return err
+		made, err := l.widgets.Create(ctx, o, metav1.CreateOptions{FieldManager: by.Manager})
+		return l.wrote(made, by, err)
 	}
+	turn := l.rnd.IntN(1 << 30) // no write sets what is there already
 	switch l.rnd.IntN(9) {
 	case 0:
-		return l.patch(ctx, types.MergePatchType, map[string]any{"spec": map[string]any{"size": n, "list": []int{n, n + 1}}})
+		return l.patch(ctx, by, types.MergePatchType, map[string]any{"spec": map[string]any{"size": turn, "list": []int{n, n + 1}}})
 	case 1:
-		return l.patch(ctx, types.MergePatchType, map[string]any{"spec": map[string]any{"list": nil, "nested": map[string]any{"deep": n}}})
+		return l.patch(ctx, by, types.MergePatchType, map[string]any{"spec": map[string]any{"list": nil, "nested": map[string]any{"deep": turn}}})
 	case 2:
-		return l.patch(ctx, types.JSONPatchType, []any{map[string]any{"op": "add", "path": "/spec/added", "value": fmt.Sprint("é<", n)}})
+		return l.patch(ctx, by, types.JSONPatchType, []any{map[string]any{"op": "add", "path": "/spec/added", "value": fmt.Sprint("é<", turn)}})
 	case 3:
-		return l.apply(ctx, n)
+		return l.apply(ctx, by, turn)
 	case 4:
-		return l.patch(ctx, types.MergePatchType, map[string]any{"status": map[string]any{"seen": n}}, "status")
+		by.Subresource = "status"
+		return l.patch(ctx, by, types.MergePatchType, map[string]any{"status": map[string]any{"seen": turn}})
 	case 5:
-		return l.patch(ctx, types.MergePatchType, map[string]any{"metadata": map[string]any{"labels": map[string]any{SelectedLabel: [...]string{"yes", "no"}[l.rnd.IntN(2)]}}})
+		return l.patch(ctx, by, types.MergePatchType, metadata("labels", map[string]any{
+			SelectedLabel: [...]string{"yes", "no"}[l.rnd.IntN(2)], "turn": fmt.Sprint(turn),
+		}))
 	case 6:
-		return l.patch(ctx, types.MergePatchType, map[string]any{"metadata": map[string]any{"finalizers": []string{"example.org/wait"}}})
+		return l.patch(ctx, by, types.MergePatchType, metadata("finalizers", []string{fmt.Sprint("example.org/", turn)}))
 	case 7:
-		return l.patch(ctx, types.MergePatchType, map[string]any{"metadata": map[string]any{"finalizers": nil}})
+		by.Sets = false
+		return l.patch(ctx, by, types.MergePatchType, metadata("finalizers", nil))
 	}
 	return l.widgets.Delete(ctx, l.name, metav1.DeleteOptions{})
 }
 
-func (l life) patch(ctx context.Context, how types.PatchType, patch any, subresources ...string) error {
+func metadata(member string, value any) map[string]any {
+	return map[string]any{"metadata": map[string]any{member: value}}
+}
+
+// writer is a manager of one write alone, or one of two that write again and again.
+func (l *life) writer(n int) Writer {
+	by := Writer{Manager: fmt.Sprintf("writer-%x-%d", l.Seed, n), Operation: "Update", Once: true, Sets: true}
+	if l.rnd.IntN(3) == 0 {
+		by.Manager, by.Once = fmt.Sprintf("controller-%d", l.rnd.IntN(2)), false
+	}
+	return by
+}
+
+// wrote tells of a write.
+func (l *life) wrote(o *unstructured.Unstructured, by Writer, err error) error {
+	if err == nil && l.Wrote != nil {
+		l.Wrote(o.GetResourceVersion(), by)
+	}
+	return err
+}
+
+func (l *life) patch(ctx context.Context, by Writer, how types.PatchType, patch any) error {
 	text, err := json.Marshal(patch)
 	if err != nil {
 		return err
 	}
-	_, err = l.widgets.Patch(ctx, l.name, how, text, metav1.PatchOptions{}, subresources...)
-	return err
+	var subresources []string
+	if by.Subresource != "" {
+		subresources = append(subresources, by.Subresource)
+	}
+	made, err := l.widgets.Patch(ctx, l.name, how, text, metav1.PatchOptions{FieldManager: by.Manager}, subresources...)
+	return l.wrote(made, by, err)
 }
 
-// apply is a server-side apply by a manager of its own. It creates what is not there.
-func (l life) apply(ctx context.Context, n int) error {
+// apply is a server-side apply. It creates what is not there.
+func (l *life) apply(ctx context.Context, by Writer, turn int) error {
+	by.Operation = "Apply"
 	o := Widgets.Object()
-	o.Object["spec"] = map[string]any{"applied": fmt.Sprint(n)}
+	o.Object["spec"] = map[string]any{"applied": fmt.Sprint(turn)}
 	o.SetName(l.name)
-	_, err := l.widgets.Apply(ctx, l.name, o, metav1.ApplyOptions{FieldManager: "applier", Force: true})
-	return err
+	made, err := l.widgets.Apply(ctx, l.name, o, metav1.ApplyOptions{FieldManager: by.Manager, Force: true})
+	return l.wrote(made, by, err)
 }
