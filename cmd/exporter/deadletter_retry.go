@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
@@ -72,6 +73,11 @@ func parseOffsets(args []string, all bool) ([]uint64, error) {
 
 // retryDeadLetters sends dead letters, drops those that were accepted from the journal, and says what became of each.
 func retryDeadLetters(ctx context.Context, cfg *config.Config, name string, offsets []uint64, out io.Writer) error {
+	nameTopics(cfg)
+	routes, err := newRouting(cfg)
+	if err != nil {
+		return err
+	}
 	o, err := sinkNamed(cfg, name)
 	if err != nil {
 		return err
@@ -79,7 +85,7 @@ func retryDeadLetters(ctx context.Context, cfg *config.Config, name string, offs
 	var delivered []uint64
 	kept := 0
 	err = withJournal(cfg.Journal.Dir, out, func(j *journal.Offline, w io.Writer) error {
-		retry := retrying{sink: o.sink, journal: j, backoff: ratelimit.NewBackoff[uint64](cfg.Delivery.Retry.Min, cfg.Delivery.Retry.Max, rand.Float64)}
+		retry := retrying{sink: o.sink, route: routes.of(name), journal: j, backoff: ratelimit.NewBackoff[uint64](cfg.Delivery.Retry.Min, cfg.Delivery.Retry.Max, rand.Float64)}
 		return eachDeadLetter(j, name, offsets, func(d journal.DeadLetter) error {
 			if err := retry.send(ctx, d); err != nil {
 				kept++
@@ -107,26 +113,15 @@ func retryDeadLetters(ctx context.Context, cfg *config.Config, name string, offs
 
 // sinkNamed makes the configured sink of that name, ready to publish what no process before it has told of.
 func sinkNamed(cfg *config.Config, name string) (*outlet, error) {
-	for _, s := range cfg.Sinks {
-		if s.Name != name {
-			continue
-		}
-		o, _, err := newSink(s, slog.New(slog.DiscardHandler))
-		if err != nil {
-			return nil, fmt.Errorf("sink %s: %w", name, err)
-		}
-		return o, begin(o.sink)
+	s, err := configured(cfg, name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, &usageError{fmt.Sprintf("no sink %q is configured", name)}
-}
-
-// begin makes a sink ready that keeps no state with a journal.
-func begin(s sinks.Sink) error {
-	stateful, ok := s.(sinks.Stateful)
-	if !ok {
-		return nil
+	o, _, err := newSink(s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, fmt.Errorf("sink %s: %w", name, err)
 	}
-	return stateful.Restore(nil, 0, func(context.Context) error { return nil })
+	return o, begin(o.sink)
 }
 
 // eachDeadLetter calls each for the dead letters at some offsets, or with nil for all, in order of offsets.
@@ -152,6 +147,7 @@ func eachDeadLetter(j *journal.Offline, sink string, offsets []uint64, each func
 // retrying sends dead letters of one sink.
 type retrying struct {
 	sink    sinks.Sink
+	route   func(*event.Change) delivery.Route // nil: to the sink's own topic
 	journal *journal.Offline
 	backoff *ratelimit.Backoff[uint64]
 }
@@ -169,19 +165,18 @@ func (r retrying) send(ctx context.Context, d journal.DeadLetter) error {
 		return errors.New("a newer change of the object was observed, or it is a control record; it would be a step back")
 	}
 	m := sinks.Message{Offset: d.Offset, Change: d.Change}
-	for {
-		err := publishAlone(ctx, r.sink, m)
-		var rejected *sinks.RejectedError
-		if err == nil {
-			return nil
+	if r.route != nil {
+		to := r.route(d.Change)
+		if to.Pass {
+			return errors.New("no route leads to this sink any more")
 		}
-		if errors.As(err, &rejected) {
-			smaller, ok := smallerFor(rejected, m.Change)
-			if !ok {
-				return err
-			}
-			m.Change = smaller
-			continue
+		m.Topic = to.Topic
+	}
+	for {
+		err := publishSmaller(ctx, r.sink, m)
+		var rejected *sinks.RejectedError
+		if err == nil || errors.As(err, &rejected) {
+			return err
 		}
 		select {
 		case <-time.After(r.backoff.When(d.Offset)):
@@ -191,20 +186,32 @@ func (r retrying) send(ctx context.Context, d journal.DeadLetter) error {
 	}
 }
 
+// publishSmaller publishes one message, in a smaller form for as long as it is too large and there is one.
+func publishSmaller(ctx context.Context, s sinks.Sink, m sinks.Message) error {
+	for {
+		err := publishAlone(ctx, s, m)
+		var rejected *sinks.RejectedError
+		if !errors.As(err, &rejected) || !rejected.TooLarge {
+			return err
+		}
+		smaller, ok := shape.Smaller(m.Change)
+		if !ok {
+			return err
+		}
+		m.Change = smaller
+	}
+}
+
 // publishAlone publishes one message.
 func publishAlone(ctx context.Context, s sinks.Sink, m sinks.Message) error {
-	lane, err := s.Lane(ctx, m.Change)
+	laneOf := s.Lane
+	if router, ok := s.(sinks.Router); ok {
+		laneOf = func(ctx context.Context, c *event.Change) (sinks.Lane, error) { return router.LaneTo(ctx, c, m.Topic) }
+	}
+	lane, err := laneOf(ctx, m.Change)
 	if err != nil {
 		return err
 	}
 	_, err = s.Publish(ctx, lane, []sinks.Message{m})
 	return err
-}
-
-// smallerFor returns a smaller form of a change if it was refused because it is too large and there is one.
-func smallerFor(rejected *sinks.RejectedError, c *event.Change) (*event.Change, bool) {
-	if !rejected.TooLarge {
-		return nil, false
-	}
-	return shape.Smaller(c)
 }

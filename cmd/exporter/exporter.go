@@ -25,6 +25,7 @@ type exporter struct {
 
 	journal   *journal.Journal
 	outlets   []*outlet
+	graves    []*graveyard
 	shaper    *shape.Shaper
 	routes    *routing
 	source    *source.Source
@@ -94,12 +95,17 @@ func (e *exporter) open() error {
 		return &environmentError{err}
 	}
 	e.routes = routes
+	nameTopics(e.cfg)
 	for _, s := range e.cfg.Sinks {
-		if s.NATS != nil {
-			s.NATS.Routed = e.cfg.Topics(s.Name)
+		grave, err := openGraveyard(e.cfg, s, e.log)
+		if err != nil {
+			return &environmentError{err}
+		}
+		if grave != nil {
+			e.graves = append(e.graves, grave)
 		}
 		observe := func(took time.Duration) { e.admin.ObservePublish(s.Name, took) }
-		o, err := openOutlet(s, e.cfg.Delivery, routes, e.journal, observe, e.log)
+		o, err := openOutlet(s, e.cfg.Delivery, routes, grave, e.journal, observe, e.log)
 		if err != nil {
 			return &environmentError{err}
 		}
@@ -181,6 +187,11 @@ func (e *exporter) close() error {
 		})
 	}
 	closing.Wait()
+	for _, g := range e.graves {
+		if err := g.sink.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("close sink %s for the dead letters of %s: %w", g.in, g.of, err))
+		}
+	}
 	if e.journal != nil {
 		if err := e.journal.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close journal: %w", err))

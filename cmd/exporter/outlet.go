@@ -48,8 +48,9 @@ func (o *outlet) start(retry config.Retry, failed func(error)) {
 	}
 }
 
-// openOutlet makes a sink and its pipeline. It contacts nothing. observe is told how long each Publish takes.
-func openOutlet(s config.Sink, d config.Delivery, routes *routing, j *journal.Journal, observe func(time.Duration), log *slog.Logger) (*outlet, error) {
+// openOutlet makes a sink and its pipeline. It contacts nothing. grave, if there is one, takes its dead letters; observe is
+// told how long each Publish takes.
+func openOutlet(s config.Sink, d config.Delivery, routes *routing, grave *graveyard, j *journal.Journal, observe func(time.Duration), log *slog.Logger) (*outlet, error) {
 	o, layout, err := newSink(s, log.With("sink", s.Name))
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
@@ -67,6 +68,9 @@ func openOutlet(s config.Sink, d config.Delivery, routes *routing, j *journal.Jo
 		Selection:   choice(s) + routes.id,
 		Route:       routes.of(s.Name),
 		Smaller:     shape.Smaller,
+	}
+	if grave != nil {
+		cfg.Bury = grave.bury
 	}
 	if c, ok := o.sink.(interface{ Concurrency() int }); ok {
 		cfg.Workers = c.Concurrency()
@@ -125,7 +129,8 @@ func newSink(s config.Sink, log *slog.Logger) (o *outlet, layout string, err err
 // choice names what decides which changes a sink gets, in which order and form: the program and the sink's configuration,
 // but for how to get into the destination.
 func choice(s config.Sink) string {
-	s.Stdout = nil     // it keeps no state
+	s.Stdout = nil // it keeps no state
+	s.DeadLetters = config.DeadLetters{}
 	if s.NATS != nil { // its state speaks of a stream, and of nothing else
 		s.NATS = &nats.Config{Stream: s.NATS.StreamName()}
 	}

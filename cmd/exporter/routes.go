@@ -54,6 +54,15 @@ func newRouting(cfg *config.Config) (*routing, error) {
 	return r, nil
 }
 
+// nameTopics tells the sinks which topics messages may name besides their own.
+func nameTopics(cfg *config.Config) {
+	for _, s := range cfg.Sinks {
+		if s.NATS != nil {
+			s.NATS.Routed = cfg.Topics(s.Name)
+		}
+	}
+}
+
 // targets are the topics by sink. It reads those that are templates.
 func (r *routing) targets(targets []config.Target) (map[string]string, error) {
 	to := map[string]string{}

@@ -101,6 +101,17 @@ type Sink struct {
 	Webhook *webhook.Config `mapstructure:"webhook"`
 	// JSON lines on standard output or in a file.
 	Stdout *stdout.Config `mapstructure:"stdout"`
+	// Where changes go that this sink can never deliver, besides the journal. They carry the reason as deadLetter.
+	DeadLetters DeadLetters `mapstructure:"deadLetters"`
+}
+
+// DeadLetters names a topic for what could not be delivered.
+type DeadLetters struct {
+	// Name of a sink of kafka or nats, which may be this one. Its connection, format and limits apply. Empty: the journal
+	// alone.
+	Sink string `mapstructure:"sink"`
+	// Template in place of kafka.topic or nats.subject of that sink.
+	Topic string `mapstructure:"topic"`
 }
 
 // String names the sink and shows nothing else: passwords are among it.

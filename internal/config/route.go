@@ -103,25 +103,30 @@ func (d *decoder) validateTargets(at string, targets []Target, sinks []Sink) {
 	given := map[string]bool{}
 	for j, t := range targets {
 		at := fmt.Sprintf("%s.to[%d]", at, j)
-		sink, names := (*Sink)(nil), []string(nil)
-		for i := range sinks {
-			names = append(names, sinks[i].Name)
-			if sinks[i].Name == t.Sink {
-				sink = &sinks[i]
-			}
-		}
-		switch {
-		case sink == nil:
-			d.report(at+".sink", Problem{Message: "no such sink", Found: strconv.Quote(t.Sink), Expected: "one of " + strings.Join(names, ", ")})
-			continue
-		case given[t.Sink]:
+		if given[t.Sink] {
 			d.report(at+".sink", Problem{Message: "given twice in one route", Found: strconv.Quote(t.Sink)})
 		}
-		given[t.Sink] = true
-		if t.Topic != "" {
-			d.validateTopic(at+".topic", t.Topic, *sink)
+		given[t.Sink] = d.validateTarget(at, t, sinks)
+	}
+}
+
+// validateTarget checks one place, and returns whether there is such a sink.
+func (d *decoder) validateTarget(at string, t Target, sinks []Sink) bool {
+	sink, names := (*Sink)(nil), []string(nil)
+	for i := range sinks {
+		names = append(names, sinks[i].Name)
+		if sinks[i].Name == t.Sink {
+			sink = &sinks[i]
 		}
 	}
+	if sink == nil {
+		d.report(at+".sink", Problem{Message: "no such sink", Found: strconv.Quote(t.Sink), Expected: "one of " + strings.Join(names, ", ")})
+		return false
+	}
+	if t.Topic != "" {
+		d.validateTopic(at+".topic", t.Topic, *sink)
+	}
+	return true
 }
 
 // validateTopic asks the sink's own package whether it could have this topic in place of its own. What is wrong with the
@@ -149,7 +154,7 @@ func (d *decoder) validateTopic(at, topic string, s Sink) {
 	}
 }
 
-// Topics are the topics that routes name for a sink, each once.
+// Topics are the topics that routes name for a sink, and those of dead letters, each once.
 func (c *Config) Topics(sink string) []string {
 	var topics []string
 	seen := map[string]bool{"": true}
@@ -159,6 +164,12 @@ func (c *Config) Topics(sink string) []string {
 				seen[t.Topic] = true
 				topics = append(topics, t.Topic)
 			}
+		}
+	}
+	for _, s := range c.Sinks {
+		if s.DeadLetters.Sink == sink && !seen[s.DeadLetters.Topic] {
+			seen[s.DeadLetters.Topic] = true
+			topics = append(topics, s.DeadLetters.Topic)
 		}
 	}
 	return topics

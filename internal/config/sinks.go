@@ -32,6 +32,7 @@ func (d *decoder) validateSinks(all []Sink) {
 		}
 		d.validateFormat(at+".format", s)
 		d.validateDestination(at, s)
+		d.validateDeadLetters(at+".deadLetters", s.DeadLetters, all)
 		if s.Stdout == nil {
 			continue
 		}
@@ -118,5 +119,18 @@ func (d *decoder) reportAll(at, fallback string, err error) {
 			path, message = join(at, m[1]), message[len(m[0]):]
 		}
 		d.report(path, Problem{Message: message})
+	}
+}
+
+// validateDeadLetters sees to it that dead letters have a topic that nothing else goes to.
+func (d *decoder) validateDeadLetters(at string, to DeadLetters, all []Sink) {
+	switch {
+	case to == DeadLetters{}:
+	case to.Sink == "":
+		d.report(at+".sink", Problem{Message: "is missing beside the topic", Expected: "the name of a sink of kafka or nats"})
+	case to.Topic == "":
+		d.report(at+".topic", Problem{Message: "dead letters need a topic of their own", Expected: "a template such as k8s.dead.{resource}"})
+	default:
+		d.validateTarget(at, Target(to), all)
 	}
 }

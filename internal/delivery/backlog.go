@@ -189,6 +189,17 @@ func (b *backlog) oldest(l *lane) *event.Change {
 	return l.pending()[0].change
 }
 
+// whole returns the change of the oldest entry of l as it was before anything made it smaller.
+func (b *backlog) whole(l *lane) *event.Change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := l.pending()[0]
+	if e.whole != nil {
+		return e.whole
+	}
+	return e.change
+}
+
 // replace puts a smaller form of the oldest change of l in its place: what follows still waits behind it (I3).
 func (b *backlog) replace(l *lane, smaller *event.Change) {
 	b.mu.Lock()

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"context"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -37,6 +38,11 @@ type Config struct {
 	// Smaller makes a copy of a change that the sink refused as too large, with less in it and the same ID, or says that
 	// there is nothing left to take out. It must be a pure function. nil makes dead letters of all that is too large.
 	Smaller func(*event.Change) (*event.Change, bool)
+
+	// Bury publishes a dead letter elsewhere before it is stored, with the reason. A *sinks.RejectedError says that this
+	// cannot be, which becomes part of the stored reason; after any other error it is tried again, and the lane waits.
+	// Called concurrently, for the same change again after a crash. nil: they are only stored.
+	Bury func(ctx context.Context, c *event.Change, reason string) error
 
 	// SettleInterval is how often progress is stored, and so how much is sent again after a crash. Default 200 ms.
 	SettleInterval time.Duration

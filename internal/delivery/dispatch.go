@@ -112,13 +112,34 @@ func (p *Pipeline) enqueue(ctx context.Context, name sinks.Lane, r event.Record,
 
 // enqueueDead makes r, which was rejected before it had a lane, a dead letter, waiting for room in the window.
 func (p *Pipeline) enqueueDead(ctx context.Context, r event.Record, reason error) error {
-	for !p.backlog.addDead(r, reason.Error(), time.Now()) {
+	text, err := p.buryAgain(ctx, r, reason)
+	if err != nil {
+		return err
+	}
+	for !p.backlog.addDead(r, text, time.Now()) {
 		if err := p.awaitRoom(ctx); err != nil {
 			return err
 		}
 	}
 	p.health.deadLettered(reason)
 	return nil
+}
+
+// buryAgain buries r until that is done or ctx ends. Everything behind r waits.
+func (p *Pipeline) buryAgain(ctx context.Context, r event.Record, rejection error) (reason string, err error) {
+	defer p.routing.Forget(r.Offset)
+	for {
+		if reason, err = p.bury(ctx, r.Change, rejection); err == nil {
+			p.health.routed()
+			return reason, nil
+		}
+		p.schedule()
+		p.retries.Add(1)
+		p.health.blocked(r, err, unknown)
+		if err := pause(ctx, p.routing.When(r.Offset)); err != nil {
+			return "", err
+		}
+	}
 }
 
 // routeAgain asks the sink for the lane of r until it answers, rejects r, or ctx ends. Everything behind r waits: a

@@ -204,6 +204,56 @@ func TestARejectedMessageBecomesADeadLetterAndItsLaneGoesOn(t *testing.T) {
 	})
 }
 
+func TestADeadLetterIsBuriedElsewhereBeforeItsLaneGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		var s stored
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			for i, m := range batch {
+				if m.Offset == 2 || m.Offset == 5 {
+					to.accept(lane, batch[:i])
+					return i, &sinks.RejectedError{Reason: "never"}
+				}
+			}
+			to.accept(lane, batch)
+			return len(batch), nil
+		}}
+		records := changesIn("a", "a", "b", "a", "a", "a")
+		records[2].Change.Withheld = "not shown"
+		var mu sync.Mutex
+		var buried []string
+		failures := 2
+		bury := func(_ context.Context, c *event.Change, reason string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(buried) == 0 && failures > 0 { // the destination of dead letters is away for a while
+				failures--
+				return errors.New("away")
+			}
+			buried = append(buried, c.ResourceVersion+" "+reason)
+			if c.ResourceVersion == "5" {
+				return &sinks.RejectedError{Reason: "nor here"}
+			}
+			return nil
+		}
+		p := run(t, sink, journalOf(records, &s), Cursor{}, Config{Workers: 1, Bury: bury})
+		p.drained(t, 6)
+		to.want(t, "map[a:[1 4 6]]")
+		slices.Sort(buried)
+		if want := []string{"2 rejected: never", "3 rejected: withheld: not shown", "5 rejected: never"}; !slices.Equal(buried, want) {
+			t.Errorf("buried %q", buried)
+		}
+		_, dead := s.get()
+		reasons := map[uint64]string{}
+		for _, d := range dead {
+			reasons[d.Offset] = d.Reason
+		}
+		if len(reasons) != 3 || reasons[2] != "rejected: never" || reasons[5] != "rejected: never; rejected: nor here" {
+			t.Errorf("stored with the reasons %v", reasons)
+		}
+	})
+}
+
 // upTo takes changes whose After is at most this long.
 func upTo(limit int, to *recorder) sinkFuncs {
 	return sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {

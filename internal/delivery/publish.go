@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -80,14 +81,21 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, n int, err error) {
 	if l.failing && (n > 0 || err == nil) {
 		p.backoff.Forget(l) // progress: the next failure is a first one
 	}
-	switch kind := classify(err); {
+	kind, reason := classify(err), ""
+	if kind == rejected && p.reduce(l, err) {
+		kind = none
+		p.backoff.Forget(l)
+	} else if kind == rejected {
+		var unburied error
+		if reason, unburied = p.bury(ctx, p.backlog.whole(l), err); unburied != nil {
+			kind, err = unknown, unburied
+		}
+	}
+	switch {
 	case kind == none:
 		p.health.laneWorks(l)
-	case kind == rejected && p.reduce(l, err):
-		p.backoff.Forget(l)
-		p.health.laneWorks(l)
 	case kind == rejected:
-		p.backlog.reject(l, err.Error(), now)
+		p.backlog.reject(l, reason, now)
 		l.buried = p.stateful != nil
 		p.backoff.Forget(l)
 		p.health.laneWorks(l)
@@ -108,6 +116,18 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, n int, err error) {
 	if p.backlog.rest(l) {
 		p.queue.Add(l)
 	}
+}
+
+// bury publishes a dead letter where they go besides the journal, and returns the reason to store it with.
+func (p *Pipeline) bury(ctx context.Context, c *event.Change, rejection error) (reason string, err error) {
+	reason = rejection.Error()
+	if p.cfg.Bury == nil {
+		return reason, nil
+	}
+	if err = p.cfg.Bury(ctx, c, reason); classify(err) == rejected {
+		return reason + "; " + err.Error(), nil
+	}
+	return reason, err
 }
 
 // reduce gives the oldest change of l a smaller form, if err says that it is too large and there is one. After a crash it

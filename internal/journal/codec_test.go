@@ -108,6 +108,9 @@ func TestEveryFieldOfAChangeIsStored(t *testing.T) {
 	count = func(typ reflect.Type) {
 		for i := range typ.NumField() {
 			f := typ.Field(i).Type
+			if f == reflect.TypeFor[*event.DeadLetterInfo]() { // of copies only
+				continue
+			}
 			if f.Kind() == reflect.Pointer {
 				f = f.Elem()
 			}

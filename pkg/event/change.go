@@ -92,6 +92,12 @@ type SnapshotInfo struct {
 	Digest   string // over those objects, see [Digest]
 }
 
+// DeadLetterInfo says on a copy of a change why it is not where it should be.
+type DeadLetterInfo struct {
+	Sink   string // that could not deliver it
+	Reason string // for people, in the words of the destination
+}
+
 // Change is one change of one object, or a control record about a resource.
 //
 // A Change is immutable once made: Before and After may be shared between sinks and may alias a larger buffer. Who keeps
@@ -125,6 +131,8 @@ type Change struct {
 
 	Gap      *GapInfo      // only on Gap
 	Snapshot *SnapshotInfo // only on what the list of a snapshot tells, whatever its type, and on SnapshotBegin and SnapshotEnd
+
+	DeadLetter *DeadLetterInfo // only on copies that are published because the change could not be; never journaled
 }
 
 // ID identifies the change for ever: a pure function of cluster, UID, resourceVersion and type (I4). It is the same on

@@ -81,9 +81,9 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 func (f Format) FactsBeside(c *event.Change) bool {
 	switch f {
 	case Debezium:
-		return c.Type.Control()
+		return c.Type.Control() || c.DeadLetter != nil
 	case Upsert:
-		return len(c.After) == 0 || len(c.Omitted) > 0
+		return len(c.After) == 0 || len(c.Omitted) > 0 || c.DeadLetter != nil
 	}
 	return false
 }

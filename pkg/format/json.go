@@ -42,6 +42,7 @@ func appendOpenFacts(b []byte, c *event.Change) []byte {
 	b = appendHistory(b, c)
 	b = appendSnapshot(b, c)
 	b = appendGap(b, c.Gap)
+	b = appendDeadLetter(b, c.DeadLetter)
 	b = appendList(b, `,"omitted":`, c.Omitted)
 	return appendList(b, `,"changed":`, c.Changed)
 }
@@ -99,6 +100,15 @@ func appendGap(b []byte, g *event.GapInfo) []byte {
 	b = appendMember(b, `,"gap":{"from":`, g.From)
 	b = appendMember(b, `,"to":`, g.To)
 	b = appendMember(b, `,"reason":`, g.Reason)
+	return append(b, '}')
+}
+
+func appendDeadLetter(b []byte, d *event.DeadLetterInfo) []byte {
+	if d == nil {
+		return b
+	}
+	b = appendMember(b, `,"deadLetter":{"sink":`, d.Sink)
+	b = appendMember(b, `,"reason":`, d.Reason)
 	return append(b, '}')
 }
 

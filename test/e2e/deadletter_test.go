@@ -17,24 +17,32 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestADeadLetterIsShownRetriedAndDiscarded lets a stream refuse everything, then nothing any more. What was the last word on
+// TestADeadLetterIsShippedShownRetriedAndDiscarded lets a stream refuse everything, which goes to a topic of dead letters,
+// then nothing any more. What was the last word on
 // its object can be delivered then; what a newer change has followed cannot, and is discarded.
-func TestADeadLetterIsShownRetriedAndDiscarded(t *testing.T) {
+func TestADeadLetterIsShippedShownRetriedAndDiscarded(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	var dir string
-	s := newScene(t, kinds, func(settings *exporter.Settings) { dir = settings.Dir })
+	s := newScene(t, kinds, func(settings *exporter.Settings) {
+		dir = settings.Dir
+		settings.DeadLetters = map[string]any{"sink": "kafka", "topic": settings.TopicPrefix + ".dead"}
+	})
 	s.refuseEverything()
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "settled"))
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "changed"))
 	s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "changed", 1))
 	s.await(s.buses[0], func(records []bus.Record) string {
+		shipped := 0
 		for _, r := range records {
-			if r.Object.Name == "changed" && strings.Contains(string(r.Payload), `"updated"`) {
-				return ""
+			if strings.Contains(string(r.Payload), `"deadLetter":{"sink":"nats","reason":"rejected: `) && strings.Contains(r.Place, ".dead") {
+				shipped++
 			}
 		}
-		return "the last change"
+		if want := 3; shipped < want {
+			return fmt.Sprintf("%d of %d dead letters", shipped, want)
+		}
+		return ""
 	})
 	s.must(s.exporter.Stop())
 	at := []string{"--sink", "nats", "--config", filepath.Join(dir, "config.yaml")}
@@ -54,7 +62,7 @@ func TestADeadLetterIsShownRetriedAndDiscarded(t *testing.T) {
 	s.must(s.buses[1].listen(t.Context()))
 	var sent []string
 	for _, r := range s.buses[1].records {
-		sent = append(sent, r.Object.Name)
+		sent = append(sent, r.Name)
 	}
 	if got := strings.Join(sent, " "); got != "settled changed" {
 		t.Errorf("the stream holds %q", got)

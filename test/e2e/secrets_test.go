@@ -116,7 +116,7 @@ func noSecretIsSeen(t *testing.T, mode string) {
 	last := s.plant(&p)
 	s.await(s.buses[0], func(records []bus.Record) string {
 		for _, r := range records {
-			if r.Object.Name == last {
+			if r.Name == last {
 				return ""
 			}
 		}

@@ -58,6 +58,8 @@ var native = []Member{
 		Meaning: "which snapshot this belongs to: `id`. On `snapshot.end` also `position` (resourceVersion of the list), `count` " +
 			"(objects that existed then) and `digest` over them"},
 	{Name: "gap", Type: "object", on: []string{"gap"}, must: []string{"gap"}, schema: gap, Meaning: "`from`, `to` (positions) and `reason`"},
+	{Name: "deadLetter", Type: "object", schema: deadLetter,
+		Meaning: "only in a topic of dead letters: the `sink` that could not deliver the change, and its `reason`"},
 	{Name: "omitted", Type: "array", on: objectTypes, schema: list, Meaning: "members left out so that the destination takes the change: `before`, `status`, …"},
 	{Name: "changed", Type: "array", on: []string{"updated"}, schema: list,
 		Meaning: "where asked: JSON Pointers ([RFC 6901](https://www.rfc-editor.org/rfc/rfc6901)) of what differs, sorted"},
@@ -86,6 +88,9 @@ var (
 		{"from", text("last position that was complete; empty when nothing was known before")},
 		{"to", text("position at which the stream is complete again")}, {"reason", text("for people")},
 	}}, {"required", []string{"from", "to", "reason"}}}
+	deadLetter = node{{"properties", node{
+		{"sink", text("name of the sink")}, {"reason", text("for people")},
+	}}, {"required", []string{"sink", "reason"}}}
 	list   = node{{"items", node{{"type", "string"}}}, {"minItems", 1}}
 	object = node{{"properties", node{
 		{"apiVersion", text("group and version")}, {"kind", text("kind of the object")},
@@ -117,4 +122,6 @@ func (m Member) describe(strict bool) node {
 }
 
 // closed says whether the members of m's value are ours to name.
-func (m Member) closed() bool { return m.Name == "actor" || m.Name == "snapshot" || m.Name == "gap" }
+func (m Member) closed() bool {
+	return m.Name == "actor" || m.Name == "snapshot" || m.Name == "gap" || m.Name == "deadLetter"
+}

@@ -64,6 +64,9 @@ func (m *message) setHeaders(c *event.Change) {
 // messageID is what the stream drops a repetition by. A snapshot that is told anew, because the journal was broken, is no
 // repetition, though its changes have the IDs of the first time.
 func messageID(c *event.Change) string {
+	if c.DeadLetter != nil { // the stream may hold the change itself, from another sink
+		return c.ID() + "/dead-letter/" + c.DeadLetter.Sink
+	}
 	if c.Type == event.Snapshot && c.Snapshot != nil {
 		return c.ID() + "/" + c.Snapshot.ID
 	}

@@ -101,3 +101,12 @@ func TestSubjectsCoverAndMeetAsTheServerSees(t *testing.T) {
 		}
 	}
 }
+
+func TestADeadLetterIsNoCopyOfItsChange(t *testing.T) {
+	c := pod("web", 1)
+	letter := *c
+	letter.DeadLetter = &event.DeadLetterInfo{Sink: "bus", Reason: "too large"}
+	if first, second := messageID(c), messageID(&letter); second != first+"/dead-letter/bus" {
+		t.Errorf("a stream takes %q for %q", second, first)
+	}
+}

@@ -24,7 +24,9 @@ type Settings struct {
 
 	Rule      mapping // further keys of the one rule
 	Redaction mapping // the section of that name
-	Routes    []mapping
+
+	DeadLetters mapping // of the sink "nats"
+	Routes      []mapping
 
 	Format       string // of both sinks, as in the file; empty leaves the default
 	DrainTimeout string // as in the file; empty leaves the default
@@ -57,6 +59,9 @@ func (s Settings) content(listen string) mapping {
 		"admin":   mapping{"listen": listen},
 		// Servers come back within seconds in a test; half a minute of back-off would only make it slow.
 		"delivery": mapping{"retry": mapping{"min": "50ms", "max": "1s"}},
+	}
+	if s.DeadLetters != nil {
+		c["sinks"].([]mapping)[1]["deadLetters"] = s.DeadLetters
 	}
 	maps.Copy(c["resources"].([]mapping)[0], s.Rule)
 	if s.Resources != nil {
