@@ -17,8 +17,10 @@ type knownSet struct {
 	live int      // objects known to exist
 	gone []string // keys marked Gone, oldest first, to be forgotten once the position passes them
 
-	// tombstone makes the item that stands for a known object while a list is being compared; nil at other times.
+	// While a list is being compared, tombstone makes the item that stands for a known object, and unchanged are the keys of
+	// known objects that the list has too. Both are nil at other times. The goroutine that lists owns them.
 	tombstone func(event.Known) *item
+	unchanged map[string]struct{}
 }
 
 var _ cache.KeyListerGetter = (*knownSet)(nil)
@@ -84,13 +86,13 @@ func (s *knownSet) count() int {
 	return s.live
 }
 
-// ListKeys must be exact: what it names and a list lacks is deleted.
+// ListKeys must be exact: what it names and a list lacks is deleted. It leaves out what the list is known to have.
 func (s *knownSet) ListKeys() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	keys := make([]string, 0, len(s.m))
+	keys := make([]string, 0, max(0, len(s.m)-len(s.unchanged)))
 	for key, p := range s.m {
-		if !p.gone() {
+		if _, listed := s.unchanged[key]; !listed && !p.gone() {
 			keys = append(keys, key)
 		}
 	}

@@ -3,6 +3,7 @@ package deltas
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -83,6 +84,33 @@ func TestReflectorSideNeverPassesABlockedAppend(t *testing.T) {
 	}
 	if len(positions) != 2 || positions[0] != "7" || positions[1] != "9" { // I1
 		t.Fatalf("positions appended: %v, want 7 then 9", positions)
+	}
+}
+
+func TestWhatAListRepeatsIsNotQueued(t *testing.T) {
+	c := config(func(context.Context, Observation) error { return nil })
+	c.Origin = func() Origin { return Origin{Kind: Relisted, From: "3"} }
+	c.Stored.Position = "3"
+	for _, o := range []*Object{pod("same", "1"), pod("changed", "2"), pod("gone", "3")} {
+		c.Stored.Known = append(c.Stored.Known, o.known())
+	}
+	q := NewQueue(c)
+	if err := q.Replace([]any{pod("same", "1"), pod("changed", "4"), pod("new", "5")}, "5"); err != nil {
+		t.Fatal(err)
+	}
+	var queued []string
+	for !q.fifo.HasSynced() { // until the whole list is popped
+		if _, err := q.fifo.Pop(func(obj any, _ bool) error {
+			key, err := q.fifo.KeyOf(obj)
+			queued = append(queued, key)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(queued)
+	if want := []string{"ns/changed", "ns/gone", "ns/new"}; !slices.Equal(queued, want) {
+		t.Errorf("queued %q, want %q", queued, want)
 	}
 }
 

@@ -78,36 +78,48 @@ func (q *Queue) Vanish() error {
 }
 
 func (q *Queue) replace(list []any, resourceVersion string, kind OriginKind) error {
-	items, err := q.itemsOf(list, kind)
+	objects, err := q.objectsOf(list)
 	if err != nil {
 		return err
 	}
-	if err := q.compare(items, resourceVersion, kind); err != nil {
+	if err := q.compare(objects, resourceVersion, kind); err != nil {
 		return err
 	}
 	// The list's own resourceVersion is reached when every item and every tombstone before it is.
 	return q.pass(func() { q.ledger.enter(resourceVersion, true) })
 }
 
-// itemsOf wraps the objects of a list that are wanted.
-func (q *Queue) itemsOf(list []any, kind OriginKind) ([]any, error) {
-	items := make([]any, 0, len(list))
+// objectsOf returns the objects of a list that are wanted.
+func (q *Queue) objectsOf(list []any) ([]*Object, error) {
+	objects := make([]*Object, 0, len(list))
 	for _, obj := range list {
 		o, ok := obj.(*Object)
 		if !ok {
 			return nil, fmt.Errorf("deltas: list carries %T, want *deltas.Object", obj)
 		}
 		if q.wanted(o) {
+			objects = append(objects, o)
+		}
+	}
+	return objects, nil
+}
+
+// compare queues the objects of a list that differ from what is known, and a tombstone for everything known that it lacks.
+// Everything queued before is appended, so that what is known now is what is known when they are popped. Most of a large
+// list is known: it was staged, or did not change. To queue that as well would take more memory than to know it.
+func (q *Queue) compare(objects []*Object, resourceVersion string, kind OriginKind) error {
+	now := q.cfg.Now()
+	q.stats.event(now)
+	unchanged := make(map[string]struct{}, len(objects))
+	var items []any
+	for _, o := range objects {
+		if known := q.known.get(o.Key()); !q.retell && saysNothing(known, o) {
+			unchanged[o.Key()] = struct{}{}
+		} else {
 			items = append(items, q.listed(o, kind))
 		}
 	}
-	return items, nil
-}
-
-// compare queues the items of a list, and a tombstone for everything known that it lacks.
-func (q *Queue) compare(items []any, resourceVersion string, kind OriginKind) error {
-	now := q.cfg.Now()
-	q.stats.event(now)
+	q.known.unchanged = unchanged
 	q.known.tombstone = func(k event.Known) *item {
 		it := q.listed(stub(k, now), kind)
 		q.order.Lock()
@@ -115,7 +127,7 @@ func (q *Queue) compare(items []any, resourceVersion string, kind OriginKind) er
 		q.deleting.mark(it.Key(), it.number)
 		return it
 	}
-	defer func() { q.known.tombstone = nil }()
+	defer func() { q.known.tombstone, q.known.unchanged = nil, nil }()
 	return q.fifo.Replace(items, resourceVersion)
 }
 

@@ -29,13 +29,13 @@ func (q *Queue) takeSnapshot(list []any, resourceVersion string, origin Origin) 
 	if err := q.beginSnapshot(first...); err != nil {
 		return err
 	}
-	items, err := q.itemsOf(list, First)
+	objects, err := q.objectsOf(list)
 	if err != nil {
 		return err
 	}
 	end := q.scope().control(event.SnapshotEnd, resourceVersion, q.cfg.Now())
-	end.Snapshot = &event.SnapshotInfo{ID: q.snapshot.ID, Position: resourceVersion, Count: len(items), Digest: digestOf(items)}
-	if err := q.compare(items, resourceVersion, First); err != nil {
+	end.Snapshot = &event.SnapshotInfo{ID: q.snapshot.ID, Position: resourceVersion, Count: len(objects), Digest: digestOf(objects)}
+	if err := q.compare(objects, resourceVersion, First); err != nil {
 		return err
 	}
 	if err := q.drain(); err != nil {
@@ -51,11 +51,10 @@ func (q *Queue) takeSnapshot(list []any, resourceVersion string, origin Origin) 
 	})
 }
 
-func digestOf(items []any) string {
+func digestOf(objects []*Object) string {
 	var d event.Digest
-	for _, i := range items {
-		it := i.(*item)
-		d.Add(it.Namespace, it.Name, it.UID, it.ResourceVersion)
+	for _, o := range objects {
+		d.Add(o.Namespace, o.Name, o.UID, o.ResourceVersion)
 	}
 	return d.String()
 }

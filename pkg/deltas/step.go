@@ -92,7 +92,7 @@ func (s *step) watched(t cache.DeltaType, it *item) {
 // listed handles an object in a list from the API server. What differs is told without an actor: there may have been many.
 func (s *step) listed(it *item) {
 	switch {
-	case s.live() && it.is(s.known) && !it.retell:
+	case it.is(s.known) && !it.retell:
 		if s.known.Summary == "" {
 			s.known.Summary = it.Summary // the journal is from before there were any
 		}
@@ -109,6 +109,11 @@ func (s *step) listed(it *item) {
 		s.tell(event.Added, cache.Replaced, it).Coalesced = true
 	}
 	s.remember(it)
+}
+
+// saysNothing says that an object in a list would neither tell nor teach anything: listed would do nothing.
+func saysNothing(known event.Known, o *Object) bool {
+	return o.is(known) && (known.Summary != "" || o.Summary == "")
 }
 
 // deleted handles a DELETED watch event: it carries the final state.

@@ -66,14 +66,17 @@ admin: {listen: "127.0.0.1:0"}
 	}
 }
 
-// buildExporter builds the product from the checkout this module stands in.
+// buildExporter builds the product from the checkout this module stands in, as it is released: what a program is linked
+// with is part of its memory.
 func buildExporter(ctx context.Context, dir string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubecdc/kubecdc").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("run it in test/bench, or give -exporter: go list: %w: %s", err, out)
 	}
 	binary := filepath.Join(dir, "bin", "exporter")
-	out, err = exec.CommandContext(ctx, "go", "-C", strings.TrimSpace(string(out)), "build", "-o", binary, "./cmd/exporter").CombinedOutput()
+	build := exec.CommandContext(ctx, "go", "-C", strings.TrimSpace(string(out)), "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/exporter")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err = build.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the exporter: %w: %s", err, out)
 	}
