@@ -34,18 +34,18 @@ func hears(b *heard) func(oracle.Revision) bool {
 
 // placeOf is the topic, or the first tokens of the subject, where a record belongs.
 func (s *scene) placeOf(b *heard, r bus.Record) string {
-	if r.Object.Resource == "configmaps" && strings.HasSuffix(r.Object.Name, "0") {
+	if r.Resource == "configmaps" && strings.HasSuffix(r.Name, "0") {
 		return s.name + ".chosen"
 	}
 	switch {
 	case b.Name() == "kafka":
-		return s.name + "." + r.Object.Resource
-	case r.Object.Resource == "deployments" && r.Type == "deleted":
+		return s.name + "." + r.Resource
+	case r.Resource == "deployments" && r.Type == "deleted":
 		return s.name + ".gone.deployments"
-	case r.Object.Group == "":
-		return s.name + ".core." + r.Object.Resource
+	case r.Group == "":
+		return s.name + ".core." + r.Resource
 	}
-	return s.name + "." + r.Object.Group + "." + r.Object.Resource
+	return s.name + "." + r.Group + "." + r.Resource
 }
 
 func TestRoutesSendAndDropThroughRestarts(t *testing.T) {
@@ -111,7 +111,7 @@ func (s *scene) judgeRouted(b *heard) {
 	wrong := s.history().Only(hears(b)).Judge(b.records, oracle.Rules{Repetitions: true})
 	places := map[string]bool{}
 	for _, r := range b.records {
-		if want := s.placeOf(b, r); !strings.HasPrefix(r.Place, want+"/") && !strings.HasPrefix(r.Place, want+".") || r.Object.Resource == "services" {
+		if want := s.placeOf(b, r); !strings.HasPrefix(r.Place, want+"/") && !strings.HasPrefix(r.Place, want+".") || r.Resource == "services" {
 			wrong = append(wrong, fmt.Sprintf("%v: record %s is at %s, and belongs at %s", r.Object, r.ID, r.Place, want))
 		}
 		places[s.placeOf(b, r)] = true
