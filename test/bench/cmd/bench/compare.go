@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/test/bench/corpus"
@@ -31,7 +32,7 @@ func parseOptions(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	corpusFlags(f, &o.corpus)
-	f.StringVar(&o.only, "only", "", "measure one system only, exporter or baseline, or only the start")
+	f.StringVar(&o.only, "only", "", "measure one system only, exporter or baseline, or only the start or the shaping")
 	f.StringVar(&o.exporter, "exporter", "", "program to measure; built from this checkout where not given")
 	f.StringVar(&o.dir, "dir", "", "directory to work in, on the kind of disk the journal is meant for; default the system's temporary directory")
 	f.BoolVar(&o.keep, "keep", false, "keep the work directory: logs, configuration, journal")
@@ -45,8 +46,8 @@ func parseOptions(args []string) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	if o.only != "" && o.only != "exporter" && o.only != "baseline" && o.only != "start" {
-		return o, fmt.Errorf("-only %s: expected exporter, baseline or start", o.only)
+	if !slices.Contains([]string{"", "exporter", "baseline", "start", "shaping"}, o.only) {
+		return o, fmt.Errorf("-only %s: expected exporter, baseline, start or shaping", o.only)
 	}
 	return o, nil
 }
@@ -120,7 +121,7 @@ func compareSystems(ctx context.Context, o options) (*report, error) {
 				return nil, err
 			}
 		}
-		if o.only != "start" {
+		if o.only == "" || o.only == "exporter" {
 			systems = append(systems, exporterSystem(o.exporter))
 		}
 	}
@@ -131,6 +132,11 @@ func compareSystems(ctx context.Context, o options) (*report, error) {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 		r.Measurements = append(r.Measurements, m)
+	}
+	if o.only == "" || o.only == "shaping" {
+		if r.Shaping, err = measureShaping(ctx, o, c); err != nil {
+			return nil, fmt.Errorf("shaping: %w", err)
+		}
 	}
 	if o.start > 0 && (o.only == "" || o.only == "start") {
 		fmt.Fprintf(os.Stderr, "measuring a start on %d objects\n", o.start)

@@ -4,7 +4,9 @@
 //	bench [flags]        the whole comparison, in one run
 //	bench replay|broker|baseline|read [flags]   a part of it, in a process of its own; started by the run
 //
-// A second part starts the exporter alone on many objects, and again, and compares with a client that reads the same and
+// Then the exporter alone, with and without shaping, in turn: what default rules and filters add.
+//
+// A last part starts the exporter alone on many objects, and again, and compares with a client that reads the same and
 // drops it.
 //
 // Each system runs alone, one after the other, against a replay server and a broker that are started anew: every part is

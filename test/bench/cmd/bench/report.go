@@ -20,6 +20,7 @@ type report struct {
 	FsyncMicros  float64       `json:"fsyncMicros"` // of 4 KiB in the work directory, the median
 	Measurements []measurement `json:"measurements"`
 	Ratios       *ratios       `json:"ratios,omitempty"`
+	Shaping      *shaping      `json:"shaping,omitempty"`
 	Start        *startup      `json:"start,omitempty"`
 	Missed       []string      `json:"missed,omitempty"` // bars that were not met
 }
@@ -48,6 +49,9 @@ func (r *report) judge() {
 	ours, theirs := r.find("exporter"), r.find("baseline")
 	if r.Start != nil {
 		r.Missed = append(r.Missed, r.Start.missed()...)
+	}
+	if r.Shaping != nil {
+		r.Missed = append(r.Missed, r.Shaping.missed()...)
 	}
 	if ours != nil && !ours.Delivered.Complete() {
 		d := ours.Delivered
@@ -101,6 +105,9 @@ func (r *report) print(w io.Writer) {
 	}
 	if r.Start != nil {
 		defer r.Start.print(w)
+	}
+	if r.Shaping != nil {
+		defer r.Shaping.print(w)
 	}
 	if q := r.Ratios; q != nil {
 		fmt.Fprintf(w, "\nexporter : baseline   CPU per change %.3f (bar %.3f)   peak RSS %.3f (bar %.3f)   after sync %.3f   changes/s %.2f   CPU of the whole run %.3f\n",

@@ -68,6 +68,25 @@ func TestReportNamesBothSystemsAndTheRatios(t *testing.T) {
 	}
 }
 
+func TestShapingMissesItsBarByTheLeastOfItsRounds(t *testing.T) {
+	for fast, missed := range map[float64]int{57.5: 0, 57.6: 1} {
+		s := &shaping{Ways: shapingWays()}
+		for i := range s.Ways {
+			s.Ways[i].Micros = []float64{90, 50, 70}
+		}
+		s.Ways[1].Micros = []float64{80, 90, fast}
+		s.compare()
+		r := &report{Shaping: s}
+		if r.judge(); len(r.Missed) != missed {
+			t.Errorf("%v: missed %q", fast, r.Missed)
+		}
+		var b bytes.Buffer
+		if r.print(&b); !strings.Contains(b.String(), "default  1.15") || !strings.Contains(b.String(), "(bar 1.150)") {
+			t.Errorf("%s", b.String())
+		}
+	}
+}
+
 func TestUnknownSystemIsRefused(t *testing.T) {
 	if _, err := parseOptions([]string{"-only", "other"}); err == nil {
 		t.Error("accepted")

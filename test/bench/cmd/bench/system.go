@@ -48,19 +48,24 @@ func baselineSystem(self string, dropManagedFields bool) system {
 
 // exporterSystem is the product with its default settings.
 func exporterSystem(binary string) system {
+	return exporterWith(binary, "exporter", "exporter, journal on, fsync before anything is sent", "")
+}
+
+// exporterWith is the product with more keys of its one rule.
+func exporterWith(binary, name, title, rule string) system {
 	return system{
-		name: "exporter", title: "exporter, journal on, fsync before anything is sent", decode: verify.Native,
+		name: name, title: title, decode: verify.Native,
 		command: func(s stage) (string, []string, error) {
 			path := filepath.Join(s.dir, "exporter.yaml")
 			text := fmt.Sprintf(`cluster: {kubeconfig: %q}
 resources:
-  - select: [pods, events]
+  - {select: [pods, events]%s}
 sinks:
   - name: kafka
     kafka: {brokers: [%q], topic: "k8s.{group}.{resource}"}
 journal: {dir: %q, sync: always}
 admin: {listen: "127.0.0.1:0"}
-`, s.kubeconfig, s.broker, filepath.Join(s.dir, "journal"))
+`, s.kubeconfig, rule, s.broker, filepath.Join(s.dir, "journal"))
 			return binary, []string{"run", "--config", path}, os.WriteFile(path, []byte(text), 0o644)
 		},
 	}

@@ -1,0 +1,105 @@
+package shape
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+const width = 5000
+
+// wide is an object with so many numbers that whoever makes values of them makes thousands of allocations.
+func wide(n int) string {
+	numbers := strings.Repeat("1000,", width-1) + "1000"
+	return fmt.Sprintf(`{"kind":"K","metadata":{"name":"a","uid":"u","resourceVersion":"%d","numbers":[%s]},"data":{"a":"x"},"spec":{"n":%d}}`, n, numbers, n)
+}
+
+// allocations counts those of one change of a wide object under a rule.
+func allocations(t *testing.T, p Policy, resource event.Resource) float64 {
+	t.Helper()
+	r, err := compile(p, Options{Key: []byte("0123456789abcdef")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, after := []byte(wide(1)), []byte(wide(2))
+	whole := *updatedTo(resource, "")
+	whole.After = after
+	var c event.Change
+	told := true
+	count := testing.AllocsPerRun(5, func() {
+		c = whole
+		_, told = r.change(&c, last)
+	})
+	if !told || c.Withheld != "" {
+		t.Errorf("%+v: told %v, withheld %q; want a change that takes the whole way", p, told, c.Withheld)
+	}
+	return count
+}
+
+func TestARuleWithoutAFilterNeverDecodesToAMap(t *testing.T) {
+	if n := allocations(t, Policy{Filter: "object.spec.n == 2"}, deployment); n < width {
+		t.Fatalf("a filter that looks into an object of %d numbers makes %.0f allocations: they say nothing about decoding", width, n)
+	}
+	for name, c := range map[string]struct {
+		policy   Policy
+		resource event.Resource
+	}{
+		"default":                {Policy{}, deployment},
+		"default, of a Secret":   {Policy{}, secret},
+		"hmac, of a Secret":      {Policy{Redact: HMAC}, secret},
+		"drop, of a Secret":      {Policy{Redact: Drop}, secret},
+		"redactPaths":            {Policy{RedactPaths: []string{"spec.n"}}, deployment},
+		"before":                 {Policy{Before: "full"}, deployment},
+		"changed: paths":         {Policy{Changed: changedPaths}, deployment},
+		"changed: mergePatch":    {Policy{Changed: changedMerge}, deployment},
+		"changed: jsonPatch":     {Policy{Changed: changedPatch}, deployment},
+		"onlyIfChanged":          {Policy{OnlyIfChanged: []string{"spec.n"}}, deployment},
+		"ignoreChanges":          {Policy{IgnoreChanges: []string{"spec.m"}}, deployment},
+		"fields.keep":            {Policy{Fields: Fields{Keep: []string{"spec"}}}, deployment},
+		"fields.drop":            {Policy{Fields: Fields{Drop: []string{"spec.m", "status"}}}, deployment},
+		"a filter over a change": {Policy{Filter: `change.class != "status"`}, deployment},
+	} {
+		if n := allocations(t, c.policy, c.resource); n > width/10 {
+			t.Errorf("%s: %.0f allocations for an object of %d numbers", name, n, width)
+		}
+	}
+}
+
+func TestTheDefaultRuleDoesNothingButForSecrets(t *testing.T) {
+	if n := allocations(t, Policy{}, deployment); n != 0 {
+		t.Errorf("%.0f allocations", n)
+	}
+	r, err := compile(Policy{}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := updatedTo(deployment, "what nobody reads need not be JSON")
+	before := c.After
+	if state, keep := r.change(c, nil); state != nil || !keep || &c.After[0] != &before[0] {
+		t.Errorf("the change became %+v, the state %q", c, state)
+	}
+}
+
+func BenchmarkDefaultRule(b *testing.B) {
+	body := object(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}")
+	value := `"` + strings.Repeat("c2VjcmV0", 500) + `"`
+	data := `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","uid":"u"},"data":{"a":` + value + `,"b":` + value + `},"type":"Opaque"}`
+	for name, c := range map[string]*event.Change{"any": updatedTo(deployment, body), "Secret": updatedTo(secret, data)} {
+		b.Run(name, func(b *testing.B) {
+			r, err := compile(Policy{}, Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(int64(len(c.After)))
+			b.ReportAllocs()
+			for b.Loop() {
+				one := *c
+				if _, keep := r.change(&one, nil); !keep || one.Withheld != "" {
+					b.Fatal(one.Withheld)
+				}
+			}
+		})
+	}
+}
