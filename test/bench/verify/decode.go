@@ -44,8 +44,11 @@ func Native(value []byte) (Record, error) {
 	if err := json.Unmarshal(value, &n); err != nil {
 		return Record{}, fmt.Errorf("record of the exporter: %w", err)
 	}
-	if n.Type == "gap" {
+	switch n.Type {
+	case "gap":
 		return Record{Control: true}, nil
+	case "snapshot.begin", "snapshot.end":
+		return Record{Frame: true}, nil
 	}
 	t, ok := nativeTypes[n.Type]
 	if !ok {

@@ -8,7 +8,8 @@ type Record struct {
 	UID     string
 	RV      uint64
 	Type    corpus.Type
-	Control bool // it speaks of no object; the other members are empty
+	Frame   bool // it begins or ends a snapshot; the other members are empty
+	Control bool // it speaks of no object in another way; the other members are empty
 }
 
 // Result is how the records compare with the corpus.
@@ -18,7 +19,8 @@ type Result struct {
 	Duplicates int `json:"duplicates"` // records of an entry that had one
 	OutOfOrder int `json:"outOfOrder"` // records of an object behind a newer one of it, or in another partition than the first
 	Wrong      int `json:"wrong"`      // records that say something else than the entry they name, or name none
-	Control    int `json:"control"`    // control records; none is expected
+	Frames     int `json:"frames"`     // records around snapshots
+	Control    int `json:"control"`    // other control records; none is expected
 	// Reason says what is wrong with the first record that could not be read.
 	Reason string `json:"reason,omitempty"`
 }
@@ -45,7 +47,11 @@ func NewLedger(c *corpus.Corpus) *Ledger {
 // Add takes the next record of a partition. Order is judged by the order of the calls.
 func (l *Ledger) Add(partition int32, r Record) {
 	l.result.Records++
-	if r.Control {
+	switch {
+	case r.Frame:
+		l.result.Frames++
+		return
+	case r.Control:
 		l.result.Control++
 		return
 	}

@@ -118,6 +118,11 @@ func TestNativeRecordIsRead(t *testing.T) {
 	if r, err := Native([]byte(`{"type":"gap","resource":"pods"}`)); err != nil || !r.Control {
 		t.Errorf("gap: %+v, %v", r, err)
 	}
+	for _, frame := range []string{"snapshot.begin", "snapshot.end"} {
+		if r, err := Native([]byte(`{"type":"` + frame + `","resource":"pods"}`)); err != nil || r != (Record{Frame: true}) {
+			t.Errorf("%s: %+v, %v", frame, r, err)
+		}
+	}
 }
 
 func TestNativeRecordMustFitItsBody(t *testing.T) {
