@@ -18,7 +18,9 @@ import (
 
 func TestNATSKeepsTheContract(t *testing.T) {
 	server := serve(t, "")
-	h := harness(server, server.URL())
+	proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
+	h := harness(server, "nats://"+proxy.address())
+	h.Slow = func(_ testing.TB, on bool) { proxy.delay(on) }
 	h.Cut = func(t testing.TB) {
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)
@@ -134,6 +136,8 @@ type proxy struct {
 	listener net.Listener
 	target   string
 
+	late atomic.Bool // what comes back is passed on when the sink has given it up
+
 	mu    sync.Mutex
 	open  map[net.Conn]bool
 	pumps sync.WaitGroup
@@ -171,16 +175,19 @@ func (p *proxy) accept() {
 		p.mu.Lock()
 		p.open[in], p.open[out] = true, true
 		p.mu.Unlock()
-		p.pumps.Go(func() { p.pump(in, out) })
-		p.pumps.Go(func() { p.pump(out, in) })
+		p.pumps.Go(func() { p.pump(in, out, true) })
+		p.pumps.Go(func() { p.pump(out, in, false) })
 	}
 }
 
 // pump copies one direction until either side is closed.
-func (p *proxy) pump(to, from net.Conn) {
+func (p *proxy) pump(to, from net.Conn, back bool) {
 	buf := make([]byte, 4096)
 	for {
 		n, err := from.Read(buf)
+		if back && p.late.Load() {
+			<-time.After(hastyTimeout * 5 / 4)
+		}
 		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
 			break
 		}
@@ -192,6 +199,9 @@ func (p *proxy) pump(to, from net.Conn) {
 	delete(p.open, to)
 	delete(p.open, from)
 }
+
+// delay makes answers late, or no longer late.
+func (p *proxy) delay(on bool) { p.late.Store(on) }
 
 // cut breaks every connection, with whatever is on its way in both directions.
 func (p *proxy) cut() {

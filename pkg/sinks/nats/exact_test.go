@@ -58,12 +58,14 @@ func stored(t *testing.T, js jetstream.JetStream) string {
 
 func TestExactKeepsTheContract(t *testing.T) {
 	server := serve(t, "")
+	proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
 	h := harness(server, server.URL())
 	h.New = func(t testing.TB) sinks.Sink {
-		cfg := hasty(server.URL())
+		cfg := hasty("nats://" + proxy.address())
 		cfg.Exact = true
 		return newSink(t, cfg, quiet)
 	}
+	h.Slow = func(_ testing.TB, on bool) { proxy.delay(on) }
 	h.Cut = func(t testing.TB) {
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)

@@ -51,9 +51,11 @@ func configFor(url string) Config {
 // hasty is for tests in which answers are lost, and messages sent again.
 func hasty(url string) Config {
 	cfg := configFor(url)
-	cfg.AckTimeout = time.Second
+	cfg.AckTimeout = hastyTimeout
 	return cfg
 }
+
+const hastyTimeout = time.Second
 
 func newSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	t.Helper()

@@ -45,6 +45,10 @@ type Harness struct {
 
 	// Cut makes the destination unreachable and Restore makes it reachable again. Both are nil if that cannot be done.
 	Cut, Restore func(t testing.TB)
+
+	// Slow makes the destination's answers come late, or no longer late; best so late that the sink has given them up.
+	// Throttle makes it ask for time, as HTTP does by 429, or no longer. Nil if that cannot be done.
+	Slow, Throttle func(t testing.TB, on bool)
 }
 
 // Delivered is one message as a consumer sees it.

@@ -38,6 +38,10 @@ var promises = []struct {
 	{"AReplayAfterARestartIsRecognised", replay},
 	{"ARestartWithChangesInFlightLosesNothing", inFlightRestarts},
 	{"AnOutageLosesNothing", outage},
+	{"AStopDuringAnOutageEndsAndLosesNothing", stopWhileAway},
+	{"LateAnswersLoseAndReorderNothing", slowly},
+	{"ThrottlingLosesAndReordersNothing", throttled},
+	{"AnOversizeInMidBatchIsBlamedAlone", oversizeInBatch}, // last: who reads the destination reads it, too
 }
 
 // versions makes versions first to last of each of n objects, interleaved as time would.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,7 @@ type memory struct {
 
 	mu         sync.Mutex
 	down       bool
+	busy       int // so many calls are answered with a request for time
 	held       []Delivered
 	ids        map[string]bool
 	references []*event.Change // of the sink that keeps references
@@ -43,8 +45,10 @@ func (m *memory) harness() Harness {
 			return all
 		},
 		Key: (*event.Change).Key, Tombstones: true, ExactRetry: true, ExactReplay: true,
-		Cut:     func(testing.TB) { m.setDown(true) },
-		Restore: func(testing.TB) { m.setDown(false) },
+		Cut:      func(testing.TB) { m.setDown(true) },
+		Restore:  func(testing.TB) { m.setDown(false) },
+		Slow:     func(_ testing.TB, on bool) { m.setBusy(on) },
+		Throttle: func(_ testing.TB, on bool) { m.setBusy(on) },
 	}
 }
 
@@ -52,6 +56,15 @@ func (m *memory) setDown(down bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.down = down
+}
+
+func (m *memory) setBusy(busy bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.busy = 0
+	if busy {
+		m.busy = 2
+	}
 }
 
 func delivered(c *event.Change) Delivered {
@@ -81,8 +94,12 @@ func (s *memorySink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error
 func (s *memorySink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.down && s.fault != "counts what is not delivered" {
+	if s.down && !strings.HasPrefix(s.fault, "counts what is not delivered") {
 		return 0, &sinks.UnavailableError{Reason: "down"}
+	}
+	if s.busy > 0 {
+		s.busy--
+		return s.throttle(batch)
 	}
 	if s.fault == "reorders" && len(batch) > 1 {
 		s.deliver(batch[1].Change)
@@ -93,6 +110,9 @@ func (s *memorySink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Me
 		}
 		if s.fault == "rejects large bodies without saying why" && len(m.Change.After) > 100_000 {
 			return i, &sinks.RejectedError{Reason: "no"}
+		}
+		if s.fault == "blames the first for a large body" && slices.ContainsFunc(batch, large) {
+			return 0, &sinks.RejectedError{Reason: "too large", TooLarge: true}
 		}
 		if s.fault == "rejects everything when busy" && len(s.held) == 20 {
 			return i, &sinks.RejectedError{Reason: "busy"}
@@ -105,6 +125,19 @@ func (s *memorySink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Me
 		return len(batch), errors.New("all is well")
 	}
 	return len(batch), nil
+}
+
+func large(m sinks.Message) bool { return len(m.Change.After) > 1_000_000 }
+
+// throttle answers a Publish that comes too early.
+func (s *memorySink) throttle(batch []sinks.Message) (int, error) {
+	switch s.fault {
+	case "drops what is throttled":
+		return len(batch), nil
+	case "gives up what is throttled":
+		return 0, &sinks.RejectedError{Reason: "429"}
+	}
+	return 0, &sinks.UnavailableError{Reason: "429"}
 }
 
 // interrupted answers a Publish of which n messages are delivered when its context ends.
@@ -172,6 +205,10 @@ func TestASinkThatBreaksTheContractIsFoundOut(t *testing.T) {
 		"loses what is cancelled":                 "ACancelledContextKeepsTheWriterRule",
 		"repeats":                                 "AReplayAfterARestartIsRecognised",
 		"counts what is not delivered":            "AnOutageLosesNothing",
+		"counts what is not delivered at its end": "AStopDuringAnOutageEndsAndLosesNothing",
+		"blames the first for a large body":       "AnOversizeInMidBatchIsBlamedAlone",
+		"drops what is throttled":                 "ThrottlingLosesAndReordersNothing",
+		"gives up what is throttled":              "LateAnswersLoseAndReorderNothing",
 	} {
 		t.Run(fault, func(t *testing.T) {
 			for _, promise := range promises {

@@ -22,6 +22,7 @@ type receiver struct {
 	t    testing.TB
 	http *httptest.Server
 	down atomic.Bool // every connection is broken before anything is taken
+	busy atomic.Bool // every request is answered by 429
 	// answer, if set, says what becomes of a request: its status, and whether the events are taken. A status of 0 breaks
 	// the connection.
 	answer func(n int64, r *http.Request, body []byte) (status int, take bool)
@@ -44,6 +45,9 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	n, status, take := r.requests.Add(1), http.StatusAccepted, true
 	if r.answer != nil {
 		status, take = r.answer(n, request, body)
+	}
+	if r.busy.Load() {
+		status, take = http.StatusTooManyRequests, false
 	}
 	if r.down.Load() || err != nil {
 		status, take = 0, false

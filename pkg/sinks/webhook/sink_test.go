@@ -69,6 +69,7 @@ func TestTheWebhookKeepsTheContract(t *testing.T) {
 			h := harness(r, mode.format, mode.batch)
 			h.Cut = func(testing.TB) { r.down.Store(true) }
 			h.Restore = func(testing.TB) { r.down.Store(false) }
+			h.Throttle = func(_ testing.TB, on bool) { r.busy.Store(on) }
 			sinktest.Run(t, h)
 		})
 	}
