@@ -83,10 +83,15 @@ func TestTheDefaultRuleDoesNothingButForSecrets(t *testing.T) {
 }
 
 func BenchmarkDefaultRule(b *testing.B) {
-	body := object(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}")
-	value := `"` + strings.Repeat("c2VjcmV0", 500) + `"`
-	data := `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","uid":"u"},"data":{"a":` + value + `,"b":` + value + `},"type":"Opaque"}`
-	for name, c := range map[string]*event.Change{"any": updatedTo(deployment, body), "Secret": updatedTo(secret, data)} {
+	secretOf := func(bytes int) string { // two values, as of a certificate and its key
+		value := `"` + strings.Repeat("c2Vj", bytes/8) + `"`
+		return `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","uid":"u"},"data":{"a":` + value + `,"b":` + value + `},"type":"Opaque"}`
+	}
+	for name, c := range map[string]*event.Change{
+		"any-8KB":    updatedTo(deployment, object(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}")),
+		"Secret-3KB": updatedTo(secret, secretOf(3000)),
+		"Secret-8KB": updatedTo(secret, secretOf(8000)),
+	} {
 		b.Run(name, func(b *testing.B) {
 			r, err := compile(Policy{}, Options{})
 			if err != nil {
@@ -94,8 +99,9 @@ func BenchmarkDefaultRule(b *testing.B) {
 			}
 			b.SetBytes(int64(len(c.After)))
 			b.ReportAllocs()
+			var one event.Change
 			for b.Loop() {
-				one := *c
+				one = *c
 				if _, keep := r.change(&one, nil); !keep || one.Withheld != "" {
 					b.Fatal(one.Withheld)
 				}
