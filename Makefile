@@ -34,6 +34,10 @@ bench: build ## Measure the exporter against the usual informer pipeline, in one
 	cd test/bench && go run ./cmd/bench
 	cd test/bench && go run ./cmd/natslanes
 
+.PHONY: fullsize
+fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
+	FULL_SIZE=200000 REQUIRE_INTEGRATION=1 go test -v -run TestThreeBrokersLoseAndRepeatNothing ./pkg/sinks/kafka
+
 .PHONY: microbench
 microbench: ## Run the Go benchmarks of single packages
 	go test -run '^$$' -bench . -benchmem ./pkg/... ./internal/...

@@ -175,20 +175,23 @@ func wantStreams(t *testing.T, records []*kgo.Record, partitions, each int) {
 	t.Helper()
 	next := make([]int, partitions)
 	missing, back := 0, 0
+	hole := func(p, from, to int) { // to exclusive
+		if missing += to - from; to > from {
+			t.Errorf("partition %d: %d to %d are missing", p, from, to-1)
+		}
+	}
 	for _, r := range records {
-		p := r.Partition
+		p := int(r.Partition)
 		v := int(r.Timestamp.Sub(began).Milliseconds())
-		switch last := next[p]; {
-		case v == last+1:
-		case v > last:
-			missing += v - last - 1
-		default:
+		if v <= next[p] {
 			back++
+		} else {
+			hole(p, next[p]+1, v)
 		}
 		next[p] = v
 	}
-	for _, v := range next {
-		missing += each - v
+	for p, v := range next {
+		hole(p, v+1, each+1)
 	}
 	if len(records) != partitions*each || missing != 0 || back != 0 {
 		t.Errorf("sent %d, stored %d, missing %d, steps back %d", partitions*each, len(records), missing, back)

@@ -3,7 +3,10 @@ package kafka
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"math"
+	"os"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,97 +37,147 @@ func apaches(t *testing.T) broker.Brokers {
 }
 
 // TestThreeBrokersLoseAndRepeatNothing kills brokers in turn, moves leaders back when they return, and lets the sink die
-// with what it has in flight, while all lanes publish.
+// with what it has in flight, while all lanes publish. FULL_SIZE makes it long.
 func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
-	const partitions, each, kills = 3, 4000, 2
+	const partitions = 3
+	kills, least, most := 2, 0, 10
+	if records := fullSize(t); records > 0 {
+		kills, least, most = 6, records/partitions, 50
+	}
 	cluster := apaches(t)
 	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}}
-	first := open(t, cfg)
-	insistOnLane(t, first)
+	insistOnLane(t, open(t, cfg))
 
-	run := &course{t: t, each: each, partitions: partitions, done: make([]atomic.Int64, partitions)}
-	for round := range kills + 1 {
-		s := open(t, cfg)
-		keep(t, s, &run.kept, run.newest)
-		alive, die := context.WithCancel(t.Context())
-		var lanes sync.WaitGroup
-		for p := range partitions {
-			lanes.Go(func() { run.publish(alive, s, p) })
-		}
-		if round == kills {
-			lanes.Wait()
-			die()
-			break
-		}
-		share := int64(each * (round + 1) / (kills + 1))
-		run.await(share)
-		if err := cluster[round].Kill(); err != nil {
+	run := &course{t: t, most: most, done: make([]atomic.Int64, partitions), cursors: make([]int64, partitions)}
+	for round := range kills {
+		end := run.begin(cfg, math.MaxInt32)
+		run.await()
+		victim := cluster[round%len(cluster)]
+		if err := errors.Join(run.store(t.Context()), victim.Kill()); err != nil {
 			t.Fatal(err)
 		}
-		run.await(share + each/10)
-		restart(t, cluster[round])
+		run.await()
+		restart(t, victim)
 		electLeaders(t, cfg.Brokers, partitions)
-		run.await(share + each/8)
-		die()
-		lanes.Wait()
-		for p := range partitions { // the cursor of a process that dies is old
-			run.newest = max(run.newest, uint64(run.done[p].Load()+most))
-			run.done[p].Store(max(0, run.done[p].Load()-rand.Int64N(300)))
-		}
+		run.await()
+		end()
+		run.resume()
 	}
-	wantStreams(t, read(t, cfg.Brokers, topicA), partitions, each)
+	last := max(int64(run.newest)+100, int64(least))
+	run.begin(cfg, last)
+	run.lanes.Wait()
+	t.Logf("%d records, %d kills", last*partitions, kills)
+	wantStreams(t, read(t, cfg.Brokers, topicA), partitions, int(last))
 }
 
-// course is what the sinks of a test have published, one after the other.
+// fullSize is the number of records that FULL_SIZE asks for; 0 when it is not set.
+func fullSize(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("FULL_SIZE")
+	if text == "" {
+		return 0
+	}
+	records, err := strconv.Atoi(text)
+	if err != nil || records < 10_000 {
+		t.Fatalf("FULL_SIZE is %q; expected a number of records, 10000 at least", text)
+	}
+	return records
+}
+
+// course is what the sinks of a test publish, one after the other, and what is stored of it, as delivery stores it: the
+// state of the sink with the cursors that were taken before.
 type course struct {
-	t                *testing.T
-	each, partitions int
-	kept             kept
-	newest           uint64         // that was given to a sink
-	done             []atomic.Int64 // messages, by partition
+	t     *testing.T
+	most  int // messages published at once
+	sink  *Sink
+	lanes sync.WaitGroup
+
+	done []atomic.Int64 // messages acknowledged, by partition
+
+	mu      sync.Mutex
+	cursors []int64
+	state   []byte
+	newest  uint64 // that was given to a sink
 }
 
-// most is how many messages are published at once.
-const most = 50
+// begin lets a new sink go on with what is stored, up to last. The function it returns ends it with what it has in flight.
+func (c *course) begin(cfg Config, last int64) (end func()) {
+	c.t.Helper()
+	c.sink = open(c.t, cfg)
+	if err := c.sink.Restore(c.state, c.newest, c.store); err != nil {
+		c.t.Fatal(err)
+	}
+	alive, die := context.WithCancel(c.t.Context())
+	c.t.Cleanup(die)
+	for p := range c.done {
+		c.lanes.Go(func() { c.publish(alive, p, last) })
+	}
+	return func() { die(); c.lanes.Wait() }
+}
 
-// publish goes on with a partition until all is there or ctx ends.
-func (c *course) publish(ctx context.Context, s *Sink, p int) {
-	lane := laneName(topicA, int32(p), c.partitions)
-	pause := time.NewTicker(10 * time.Millisecond)
-	defer pause.Stop()
-	for ctx.Err() == nil && c.done[p].Load() < int64(c.each) {
-		from := int(c.done[p].Load()) + 1
-		n, err := s.Publish(ctx, lane, pods("p"+itoa(p), from, min(from+most, c.each+1)))
+// store is what a journal does.
+func (c *course) store(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p := range c.done {
+		c.cursors[p] = c.done[p].Load()
+	}
+	c.state = c.sink.State(uint64(slices.Min(c.cursors)))
+	return nil
+}
+
+// resume goes back to what is stored.
+func (c *course) resume() {
+	for p := range c.done {
+		c.newest = max(c.newest, uint64(c.done[p].Load())+uint64(c.most))
+		c.done[p].Store(c.cursors[p])
+	}
+}
+
+// publish goes on with a partition until last or until ctx ends, not so fast that a long outage makes a long test.
+func (c *course) publish(ctx context.Context, p int, last int64) {
+	lane := laneName(topicA, int32(p), len(c.done))
+	pace := time.NewTicker(10 * time.Millisecond)
+	defer pace.Stop()
+	for ctx.Err() == nil && c.done[p].Load() < last {
+		from := c.done[p].Load() + 1
+		n, err := c.sink.Publish(ctx, lane, pods("p"+itoa(p), int(from), int(min(from+int64(c.most), last+1))))
 		c.done[p].Add(int64(n))
 		var rejected *sinks.RejectedError
 		if errors.As(err, &rejected) {
 			c.t.Errorf("partition %d: %v", p, err)
 			return
 		}
-		if err != nil {
-			<-pause.C
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
 		}
 	}
 }
 
-// await waits until one partition has so much.
-func (c *course) await(messages int64) {
+// await waits until some partition has moved on by a few batches.
+func (c *course) await() {
 	c.t.Helper()
+	const few = 5
+	goal := make([]int64, len(c.done))
+	for p := range goal {
+		goal[p] = c.done[p].Load() + int64(few*c.most)
+	}
 	ctx, cancel := context.WithTimeout(c.t.Context(), 5*patience)
 	defer cancel()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for {
-		for p := range c.done {
-			if c.done[p].Load() >= messages {
+		for p := range goal {
+			if c.done[p].Load() >= goal[p] {
 				return
 			}
 		}
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			c.t.Fatalf("no partition has reached %d messages", messages)
+			c.t.Fatal("no partition moves on")
 		}
 	}
 }
