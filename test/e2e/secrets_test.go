@@ -185,7 +185,7 @@ func (s *scene) lookThrough(p *plants, dir string) {
 	for _, b := range s.buses {
 		for _, r := range b.records {
 			s.nothingOf(p, b.Name(), fmt.Sprintf("%v %s", r, r.Payload))
-			if r.Object.Resource == "secrets" && strings.Contains(string(r.Payload), `"p":"`) || strings.Contains(string(r.Payload), "PASSWORD") {
+			if r.Resource == "secrets" && strings.Contains(string(r.Payload), `"p":"`) || strings.Contains(string(r.Payload), "PASSWORD") {
 				redacted++
 			}
 		}

@@ -50,7 +50,7 @@ func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 		s.await(b, func(records []bus.Record) string {
 			got = map[string]bool{}
 			for _, r := range records {
-				got[r.Object.String()] = true
+				got[r.String()] = true
 			}
 			for object := range want {
 				if !got[object] {
