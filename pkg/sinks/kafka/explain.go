@@ -6,11 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
+
+// awayPause is the time between two looks for a Kafka that does not answer: a dial a second costs little, and however long
+// it was away its return is noticed soon.
+const awayPause = time.Second
 
 // explain turns what went wrong with any request but produce into the contract's errors, and notes it.
 func (s *Sink) explain(ctx context.Context, topic string, err error) error {
@@ -24,7 +29,9 @@ func (s *Sink) explain(ctx context.Context, topic string, err error) error {
 	case fromBroker(err):
 		return fmt.Errorf("topic %q: %w", topic, err)
 	}
-	return s.holdBack("", s.unreached(err), err)
+	away := s.holdBack("", s.unreached(err), err)
+	away.After = awayPause
+	return away
 }
 
 // unreached says, for people, why there is no connection to Kafka.
@@ -59,7 +66,7 @@ func (s *Sink) refused(topic string, err error) error {
 }
 
 // holdBack notes why the sink is held back.
-func (s *Sink) holdBack(scope, reason string, err error) error {
+func (s *Sink) holdBack(scope, reason string, err error) *sinks.UnavailableError {
 	s.status.fails(scope, reason, err)
 	return &sinks.UnavailableError{Reason: reason, Err: err}
 }

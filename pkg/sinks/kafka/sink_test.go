@@ -436,7 +436,7 @@ func TestNoBrokerIsUnavailableAndSaidOnce(t *testing.T) {
 		_, err := s.Lane(t.Context(), pod("a", 1))
 		n, perr := s.Publish(t.Context(), topicA+"/0of1", pods("a", 1, 3))
 		var unavailable *sinks.UnavailableError
-		if !errors.As(err, &unavailable) || !errors.As(perr, &unavailable) || n != 0 || !strings.Contains(err.Error(), "no broker of 127.0.0.1:1 answers") {
+		if !errors.As(err, &unavailable) || !errors.As(perr, &unavailable) || unavailable.After != awayPause || n != 0 || !strings.Contains(err.Error(), "no broker of 127.0.0.1:1 answers") {
 			t.Fatalf("lane: %v; publish: %d, %v", err, n, perr)
 		}
 	}

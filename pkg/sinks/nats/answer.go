@@ -60,7 +60,7 @@ type receipt struct {
 // stored, by an earlier attempt.
 func acknowledged(stream, subject string, a answer) (receipt, error) {
 	if a.noResponder {
-		return receipt{}, &sinks.UnavailableError{Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
+		return receipt{}, &sinks.UnavailableError{After: awayPause, Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
 			"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
 	}
 	if sequence, plain := plainReceipt(stream, a.data); plain {

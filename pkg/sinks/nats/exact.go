@@ -184,7 +184,7 @@ func (s *Sink) stored(ctx context.Context, l *link, lane int, subject string, ge
 		return storedMessage{}, err
 	}
 	if a.noResponder {
-		return storedMessage{}, &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not answer, or does not exist", s.cfg.Stream), Err: nats.ErrNoResponders}
+		return storedMessage{}, &sinks.UnavailableError{After: awayPause, Reason: fmt.Sprintf("stream %q does not answer, or does not exist", s.cfg.Stream), Err: nats.ErrNoResponders}
 	}
 	var answer struct {
 		Error   *apiError     `json:"error"`

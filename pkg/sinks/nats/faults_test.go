@@ -395,6 +395,10 @@ func TestTheSinkIsMadeAndWaitsWhileThereIsNoServer(t *testing.T) {
 	for range 3 {
 		unavailable(t, s, pod("web", 1), "not connected to NATS")
 	}
+	var away *sinks.UnavailableError // the next call is there soon, to wait for the server, however long it is away
+	if _, err := deliver(t, s, pod("web", 1)); !errors.As(err, &away) || away.After != awayPause {
+		t.Errorf("got %v, want one that asks for another call after %v", err, awayPause)
+	}
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

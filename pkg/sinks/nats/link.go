@@ -23,7 +23,7 @@ const (
 	dialTimeout    = 5 * time.Second
 	pingInterval   = 10 * time.Second // a silent connection is given up after three of them
 	minRedial      = 10 * time.Millisecond
-	maxRedial      = 2 * time.Second
+	maxRedial      = time.Second
 )
 
 // link is one connection of the client library with the inbox the answers come to. It lives through reconnects. When the

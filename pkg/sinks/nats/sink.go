@@ -19,6 +19,9 @@ import (
 const (
 	// maxConcurrency is where more lanes at once stopped to pay off on one connection.
 	maxConcurrency = 256
+	// awayPause is the time between two calls that wait for the connection, or for a stream's leader. They cost next to
+	// nothing, and one of them should be there when NATS is back, however long it was away.
+	awayPause = 250 * time.Millisecond
 	// keepBuffer is the largest encoding buffer, in bytes, that is kept for the next message.
 	keepBuffer = 1 << 20
 )
@@ -301,7 +304,7 @@ func (s *Sink) unconnected(ctx context.Context, err error) error {
 	if reason == "" { // it came back in this very moment
 		reason = err.Error()
 	}
-	return &sinks.UnavailableError{Reason: "not connected to NATS: " + reason, Err: err}
+	return &sinks.UnavailableError{Reason: "not connected to NATS: " + reason, After: awayPause, Err: err}
 }
 
 // current returns the link, a new one if there is none or the old one cannot come back.

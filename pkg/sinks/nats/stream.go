@@ -143,7 +143,7 @@ func (s *Sink) question(ctx context.Context, l *link, what string, request []byt
 		return nil, err
 	}
 	if a.noResponder {
-		return nil, &sinks.UnavailableError{Reason: "JetStream is not enabled for this account on this server, or has no leader", Err: nats.ErrNoResponders}
+		return nil, &sinks.UnavailableError{After: awayPause, Reason: "JetStream is not enabled for this account on this server, or has no leader", Err: nats.ErrNoResponders}
 	}
 	var answer streamAnswer
 	if err := json.Unmarshal(a.data, &answer); err != nil {
