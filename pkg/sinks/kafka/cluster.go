@@ -106,10 +106,10 @@ func (d *directed) Required(versions map[protocol.ApiKey]int16) bool {
 }
 
 func (d *directed) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
+	if !d.offered {
+		return answered{&plainResponse{key: d.ApiKey(), unsupported: true}}, nil
+	}
 	if plain, ok := d.Message.(*plainRequest); ok {
-		if !d.offered {
-			return answered{&plainResponse{key: plain.key, unsupported: true}}, nil
-		}
 		m, err := plain.exchange(rw, d.correlation, d.clientID)
 		return answered{m}, err
 	}
@@ -132,7 +132,11 @@ func (c *cluster) ask(ctx context.Context, broker int32, request protocol.Messag
 		c.drop()
 		return nil, err
 	}
-	return m.(answered).Message, nil
+	answer := m.(answered).Message
+	if r, ok := answer.(*plainResponse); ok && r.unsupported {
+		return nil, kafka.UnsupportedVersion
+	}
+	return answer, nil
 }
 
 // drop throws idle connections and the known brokers away, at most once per dropInterval: after one broken connection
@@ -176,11 +180,7 @@ func (c *cluster) askPlain(ctx context.Context, broker int32, request *plainRequ
 	if err != nil {
 		return nil, err
 	}
-	r := answer.(*plainResponse)
-	if r.unsupported {
-		return nil, kafka.UnsupportedVersion
-	}
-	return r, nil
+	return answer.(*plainResponse), nil
 }
 
 // producer asks the leader of a partition what it knows about a producer (KIP-664). known is false when that is nothing.

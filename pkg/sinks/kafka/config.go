@@ -13,8 +13,8 @@ import (
 )
 
 // Config describes a Kafka cluster and how changes are written to it. Zero values of optional fields mean the default
-// that is given with the field. Acknowledgement by all in-sync replicas and idempotence are not options: without them
-// the promises of docs/delivery.md cannot be kept.
+// that is given with the field. Acknowledgement by all in-sync replicas is not an option: without it the promises of
+// docs/delivery.md cannot be kept.
 type Config struct {
 	// Brokers are the addresses to begin with, "host:port"; the rest of the cluster is discovered from any of them.
 	Brokers []string `mapstructure:"brokers"`
@@ -27,6 +27,10 @@ type Config struct {
 	// configs, or may forget what it has acknowledged: off (default), warn (one log line) or require (its changes wait until
 	// it is corrected). Topics are checked when they are first used.
 	CheckTopics string `mapstructure:"checkTopics"`
+	// Producer is idempotent (default) or writer: a fallback for brokers that give no producer IDs. What is in doubt is sent
+	// again then too, one batch at a time, but nothing drops the copy: a lost answer or a crash may repeat the last batch of
+	// a partition, and a slow broker may write the copy late.
+	Producer string `mapstructure:"producer"`
 	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
 	Compression string `mapstructure:"compression"`
 	// Tombstones writes a record without a value behind each delete in the format debezium, under the same key, as
@@ -110,6 +114,12 @@ type OAuth struct {
 	Scope string `mapstructure:"scope"`
 }
 
+// Values of Config.Producer.
+const (
+	producerIdempotent = "idempotent"
+	producerWriter     = "writer"
+)
+
 const (
 	defaultClientID       = "kubecdc"
 	defaultCompression    = "zstd"
@@ -125,6 +135,9 @@ const (
 func (c Config) withDefaults() Config {
 	if c.CheckTopics == "" {
 		c.CheckTopics = checkOff
+	}
+	if c.Producer == "" {
+		c.Producer = producerIdempotent
 	}
 	if c.ClientID == "" {
 		c.ClientID = defaultClientID
@@ -209,6 +222,9 @@ func (c CreateTopics) validate() error {
 
 func (c Config) validateBatches() error {
 	var errs []error
+	if p := c.withDefaults().Producer; p != producerIdempotent && p != producerWriter {
+		errs = append(errs, fmt.Errorf("kafka.producer: %q; expected idempotent or writer", p))
+	}
 	if _, ok := codecs[c.withDefaults().Compression]; !ok {
 		errs = append(errs, fmt.Errorf("kafka.compression: %q; expected zstd, lz4, snappy, gzip or none", c.Compression))
 	}

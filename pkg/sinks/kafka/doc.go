@@ -28,6 +28,9 @@
 // a producer whose newest record is older than producer.id.expiration.ms (a day) by its timestamp, which is when the
 // change was observed. So a broker that restarts while a backlog older than that drains may write one batch twice.
 //
+// With Config.Producer writer all this is off, for brokers without producer IDs: batches carry no numbers, and what is in
+// doubt is sent again without protection.
+//
 // # Restarts
 //
 // The numbering outlives the process: the sink is a [sinks.Stateful], and an epoch is durable in the journal, with the

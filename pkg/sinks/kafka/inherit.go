@@ -28,7 +28,7 @@ type heritage struct {
 // published: of two batches with one number, the broker takes one. What is newer begins a new epoch, after which the
 // broker refuses the old one altogether.
 func (l *lane) inherit(ctx context.Context) error {
-	if l.heritage.asked {
+	if l.plain || l.heritage.asked {
 		return nil
 	}
 	if !l.heritage.ours {

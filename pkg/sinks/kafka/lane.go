@@ -37,6 +37,8 @@ type lane struct {
 	flight *flight  // the batch that is sent and not settled; nil when there is none
 	ahead  []uint64 // offsets of messages that are written but were not in the batch of the call that learnt it
 
+	plain bool // batches go without numbers: the broker gives no producer IDs
+
 	restamped int // times in a row that the flight was numbered anew
 
 	target int // bytes of uncompressed records to aim for
@@ -57,7 +59,7 @@ type flight struct {
 
 func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
 	return &lane{sink: s, name: name, topic: t, partition: partition, next: stamp{producer: noID}, stored: stamp{producer: noID},
-		target: s.config.BatchBytes, limit: math.MaxInt, most: math.MaxInt}
+		plain: s.config.Producer == producerWriter, target: s.config.BatchBytes, limit: math.MaxInt, most: math.MaxInt}
 }
 
 // publish is [sinks.Sink.Publish] for this lane.
@@ -153,7 +155,10 @@ func (l *lane) load(ctx context.Context, messages []sinks.Message) error {
 		// the batch again. What is in doubt must not be written after what comes now.
 		l.abandon()
 	}
-	if l.next.producer == noID {
+	switch {
+	case l.plain:
+		l.next = stamp{noID, -1, -1} // what a batch without numbers has in their place (KIP-98)
+	case l.next.producer == noID:
 		id, epoch, err := l.sink.producerID(ctx, l.topic.name)
 		if err != nil {
 			return err
@@ -256,7 +261,7 @@ func (l *lane) deliver(ctx context.Context) (again bool, err error) {
 // message it begins with.
 func (l *lane) remember(ctx context.Context) error {
 	now := l.numbering()
-	if l.stored == now {
+	if l.plain || l.stored == now {
 		return nil
 	}
 	l.setMark(mark{now.producer, now.epoch, l.flight.offsets[0] - 1, l.next.sequence})
@@ -293,6 +298,11 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 		return err
 	}
 	try.leader = lead.broker
+	if l.plain {
+		// An attempt that is given up may be written long after it was sent again, and nothing refuses it then. So wait for
+		// its end, which the request timeout bounds.
+		ctx = context.WithoutCancel(ctx)
+	}
 	err = l.sink.cluster.produce(ctx, try.leader, l.topic.name, l.partition, l.flight.bytes)
 	if !errors.Is(err, errNotRouted) {
 		l.flight.doubtful = l.flight.doubtful || judge(err) == unsettled
@@ -376,6 +386,9 @@ func (l *lane) abandon() {
 // up, sees to it that a new producer ID is asked for.
 func (l *lane) advance() {
 	l.heritage.ours, l.heritage.records = false, 0
+	if l.plain {
+		return
+	}
 	if l.next.epoch == math.MaxInt16 {
 		l.next = stamp{producer: noID}
 		return
@@ -410,8 +423,10 @@ func (l *lane) settle(room int) int {
 	f := l.flight
 	l.flight = nil
 	count := len(f.offsets)
-	l.next.sequence = after(l.next.sequence, f.records)
-	l.setMark(mark{l.next.producer, l.next.epoch, f.offsets[count-1], l.next.sequence})
+	if !l.plain {
+		l.next.sequence = after(l.next.sequence, f.records)
+		l.setMark(mark{l.next.producer, l.next.epoch, f.offsets[count-1], l.next.sequence})
+	}
 	l.restamped = 0
 	l.adapt(f)
 	if count > room {

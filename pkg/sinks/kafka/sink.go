@@ -2,10 +2,13 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
 	"sync"
+
+	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -153,6 +156,9 @@ func (s *Sink) producerID(ctx context.Context, topic string) (int64, int16, erro
 		if err == nil || fromBroker(err) || ctx.Err() != nil {
 			break
 		}
+	}
+	if errors.Is(err, kafka.UnsupportedVersion) {
+		return 0, 0, s.holdBack("", "Kafka gives no producer IDs: set kafka.producer to writer, or use brokers from Kafka 0.11 on", err)
 	}
 	if err != nil && fromBroker(err) && judge(err) != unauthorized {
 		return 0, 0, fmt.Errorf("no producer ID yet for topic %q: %w", topic, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -392,6 +393,46 @@ func TestProducerIDsNeedNoTransactionCoordinator(t *testing.T) {
 	if hits := asked.Hits(); hits != 0 {
 		t.Errorf("%d requests for a coordinator", hits)
 	}
+}
+
+// old is a broker that gives no producer IDs.
+func old() kfake.Opt {
+	versions := kversion.V2_7_0()
+	versions.SetMaxKeyVersion(int16(kmsg.InitProducerID), -1)
+	return kfake.MaxVersions(versions)
+}
+
+func TestABrokerWithoutProducerIDsNamesTheFallback(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), old())
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	_, err := s.Publish(t.Context(), laneOf(t, s, pod("a", 1)), pods("a", 1, 2))
+	var unavailable *sinks.UnavailableError
+	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "kafka.producer") || s.Status().State != Unavailable {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTheWriterKeepsTheContractOnABrokerWithoutProducerIDs(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(3), old())
+	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", Producer: producerWriter,
+		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
+	sinktest.Run(t, sinktest.Harness{
+		New:  func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
+		Read: func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
+		Key:  (*event.Change).Key,
+	})
+}
+
+func TestTheWriterSendsAgainWhatIsInDoubt(t *testing.T) {
+	c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), old())
+	s := open(t, Config{Brokers: brokers, Topic: topicA, Producer: producerWriter})
+	lane := laneOf(t, s, pod("a", 1))
+	c.Fault(produceFault(kerr.RequestTimedOut)) // applied by kfake
+	insist(t, s, lane, pods("a", 1, 4))
+	insist(t, s, lane, pods("a", 4, 6))
+	records := read(t, brokers, topicA)
+	wantVersions(t, records[:3], 1, 4)
+	wantVersions(t, records[3:], 1, 6) // the copy, and what follows
 }
 
 func TestTopicsAreCreatedAsAskedAndAnExistingOneIsTaken(t *testing.T) {
