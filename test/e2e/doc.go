@@ -11,5 +11,6 @@
 //   - internal/exporter builds and runs the program under test.
 //
 // KUBECDC_E2E_RACE=1 builds the exporter with the race detector. KUBECDC_E2E_SEED replays the random moments of a run,
-// which prints its seed.
+// which prints its seed. KUBECDC_E2E_CHANGES=50000 and KUBECDC_E2E_START_OBJECTS=100000 run at
+// full size what is small in the pipeline.
 package e2e

@@ -124,7 +124,8 @@ type least struct {
 	runs         int
 }
 
-func newLeast(t *testing.T, rules string) *least {
+// newLeast starts a control plane of its own, with more arguments for its API server.
+func newLeast(t *testing.T, rules string, args ...string) *least {
 	t.Helper()
 	l := &least{t: t, program: program(t), rules: rules, dir: t.TempDir()}
 	dir := filepath.Join(l.dir, "controlplane")
@@ -132,7 +133,7 @@ func newLeast(t *testing.T, rules string) *least {
 	var err error
 	l.controlPlane, err = controlplane.Start(t.Context(), controlplane.Options{
 		Dir: dir, Users: []controlplane.User{{Name: account, Token: "least-token"}},
-		APIServerArgs: []string{"--request-timeout=5s"},
+		APIServerArgs: append([]string{"--request-timeout=5s"}, args...),
 	})
 	l.must(err)
 	t.Cleanup(func() { l.must(l.controlPlane.Stop()) })
@@ -237,7 +238,7 @@ func (l *least) awaitAccess(forbidden string) {
 	deadline := time.Now().Add(arriveWithin)
 	for {
 		access := l.access()
-		if len(access) >= len(written) && wrong(access, forbidden, "forbidden", "allowed") == "" {
+		if len(access) > 0 && wrong(access, forbidden, "forbidden", "allowed") == "" {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
@@ -18,8 +20,25 @@ const (
 	cuts     = 40
 )
 
-// longLoad makes 50,000 changes of ConfigMaps.
-var longLoad = workload.Plan{Objects: 4000, Updates: 11}
+// longLoad writes ConfigMaps as often as KUBECDC_E2E_CHANGES says, else 20,000 times.
+func longLoad(t *testing.T) workload.Plan {
+	changes := sizeFrom(t, "KUBECDC_E2E_CHANGES", 20_000)
+	return workload.Plan{Objects: changes * 2 / 25, Updates: 11} // and every second one is deleted
+}
+
+// sizeFrom reads a number from the environment.
+func sizeFrom(t *testing.T, variable string, otherwise int) int {
+	t.Helper()
+	given := os.Getenv(variable)
+	if given == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(given)
+	if err != nil || n < 1000 {
+		t.Fatalf("%s is %q, want a number, 1000 at least", variable, given)
+	}
+	return n
+}
 
 // TestRestartsAndCutWatchesLoseNothing runs two API servers on one etcd behind a proxy. They are stopped and killed in turn
 // while ConfigMaps are written, and all connections are cut at random moments: as long as one of the two knows the
@@ -39,13 +58,14 @@ func TestRestartsAndCutWatchesLoseNothing(t *testing.T) {
 	s.must(s.exporter.Start(t.Context()))
 
 	random := dice(t)
-	total := longLoad.Operations()
+	plan := longLoad(t)
+	total := plan.Operations()
 	var cutAt []int
 	for range cuts {
 		cutAt = append(cutAt, random.IntN(total*9/10))
 	}
 	slices.Sort(cutAt)
-	load := s.run(longLoad, kinds)
+	load := s.run(plan, kinds)
 	for i := range restarts {
 		restartAt := total * (i + 1) / (restarts + 2)
 		for len(cutAt) > 0 && cutAt[0] < restartAt {

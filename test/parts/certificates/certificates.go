@@ -49,8 +49,14 @@ func New(t testing.TB) *Authority {
 // Issue returns a new certificate, for servers and clients alike, and its key, as PEM.
 func (a *Authority) Issue(t testing.TB) (cert, key []byte) {
 	t.Helper()
+	return a.IssueFor(t, "test")
+}
+
+// IssueFor is Issue for someone of that name.
+func (a *Authority) IssueFor(t testing.TB, name string) (cert, key []byte) {
+	t.Helper()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

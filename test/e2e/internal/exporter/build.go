@@ -18,11 +18,12 @@ func Build(ctx context.Context, dir string) (string, error) {
 		return "", err
 	}
 	program := filepath.Join(dir, "exporter")
-	args := []string{"build", "-o", program}
+	args, env := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", program}, "CGO_ENABLED=0" // as it is released
 	if os.Getenv("KUBECDC_E2E_RACE") == "1" {
-		args = append(args, "-race")
+		args, env = []string{"build", "-race", "-o", program}, "CGO_ENABLED=1"
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/exporter")...)
+	cmd.Env = append(os.Environ(), env)
 	cmd.Dir = root
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the exporter: %w\n%s", err, output)
