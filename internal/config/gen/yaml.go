@@ -15,15 +15,17 @@ const referenceHead = `# Every key the exporter knows, with its default. Generat
 
 // examples stand where a key has no default that loads, by path.
 var examples = map[string]string{
-	"resources[].select":    `["pods", "deployments.apps"]`,
-	"sinks[].kafka.brokers": `["127.0.0.1:9092"]`,
-	"sinks[].kafka.topic":   `"k8s.{group}.{resource}"`,
-	"sinks[].nats.url":      `"nats://127.0.0.1:4222"`,
-	"sinks[].webhook.url":   `"https://receiver.example/events"`,
-	"sinks[].nats.stream":   `"K8S"`,
-	"sinks[].nats.subject":  `"k8s.{cluster}.{group}.{resource}.{namespace}.{name}"`,
-	"routes[].select":       `["events"]`,
-	"routes[].drop":         `true`,
+	"resources[].select":        `["pods", "deployments.apps"]`,
+	"sinks[].kafka.brokers":     `["127.0.0.1:9092"]`,
+	"sinks[].kafka.topic":       `"k8s.{group}.{resource}"`,
+	"sinks[].nats.url":          `"nats://127.0.0.1:4222"`,
+	"sinks[].webhook.url":       `"https://receiver.example/events"`,
+	"sinks[].nats.stream":       `"K8S"`,
+	"sinks[].nats.subject":      `"k8s.{cluster}.{group}.{resource}.{namespace}.{name}"`,
+	"sinks[].deadLetters.sink":  `"main"`,
+	"sinks[].deadLetters.topic": `"k8s.dead.{resource}"`,
+	"routes[].select":           `["events"]`,
+	"routes[].drop":             `true`,
 }
 
 // reference renders configs/reference.yaml: one rule, one sink of each kind, and one route.
@@ -53,7 +55,8 @@ func reference(keys []key) []byte {
 func sink(keys []key, destination string, first bool) []key {
 	var kept []key
 	for _, k := range keys {
-		if k.children != nil && k.name != destination {
+		shared := k.name == "deadLetters"
+		if k.children != nil && k.name != destination && (!shared || !first) {
 			continue
 		}
 		if k.children == nil && !first {
