@@ -22,6 +22,23 @@ type cutter struct {
 	mu   sync.Mutex
 	open map[net.Conn]bool
 	down bool
+	late atomic.Bool // answers come when they are given up
+}
+
+// lateConn is a connection whose other side may have to wait.
+type lateConn struct {
+	net.Conn
+	c *cutter
+}
+
+// lateTimeout is what a sink gives an answer in tests that make it late.
+const lateTimeout = time.Second
+
+func (l lateConn) Write(b []byte) (int, error) {
+	if l.c.late.Load() {
+		<-time.After(lateTimeout * 5 / 4)
+	}
+	return l.Conn.Write(b)
 }
 
 type cutListener struct {
@@ -40,7 +57,7 @@ func (l cutListener) Accept() (net.Conn, error) {
 		l.c.open[conn] = true
 		l.c.mu.Unlock()
 		if !down {
-			return conn, nil
+			return lateConn{conn, l.c}, nil
 		}
 		l.c.cut()
 	}
@@ -106,7 +123,8 @@ func cuttable(t testing.TB, opts ...kfake.Opt) (*cutter, *kfake.Cluster, []strin
 
 func TestContractThroughAnOutage(t *testing.T) {
 	cut, _, brokers := cuttable(t, kfake.NumBrokers(3))
-	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
+	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", RequestTimeout: lateTimeout,
+		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
 	sinktest.Run(t, sinktest.Harness{
 		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
 		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
@@ -114,6 +132,7 @@ func TestContractThroughAnOutage(t *testing.T) {
 		ExactRetry: true,
 		Cut:        func(testing.TB) { cut.set(true) },
 		Restore:    func(testing.TB) { cut.set(false) },
+		Slow:       func(_ testing.TB, on bool) { cut.late.Store(on) },
 	})
 }
 
