@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -51,6 +52,7 @@ func startCluster(t *testing.T) *cluster {
 type answer struct {
 	code     int
 	warnings []string
+	flow     string // UID of the FlowSchema by which the request was let in
 	body     []byte
 }
 
@@ -79,7 +81,7 @@ func (c *cluster) call(t *testing.T, as, method, path, mediaType string, body []
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{response.StatusCode, response.Header.Values("Warning"), text}
+	return answer{response.StatusCode, response.Header.Values("Warning"), response.Header.Get("X-Kubernetes-Pf-Flowschema-Uid"), text}
 }
 
 // paths says where objects of a kind are written.
@@ -91,12 +93,15 @@ var paths = map[string]string{
 	"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles/",
 	"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/",
 	"StatefulSet":        "/apis/apps/v1/namespaces/kubecdc/statefulsets/",
+
+	"PriorityLevelConfiguration": "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/",
+	"FlowSchema":                 "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/",
 }
 
-// applyAll applies the base as "kubectl apply --server-side" does, with unknown fields refused.
-func (c *cluster) applyAll(t *testing.T) {
+// applyAll applies manifests as "kubectl apply --server-side" does, with unknown fields refused.
+func (c *cluster) applyAll(t *testing.T, all []manifest) {
 	t.Helper()
-	for _, m := range manifests(t) {
+	for _, m := range all {
 		path, ok := paths[m.Kind]
 		if !ok {
 			t.Fatalf("%s: this test does not know where a %s goes", m.file, m.Kind)
@@ -120,10 +125,41 @@ const exporter = "system:serviceaccount:kubecdc:exporter"
 // The cluster is started once for all promises about it.
 func TestTheBaseOnARealAPIServer(t *testing.T) {
 	c := startCluster(t)
-	c.applyAll(t)
+	c.applyAll(t, manifests(t, base, "Kustomization"))
 	t.Run("TheAccountMayDoWhatIsSelectedAndNothingElse", c.checkRights)
 	t.Run("RequestsOfTheAccountAreJudgedSo", c.checkRequests)
 	t.Run("ThePodKeepsTheRestrictedPodSecurityStandard", c.checkPod)
+	t.Run("FlowControlGivesTheAccountAShareOfItsOwn", c.checkFlow)
+}
+
+// checkFlow applies the component and waits until the API server acts by it, which takes it a moment.
+func (c *cluster) checkFlow(t *testing.T) {
+	c.applyAll(t, manifests(t, "kustomize/components/flow-control", "Component"))
+	var schema struct {
+		Metadata struct{ UID string }
+	}
+	a := c.call(t, "", http.MethodGet, paths["FlowSchema"]+"kubecdc-exporter", "application/json", nil)
+	if err := json.Unmarshal(a.body, &schema); err != nil || schema.Metadata.UID == "" {
+		t.Fatalf("%d %s (%v)", a.code, a.body, err)
+	}
+	own := func(user, path string) bool {
+		return c.call(t, user, http.MethodGet, path, "application/json", nil).flow == schema.Metadata.UID
+	}
+	deadline := time.Now().Add(time.Minute)
+	for !own(exporter, "/api/v1/pods") {
+		if time.Now().After(deadline) {
+			t.Fatal("the account's requests are not let in by its own FlowSchema")
+		}
+		time.Sleep(50 * time.Millisecond) // between two looks
+	}
+	for _, path := range []string{"/apis", "/apis/apps/v1/deployments", "/api/v1/namespaces/kube-system"} {
+		if !own(exporter, path) {
+			t.Errorf("GET %s of the account is not let in by its own FlowSchema", path)
+		}
+	}
+	if own("system:serviceaccount:kubecdc:nobody", "/api/v1/pods") {
+		t.Error("another account is let in by it too")
+	}
 }
 
 // checkRights asks the API server for all rights of the account, and takes off those that every account has.

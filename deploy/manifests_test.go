@@ -17,7 +17,7 @@ import (
 
 const base = "kustomize/base"
 
-// manifest is one object of the base, as it is in its file.
+// manifest is one object, as it is in its file.
 type manifest struct {
 	file string
 	text []byte
@@ -28,33 +28,39 @@ type manifest struct {
 	} `yaml:"metadata"`
 }
 
-// manifests reads what kustomization.yaml lists, in its order. The base uses no generator and no patch, so that its files
-// are what kubectl applies.
-func manifests(t *testing.T) []manifest {
+// manifests reads what kustomization.yaml in a directory lists, in its order. It uses no generator and no patch, so that the
+// files are what kubectl applies.
+func manifests(t *testing.T, dir, kind string) []manifest {
 	t.Helper()
 	var k struct {
+		Kind      string         `yaml:"kind"`
 		Resources []string       `yaml:"resources"`
 		Other     map[string]any `yaml:",inline"`
 	}
-	read(t, "kustomization.yaml", &k)
+	readIn(t, dir, "kustomization.yaml", &k)
 	delete(k.Other, "apiVersion")
-	delete(k.Other, "kind")
-	if len(k.Resources) == 0 || len(k.Other) > 0 {
-		t.Fatalf("resources %v; what this test does not render: %v", k.Resources, k.Other)
+	if k.Kind != kind || len(k.Resources) == 0 || len(k.Other) > 0 {
+		t.Fatalf("%s: %s with resources %v; what this test does not render: %v", dir, k.Kind, k.Resources, k.Other)
 	}
 	var all []manifest
 	for _, file := range k.Resources {
 		m := manifest{file: file}
-		m.text = read(t, file, &m)
+		m.text = readIn(t, dir, file, &m)
 		all = append(all, m)
 	}
 	return all
 }
 
-// read decodes one file of the base, which holds one document, and returns its text.
+// read decodes one file of the base and returns its text.
 func read(t *testing.T, file string, into any) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(base, file))
+	return readIn(t, base, file, into)
+}
+
+// readIn decodes one file, which holds one document, and returns its text.
+func readIn(t *testing.T, dir, file string, into any) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
 		t.Fatal(err)
 	}
