@@ -33,6 +33,7 @@ test-short: ## Run the tests that need no server
 bench: build ## Measure the exporter against the usual informer pipeline, in one run
 	cd test/bench && go run ./cmd/bench
 	cd test/bench && go run ./cmd/natslanes
+	cd test/bench && go run ./cmd/kafkalanes
 	cd test/bench && go run ./cmd/away
 
 .PHONY: fullsize

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// wire is a network with a delay: what comes in goes out unchanged, so much later. It has no limit of bandwidth.
+type wire struct {
+	listener net.Listener
+	delay    time.Duration
+
+	mu   sync.Mutex
+	ends []net.Conn
+}
+
+func newWire(delay time.Duration) (*wire, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return &wire{listener: l, delay: delay}, err
+}
+
+func (w *wire) address() string { return w.listener.Addr().String() }
+
+// serve connects everyone who comes with target until close, and returns when all are gone.
+func (w *wire) serve(target string) error {
+	var ways sync.WaitGroup
+	defer ways.Wait()
+	for {
+		near, err := w.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		far, err := net.Dial("tcp", target)
+		if err != nil {
+			return errors.Join(err, near.Close())
+		}
+		w.mu.Lock()
+		w.ends = append(w.ends, near, far)
+		w.mu.Unlock()
+		ways.Go(func() { w.carry(near, far) })
+		ways.Go(func() { w.carry(far, near) })
+	}
+}
+
+func (w *wire) close() {
+	_ = w.listener.Close() // nobody comes any more
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, end := range w.ends {
+		_ = end.Close() // it may be closed already
+	}
+}
+
+// parcel is what was read at once, and when it is due.
+type parcel struct {
+	data []byte
+	due  time.Time
+}
+
+// carry takes bytes from one end to the other, and closes both when either does.
+func (w *wire) carry(from, to net.Conn) {
+	parcels := make(chan parcel, 1024)
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for p := range parcels {
+			time.Sleep(time.Until(p.due))
+			if _, err := to.Write(p.data); err != nil {
+				_ = from.Close() // ends the reader
+			}
+		}
+		_ = to.Close() // the other side has ended
+	})
+	for {
+		data := make([]byte, 64<<10)
+		n, err := from.Read(data)
+		if n > 0 {
+			parcels <- parcel{data[:n], time.Now().Add(w.delay)}
+		}
+		if err != nil {
+			break
+		}
+	}
+	close(parcels)
+	writer.Wait()
+}
