@@ -33,12 +33,18 @@ func parseEvent(payload []byte) (*event, error) {
 	if err := json.Unmarshal(payload, e); err != nil {
 		return nil, fmt.Errorf("what arrived is no event: %w: %.200s", err, payload)
 	}
+	if e.framesSnapshot() {
+		return e, nil
+	}
 	var err error
 	if e.position, err = strconv.ParseUint(e.ResourceVersion, 10, 64); err != nil {
 		return nil, fmt.Errorf("event %s: resourceVersion: %w", e.ID, err)
 	}
 	return e, nil
 }
+
+// framesSnapshot says that the event begins or ends the snapshot of a resource, and tells of no object.
+func (e *event) framesSnapshot() bool { return e.Type == "snapshot.begin" || e.Type == "snapshot.end" }
 
 func (e *event) revision() revision {
 	if e.Type == deleted {

@@ -24,7 +24,8 @@ type subscriber struct {
 	err        error         // of run; written before done is closed
 }
 
-// subscribe begins to read and calls hear with every event, one after the other. It reads until close.
+// subscribe begins to read and calls hear with every event of an object and every gap, one after the other. It reads until
+// close.
 func subscribe(url string, hear func(*event)) (*subscriber, error) {
 	connection, err := nats.Connect(url, nats.Name("demo"))
 	if err != nil {
@@ -65,7 +66,9 @@ func (s *subscriber) run(ctx context.Context, hear func(*event)) error {
 		if err != nil {
 			return err
 		}
-		hear(e)
+		if !e.framesSnapshot() {
+			hear(e)
+		}
 	}
 }
 

@@ -63,7 +63,7 @@ func (s *scene) awaitAllDeleted(kind workload.Kind) {
 		s.await(b, func(records []bus.Record) string {
 			exists := make(map[bus.Object]bool)
 			for _, r := range records {
-				if r.Group == kind.Resource.Group && r.Resource == kind.Resource.Resource {
+				if r.Group == kind.Resource.Group && r.Resource == kind.Resource.Resource && r.Name != "" {
 					exists[r.Object] = r.Type != "deleted"
 				}
 			}

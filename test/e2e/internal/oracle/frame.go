@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
@@ -9,6 +10,7 @@ import (
 
 // frame is one snapshot as a bus holds it.
 type frame struct {
+	scope   bus.Object // the resource, and the namespace if it is of one
 	begun   bool
 	end     *bus.Snapshot
 	objects map[bus.Object]bus.Record // the last one of each that belongs to it
@@ -28,7 +30,7 @@ func (s stream) frame(r bus.Record) {
 	}
 	switch r.Type {
 	case begin:
-		f.begun = true
+		f.begun, f.scope = true, r.Object
 	case end:
 		f.end = r.Snapshot
 	case deleted:
@@ -36,6 +38,20 @@ func (s stream) frame(r bus.Record) {
 	default:
 		f.objects[r.Object] = r
 	}
+}
+
+// position is where the first snapshot that takes the object ended: history is told from there on. 0 if none did.
+func (s stream) position(o bus.Object) int64 {
+	var first int64
+	for _, f := range s.frames {
+		if f.end == nil || f.scope.Group != o.Group || f.scope.Resource != o.Resource || f.scope.Namespace != "" && f.scope.Namespace != o.Namespace {
+			continue
+		}
+		if at, err := strconv.ParseInt(f.end.Position, 10, 64); err == nil && (first == 0 || at < first) {
+			first = at
+		}
+	}
+	return first
 }
 
 // unframed says which snapshots have no begin, no end, or an end that does not speak of what was told.

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
@@ -31,6 +32,8 @@ type Revision struct {
 	Op       Op
 	Value    []byte // as etcd has it, where it was read; JSON for custom resources
 }
+
+func (r Revision) String() string { return fmt.Sprintf("%v %v at %d", r.Object, r.Op, r.Revision) }
 
 // History is what happened to the selected resources.
 type History struct {

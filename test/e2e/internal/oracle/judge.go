@@ -58,32 +58,40 @@ func sortOut(records []bus.Record) stream {
 }
 
 // Missing returns the revisions that records neither hold nor cover by a gap, in the order they happened. What existed at
-// the start may be told as a snapshot at a later revision; what came before the snapshot is not missing.
+// the start may be told as a snapshot at a later revision, and so may what happened before the end of a first snapshot; what
+// came before it is not missing.
 func (h *History) Missing(records []bus.Record) []Revision {
 	s := sortOut(records)
 	var missing []Revision
 	told := make(map[bus.Object]map[int64]bool)
-	from := make(map[bus.Object]int64) // revision of the snapshot
+	from := make(map[bus.Object]int64) // revision at which a snapshot told of the object
 	for o, all := range s.objects {
 		told[o] = make(map[int64]bool)
 		for _, r := range all {
 			told[o][r.Revision] = true
-			if r.Type == snapshot {
-				from[o] = r.Revision
+			if r.Snapshot != nil {
+				from[o] = max(from[o], r.Revision)
 			}
 		}
 	}
 	for _, r := range h.Existing {
-		if !told[r.Object][r.Revision] && from[r.Object] == 0 && !s.covers(r) {
+		if !told[r.Object][r.Revision] && from[r.Object] == 0 && !s.covers(r) && !h.goneBy(r.Object, s.position(r.Object)) {
 			missing = append(missing, r)
 		}
 	}
 	for _, r := range h.Revisions {
-		if !told[r.Object][r.Revision] && r.Revision > from[r.Object] && !s.covers(r) {
+		if !told[r.Object][r.Revision] && r.Revision > max(from[r.Object], s.position(r.Object)) && !s.covers(r) {
 			missing = append(missing, r)
 		}
 	}
 	return missing
+}
+
+// goneBy says whether the object was deleted up to and with the revision.
+func (h *History) goneBy(o bus.Object, revision int64) bool {
+	return slices.ContainsFunc(h.Revisions, func(r Revision) bool {
+		return r.Object == o && r.Op == Deleted && r.Revision <= revision
+	})
 }
 
 // covers says whether a gap speaks of the revision.

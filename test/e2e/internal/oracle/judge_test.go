@@ -135,6 +135,10 @@ func TestASnapshotStandsForWhatExisted(t *testing.T) {
 	if wrong := h.Judge(framed(record(snapshot, 15)), Rules{}); len(wrong) > 0 {
 		t.Fatalf("the list was after the change: %v", wrong)
 	}
+	late := framed(record(snapshot, 15)) // ends at 20; it was cut short before 5 was told
+	if missing := h.Missing(late); len(missing) > 0 {
+		t.Fatalf("a snapshot in two pieces: %v", missing)
+	}
 	if missing := h.Missing([]bus.Record{record(updated, 15)}); len(missing) != 1 || missing[0].Revision != 5 {
 		t.Fatalf("no snapshot: %v", missing)
 	}
