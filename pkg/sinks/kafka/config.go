@@ -103,7 +103,8 @@ type SASL struct {
 
 // OAuth says where tokens come from (RFC 6749, 4.4).
 type OAuth struct {
-	// TokenURL is the endpoint that is asked for a token, https://… Tokens are renewed after four fifths of their life.
+	// TokenURL is the endpoint that is asked for a token, https://… Its certificate must be trusted by the system. Tokens are
+	// renewed after four fifths of their life.
 	TokenURL string `mapstructure:"tokenURL"`
 	// ClientID is who asks.
 	ClientID string `mapstructure:"clientID"`
