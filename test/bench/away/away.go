@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"runtime/metrics"
 	"sync"
@@ -13,15 +12,13 @@ import (
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
-	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
 // Options say what to measure. Numbers of changes take the place of times, so that a slow machine measures the same.
 type Options struct {
 	Dir    string // for the server's store and the journal
+	Kafka  bool   // a Kafka broker in place of a NATS server
 	Rate   int    // changes a second; 0: as fast as the journal takes them
 	Before int    // changes before the outage
 	During int    // changes during the outage
@@ -48,13 +45,12 @@ const (
 	objects = 1024
 	bodies  = 1000 // bytes
 	poll    = 5 * time.Millisecond
-	stream  = "AWAY"
 )
 
 // run is one measurement under way.
 type run struct {
 	Options
-	server  *natsserver.Server
+	server  destination
 	journal *journal.Journal
 	away    *delivery.Pipeline
 	other   *delivery.Pipeline
@@ -66,23 +62,21 @@ type run struct {
 // Run measures.
 func Run(ctx context.Context, o Options) (_ Report, err error) {
 	r := &run{Options: o, well: &counter{}, body: body()}
-	if r.server, err = natsserver.Start(ctx, natsserver.Options{Dir: filepath.Join(o.Dir, "server")}); err != nil {
+	if r.server, err = begin(ctx, o); err != nil {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, r.server.Kill()) }()
-	log := slog.New(slog.DiscardHandler)
-	if r.journal, err = journal.Open(journal.Options{Dir: filepath.Join(o.Dir, "journal"), Sinks: []string{"away", "well"}, Logger: log}); err != nil {
+	if r.journal, err = journal.Open(journal.Options{Dir: filepath.Join(o.Dir, "journal"), Sinks: []string{"away", "well"}, Logger: quiet}); err != nil {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, r.journal.Close()) }()
-	sink, err := nats.New(nats.Config{URL: r.server.URL(), Stream: stream, Subject: "away.{group}.{resource}.{namespace}.{name}",
-		Create: nats.Create{Enabled: true}}, format.JSON, log)
+	sink, workers, err := r.server.sink()
 	if err != nil {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, sink.Close(context.WithoutCancel(ctx))) }()
-	r.away = delivery.New("away", sink, "nats", view{r.journal, "away"}, delivery.Cursor{}, delivery.Config{Workers: sink.Concurrency()}, log)
-	r.other = delivery.New("well", r.well, "counter", view{r.journal, "well"}, delivery.Cursor{}, delivery.Config{}, log)
+	r.away = delivery.New("away", sink, "away", view{r.journal, "away"}, delivery.Cursor{}, delivery.Config{Workers: workers}, quiet)
+	r.other = delivery.New("well", r.well, "counter", view{r.journal, "well"}, delivery.Cursor{}, delivery.Config{}, quiet)
 	if err := r.live(ctx); err != nil {
 		return r.report, err
 	}

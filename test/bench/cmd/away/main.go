@@ -1,4 +1,4 @@
-// Command away kills a NATS server for a while, as changes go on, and prints what that costs against the bars: memory that
+// Command away kills a NATS server, or with -kafka a Kafka broker, for a while, as changes go on, and prints what that costs against the bars: memory that
 // stays flat, another sink that does not notice, the first change within two seconds of the server's return, and the rest at
 // ten times the rate at which changes come.
 package main
@@ -19,9 +19,10 @@ import (
 func main() {
 	rate := flag.Int("rate", 500, "changes a second")
 	outage := flag.Duration("outage", 10*time.Minute, "how long the server is away")
+	kafka := flag.Bool("kafka", false, "a Kafka broker in place of a NATS server")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *rate, *outage)
+	err := run(ctx, *rate, *outage, *kafka)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "away:", err)
@@ -29,18 +30,19 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, rate int, outage time.Duration) (err error) {
+func run(ctx context.Context, rate int, outage time.Duration, kafka bool) (err error) {
 	dir, err := os.MkdirTemp("", "away")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	const mebi = 1 << 20
-	r, err := away.Run(ctx, away.Options{Dir: dir, Rate: rate, Before: 20 * rate, During: int(outage.Seconds()) * rate, After: 5 * rate})
+	r, err := away.Run(ctx, away.Options{Dir: dir, Kafka: kafka, Rate: rate, Before: 20 * rate, During: int(outage.Seconds()) * rate, After: 5 * rate})
 	if err != nil {
 		return err
 	}
-	fmt.Printf("a NATS server away for %v at %d changes/s; %d changes in all, %d behind at its return\n\n", outage, rate, r.Fed, r.Backlog)
+	server := map[bool]string{false: "NATS server", true: "Kafka broker"}[kafka]
+	fmt.Printf("a %s away for %v at %d changes/s; %d changes in all, %d behind at its return\n\n", server, outage, rate, r.Fed, r.Backlog)
 	fmt.Printf("memory, at most: before %d MiB, first third %d MiB, last third %d MiB   bar: the last two alike\n",
 		r.Memory[0]/mebi, r.Memory[1]/mebi, r.Memory[2]/mebi)
 	fmt.Printf("other sink, latest change: before %v, since %v                bar: alike\n", r.Other[0].Round(time.Millisecond), r.Other[1].Round(time.Millisecond))
