@@ -48,9 +48,9 @@ func newIdentity(cfg *Config) *identity {
 	return &identity{cfg: cfg, turn: make(chan struct{}, 1), uid: cfg.StoredCluster}
 }
 
-// confirm asks whether the cluster is still the same, unless that was asked after since. It returns nil when it is, and
-// also when this program may not know: that is said once. A *ReplacedError says that it is another. Any other error is a
-// question without an answer; the caller asks again.
+// confirm asks whether the cluster is still the same, unless that was asked after since, or since is zero: never unsure. It
+// returns nil when it is, and also when this program may not know: that is said once. A *ReplacedError says that it is
+// another. Any other error is a question without an answer; the caller asks again.
 func (i *identity) confirm(ctx context.Context, since time.Time) error {
 	select {
 	case i.turn <- struct{}{}:
@@ -58,7 +58,7 @@ func (i *identity) confirm(ctx context.Context, since time.Time) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !i.checked.Before(since) {
+	if since.IsZero() || i.checked.After(since) { // at the same moment is not after: clocks tick coarsely
 		return nil
 	}
 	err := i.ask(ctx)
