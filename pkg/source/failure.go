@@ -87,7 +87,10 @@ func reason(err error) string {
 }
 
 // patience says how long to wait after failures in a row. It is used by one goroutine.
-type patience struct{ failures int }
+type patience struct {
+	failures int
+	helpless bool // they were such that only a person can help
+}
 
 const (
 	firstWait   = 100 * time.Millisecond
@@ -103,12 +106,22 @@ const (
 
 func (p *patience) reset() { p.failures = 0 }
 
+// count counts one more failure. A refusal that ends an outage is the first of its kind: an API server that has just
+// started refuses for a moment, and history must not be lost over that.
+func (p *patience) count(helpless bool) {
+	if helpless != p.helpless {
+		p.failures, p.helpless = 0, helpless
+	}
+	p.failures++
+}
+
 // wait is how long to wait after err: an exponential back-off with jitter, so that scopes do not come back in step, and
 // never less than the API server asks for.
 func (p *patience) wait(err error) time.Duration {
-	p.failures++
 	longest := longestWait
-	switch judge(err) {
+	v := judge(err)
+	p.count(v == forbidden || v == notServed)
+	switch v {
 	case forbidden, notServed:
 		d := p.grown(firstRightsWait, rightsWait)
 		return d + rand.N(d)

@@ -334,3 +334,20 @@ func TestWaitsGrowAndAreNeverInStep(t *testing.T) {
 		t.Errorf("%s for a right that is missing", d)
 	}
 }
+
+func TestARefusalThatEndsAnOutageIsAskedAboutSoon(t *testing.T) {
+	var p patience
+	for range 20 {
+		p.wait(apierrors.NewServiceUnavailable("down"))
+	}
+	refused := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	if d := p.wait(refused); d > 2*firstRightsWait {
+		t.Errorf("%s, though an API server that has just started refuses for a moment", d)
+	}
+	for range 20 {
+		p.wait(refused)
+	}
+	if d := p.wait(apierrors.NewServiceUnavailable("down")); d > firstWait {
+		t.Errorf("%s, though it was refused before and is down now", d)
+	}
+}

@@ -19,7 +19,7 @@ const (
 
 func TestEveryRevisionReachesBothBuses(t *testing.T) {
 	kinds := workload.AllKinds()
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	load := s.load(manyObjects, kinds)
 	s.must(load.Wait())
@@ -31,7 +31,7 @@ func TestEveryRevisionReachesBothBuses(t *testing.T) {
 // while it is away, and starts it again. The next kill may find it starting, resuming, writing its journal or delivering.
 func TestKilledAtRandomMomentsLosesNothing(t *testing.T) {
 	kinds := workload.AllKinds()
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	moments := s.moments(workload.Plan{Objects: manyObjects, Updates: 3}.Operations())
 	load := s.load(manyObjects, kinds)
@@ -118,7 +118,7 @@ func (s *scene) selects(e controlplane.AuditEntry) bool {
 // TestWhatExistedIsToldOnce starts the exporter on objects that are there, stops it in order, and starts it again.
 func TestWhatExistedIsToldOnce(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.load(60, kinds).Wait())
 	revision, err := s.etcd.Revision(t.Context())
 	s.must(err)

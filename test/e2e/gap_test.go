@@ -57,7 +57,7 @@ const ofEach = 5
 
 func TestGapIsToldWhenHistoryIsCompacted(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	s.each(kinds, func(kind workload.Kind, fate, name string) error {
 		if !existsBefore(fate) {

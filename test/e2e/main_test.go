@@ -131,6 +131,7 @@ func (e *environment) startControlPlane(ctx context.Context) error {
 }
 
 func (e *environment) startOwnControlPlane(ctx context.Context, options controlplane.Options) (err error) {
+	options.Users = append(options.Users, controlplane.User{Name: account, Token: "least-token"})
 	// A stop waits this long for open watches, which do not end by themselves.
 	options.APIServerArgs = append(options.APIServerArgs, "--request-timeout=5s")
 	if err := os.Mkdir(options.Dir, 0o755); err != nil {

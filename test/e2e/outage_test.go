@@ -14,7 +14,7 @@ import (
 func TestAPIServerOutageLosesNothing(t *testing.T) {
 	const objects = 300
 	kinds := workload.AllKinds()
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	operations := workload.Plan{Objects: objects, Updates: 3}.Operations()
 	load := s.load(objects, kinds)
@@ -31,7 +31,7 @@ func TestAPIServerOutageLosesNothing(t *testing.T) {
 // TestAPIServerThatComesBackIsWatchedOn kills the API server while nothing is written, and writes after each return.
 func TestAPIServerThatComesBackIsWatchedOn(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	for range 2 {
 		s.must(s.controlPlane.KillAPIServer())
@@ -47,7 +47,7 @@ func TestAPIServerThatComesBackIsWatchedOn(t *testing.T) {
 func TestBrokersAwayLoseNothing(t *testing.T) {
 	const objects = 400
 	kinds := workload.AllKinds()
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	kafkaBus, natsBus := s.buses[0], s.buses[1]
 	outages := []struct {

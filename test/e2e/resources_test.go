@@ -28,7 +28,7 @@ var gadgets = workload.Kind{
 // TestLateCRDIsWatched defines a selected custom resource, makes objects of it, and takes the definition away again, while
 // the exporter runs.
 func TestLateCRDIsWatched(t *testing.T) {
-	s := newScene(t, []workload.Kind{workload.ConfigMaps, gadgets})
+	s := newLeastScene(t, []workload.Kind{workload.ConfigMaps, gadgets})
 	s.resources[1].Prefix = "/registry/late.kubecdc.io/gadgets/"
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.load(20, []workload.Kind{workload.ConfigMaps}).Wait())

@@ -69,7 +69,7 @@ func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 
 // TestAnObjectThatLeavesTheSelectorIsDeleted relabels objects that the API server selects by label.
 func TestAnObjectThatLeavesTheSelectorIsDeleted(t *testing.T) {
-	s := newScene(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {
+	s := newLeastScene(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {
 		settings.Resources = []map[string]any{{"select": []string{"configmaps"}, "labelSelector": "app=" + settings.Stream}}
 	})
 	s.must(s.exporter.Start(t.Context()))
@@ -105,7 +105,7 @@ func TestAnObjectThatLeavesTheSelectorIsDeleted(t *testing.T) {
 // TestReplacedWhileAwayAreTwoObjects deletes objects and creates them again under their names while the exporter is away.
 func TestReplacedWhileAwayAreTwoObjects(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	for _, kind := range kinds {
 		s.must(s.cluster.Create(t.Context(), kind, s.name, "one"))
@@ -147,7 +147,7 @@ var large = workload.Kind{
 
 // TestAWatcherThatIsTooSlowLosesNothing lets the exporter stand still until the API server closes its watch.
 func TestAWatcherThatIsTooSlowLosesNothing(t *testing.T) {
-	s := newScene(t, []workload.Kind{large})
+	s := newLeastScene(t, []workload.Kind{large})
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.cluster.Create(t.Context(), large, s.name, "first"))
 	s.awaitAll()

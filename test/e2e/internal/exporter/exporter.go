@@ -40,6 +40,9 @@ func New(program string, settings Settings) (*Exporter, error) {
 	return e, err
 }
 
+// Config is the path of the configuration.
+func (e *Exporter) Config() string { return e.config }
+
 // Start starts the exporter and returns when it is ready.
 func (e *Exporter) Start(ctx context.Context) error { return e.start(ctx, e.Ready) }
 

@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// newLeastScene makes a scene whose exporter has the rights that rbac prints for its configuration, and no more.
+func newLeastScene(t *testing.T, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
+	t.Helper()
+	return newLeastSceneIn(t, servers(t), kinds, changes...)
+}
+
+// newLeastSceneIn is newLeastScene in an environment that may have a control plane of its own.
+func newLeastSceneIn(t *testing.T, env *environment, kinds []workload.Kind, changes ...func(*exporter.Settings)) *scene {
+	t.Helper()
+	kubeconfig, err := env.controlPlane.KubeconfigFor(account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig }
+	s := newSceneIn(t, env, kinds, append([]func(*exporter.Settings){as}, changes...)...)
+	s.grant()
+	return s
+}
+
+// grant applies what rbac prints for the scene's configuration until the end of the test, and waits until every API server
+// goes by it.
+func (s *scene) grant() {
+	s.t.Helper()
+	cmd := exec.CommandContext(s.t.Context(), s.program, "rbac", "--offline", "--with-triggers", "--name", s.name, "--config", s.exporter.Config())
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	printed, err := cmd.Output()
+	if err != nil {
+		s.t.Fatalf("rbac: %v\n%s", err, stderr.String())
+	}
+	admin := s.dynamic(s.controlPlane.Kubeconfig())
+	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(printed), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		err := documents.Decode(&o.Object)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		s.must(err)
+		resource := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: strings.ToLower(o.GetKind()) + "s"}
+		client := admin.Resource(resource).Namespace(o.GetNamespace())
+		_, err = client.Create(s.t.Context(), o, metav1.CreateOptions{})
+		s.must(err)
+		s.t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), answersWithin)
+			defer cancel()
+			if err := client.Delete(ctx, o.GetName(), metav1.DeleteOptions{}); err != nil {
+				s.t.Error(err)
+			}
+		})
+	}
+	for _, server := range s.controlPlane.APIServers() {
+		direct := filepath.Join(s.t.TempDir(), "kubeconfig")
+		config, err := clientcmd.LoadFromFile(s.controlPlane.Kubeconfig())
+		s.must(err)
+		for _, cluster := range config.Clusters {
+			cluster.Server = "https://" + server.Address()
+		}
+		s.must(clientcmd.WriteToFile(*config, direct))
+		s.awaitGranted(s.dynamic(direct))
+	}
+}
+
+func (s *scene) dynamic(kubeconfig string) dynamic.Interface {
+	s.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	s.must(err)
+	client, err := dynamic.NewForConfig(config)
+	s.must(err)
+	return client
+}
+
+// awaitGranted asks an API server until the exporter may watch what it selects.
+func (s *scene) awaitGranted(admin dynamic.Interface) {
+	s.t.Helper()
+	reviews := admin.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"})
+	allowed := func(r oracle.Resource) bool {
+		answer, err := reviews.Create(s.t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": map[string]any{
+				"user": account, "resourceAttributes": map[string]any{"group": r.Group, "resource": r.Resource, "verb": "watch"},
+			},
+		}}, metav1.CreateOptions{})
+		if apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) {
+			return false
+		}
+		s.must(err)
+		yes, _, err := unstructured.NestedBool(answer.Object, "status", "allowed")
+		s.must(err)
+		return yes
+	}
+	for _, r := range s.resources {
+		for !allowed(r) {
+			pause(s.t, lookEvery)
+		}
+	}
+}
