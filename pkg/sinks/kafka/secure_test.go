@@ -311,7 +311,8 @@ func TestMutualTLSOnApacheKafka(t *testing.T) {
 	cfg := Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, TLS: TLS{
 		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: certificate(t, dir, newAuthority(t)), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
-	corrected(t, cfg, "kafka.tls.certFile", func() { certificate(t, dir, ca) })
+	// The broker's alert may be lost when it closes the connection on what we have sent since, so its text is not certain.
+	corrected(t, cfg, "TLS", func() { certificate(t, dir, ca) })
 }
 
 // certificate writes a new client certificate and its key, and returns the path of the certificate.

@@ -34,7 +34,7 @@ const (
 	body    = 4000 // bytes of an object
 	// Of one Publish, as delivery has it.
 	batchMessages = 1000
-	batchBytes    = 1 << 20
+	batchBytes    = 15 << 16
 )
 
 func main() {
@@ -203,7 +203,7 @@ func publish(s *kafka.Sink) func(context.Context, []*event.Change) error {
 		failed := make(chan error, len(byLane))
 		for lane, messages := range byLane {
 			workers.Go(func() {
-				for batch := range slices.Chunk(messages, min(batchMessages, batchBytes/body)) {
+				for batch := range slices.Chunk(messages, min(batchMessages, batchBytes/changes[0].Size())) {
 					if _, err := s.Publish(ctx, lane, batch); err != nil {
 						failed <- err
 						return
