@@ -74,7 +74,7 @@ func write(t *testing.T, address string, topics []string, each int) {
 	t.Helper()
 	transport := &kafka.Transport{}
 	defer transport.CloseIdleConnections()
-	w := &kafka.Writer{Addr: kafka.TCP(address), BatchTimeout: time.Millisecond, Transport: transport, Balancer: &kafka.Hash{}}
+	w := &kafka.Writer{Addr: kafka.TCP(address), RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond, Transport: transport, Balancer: &kafka.Hash{}}
 	var messages []kafka.Message
 	for _, topic := range topics {
 		for i := range each {
