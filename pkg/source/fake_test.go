@@ -280,7 +280,7 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, what string) {
 	q := r.URL.Query()
 	from, _ := strconv.Atoi(q.Get("resourceVersion"))
 	f.mu.Lock()
-	cut, oldest, newest, noMark, indented := f.cut, f.oldest, f.rv, f.noMark, f.indented
+	cut, hang, oldest, newest, noMark, indented := f.cut, f.hang, f.oldest, f.rv, f.noMark, f.indented
 	state := f.state()
 	f.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
@@ -328,13 +328,14 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, what string) {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 		defer cancel()
 	}
-	f.follow(ctx, cut, from, send)
+	f.follow(ctx, cut, hang, from, send)
 }
 
-// follow sends what comes after a resourceVersion until the stream is cut.
-func (f *fakeAPI) follow(ctx context.Context, cut chan struct{}, from int, send func(kind, object string)) {
+// follow sends what comes after a resourceVersion until the stream is cut. What changes together with a cut or a silence is
+// not sent.
+func (f *fakeAPI) follow(ctx context.Context, cut, hang chan struct{}, from int, send func(kind, object string)) {
 	f.mu.Lock()
-	hang, mute, bookmark := f.hang, f.mute, f.bookmark
+	mute, bookmark := f.mute, f.bookmark
 	f.mu.Unlock()
 	if mute {
 		<-ctx.Done()
@@ -350,6 +351,9 @@ func (f *fakeAPI) follow(ctx context.Context, cut chan struct{}, from int, send 
 		f.mu.Lock()
 		changed, newest := f.changed, f.rv
 		events := slices.Clone(f.history)
+		if f.cut != cut || f.hang != hang {
+			events = nil
+		}
 		f.mu.Unlock()
 		for _, e := range events {
 			if e.rv > from {
