@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
+	"maps"
+	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
@@ -47,12 +50,85 @@ func (s *scene) readElsewhere(format string) {
 			s.t.Errorf("%s: the reader in Python: %v\n%s", b.Name(), err, complaints.String())
 			continue
 		}
-		s.sameAs(b, out)
+		s.sameAs(b, "Python", out)
 	}
+	s.readByKcat()
+}
+
+// kcat is fetched once.
+var kcat = sync.OnceValues(func() (reader [2]string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	reader[0], reader[1], err = build.Kcat(ctx)
+	return reader, err
+})
+
+// readByKcat has kcat read the topics, and compares keys and the IDs in headers with what the test has read. In a format
+// without an ID in headers it is in the value.
+func (s *scene) readByKcat() {
+	s.t.Helper()
+	program, err := kcat()
+	if err != nil {
+		require.Skip(s.t, err.Error())
+	}
+	var out bytes.Buffer
+	for _, topic := range s.topics() {
+		ctx, cancel := context.WithTimeout(s.t.Context(), readWithin)
+		var complaints bytes.Buffer
+		command := exec.CommandContext(ctx, program[0], "-C", "-J", "-e", "-q", "-o", "beginning",
+			"-b", strings.Join(s.kafka.Brokers(), ","), "-t", topic)
+		command.Env = append(os.Environ(), "LD_LIBRARY_PATH="+program[1])
+		command.Stderr = &complaints
+		text, err := command.Output()
+		cancel()
+		if err != nil {
+			s.t.Fatalf("kcat: %v\n%s", err, complaints.String())
+		}
+		for line := range strings.Lines(string(text)) {
+			s.must(json.NewEncoder(&out).Encode(ofKcat(s.t, line)))
+		}
+	}
+	s.sameAs(s.buses[0], "kcat", out.Bytes())
+}
+
+// topics are those that the test has read.
+func (s *scene) topics() []string {
+	topics := make(map[string]bool)
+	for _, r := range s.buses[0].records {
+		topic, _, _ := strings.Cut(r.Place, "/")
+		topics[topic] = true
+	}
+	return slices.Sorted(maps.Keys(topics))
+}
+
+// ofKcat reads a record as kcat writes it.
+func ofKcat(t *testing.T, line string) (record struct{ Key, ID string }) {
+	t.Helper()
+	var read struct {
+		Key     string
+		Headers []string // names and values in turn
+		Payload *string
+	}
+	if err := json.Unmarshal([]byte(line), &read); err != nil {
+		t.Fatalf("kcat wrote %s: %v", line, err)
+	}
+	record.Key = read.Key
+	for i := 0; i+1 < len(read.Headers); i += 2 {
+		if name := read.Headers[i]; name == "id" || name == "ce_id" {
+			record.ID = read.Headers[i+1]
+		}
+	}
+	if record.ID == "" && read.Payload != nil {
+		if err := json.Unmarshal([]byte(*read.Payload), &record); err != nil {
+			t.Fatalf("kcat found neither an ID in headers nor one in the value of %s: %v", line, err)
+		}
+		record.Key = read.Key
+	}
+	return record
 }
 
 // sameAs compares what was read elsewhere, a JSON object a line, with what was read here.
-func (s *scene) sameAs(b *heard, out []byte) {
+func (s *scene) sameAs(b *heard, reader string, out []byte) {
 	s.t.Helper()
 	here, elsewhere := make(map[string]bool), make(map[string]bool)
 	for _, r := range b.records {
@@ -66,16 +142,16 @@ func (s *scene) sameAs(b *heard, out []byte) {
 	var differ []string
 	for r := range here {
 		if !elsewhere[r] && !b.compacted {
-			differ = append(differ, "not read elsewhere: "+r)
+			differ = append(differ, "not read by "+reader+": "+r)
 		}
 	}
 	for r := range elsewhere {
 		if !here[r] {
-			differ = append(differ, "read elsewhere only: "+r)
+			differ = append(differ, "read by "+reader+" only: "+r)
 		}
 	}
 	if len(differ) > 0 || len(here) == 0 {
-		s.t.Errorf("%s: %d changes here, %d elsewhere:\n%s", b.Name(), len(here), len(elsewhere), first(differ))
+		s.t.Errorf("%s: %d changes here, %d read by %s:\n%s", b.Name(), len(here), len(elsewhere), reader, first(differ))
 	}
-	s.t.Logf("%s: a reader in Python understood %s", b.Name(), fmt.Sprint(len(elsewhere), " changes"))
+	s.t.Logf("%s: %s understood %d changes", b.Name(), reader, len(elsewhere))
 }
