@@ -34,8 +34,11 @@ func Kcat(ctx context.Context) (program, libraries string, err error) {
 		return "", "", err
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "usr", "lib", "*-linux-gnu*"))
-	if err != nil || len(found) != 1 {
-		return "", "", fmt.Errorf("libraries of kcat: %q (%v)", found, err)
+	if err != nil {
+		return "", "", err
+	}
+	if len(found) != 1 {
+		return "", "", fmt.Errorf("the libraries of kcat are in one of %q; delete %s and try again", found, dir)
 	}
 	return filepath.Join(dir, "usr", "bin", "kcat"), found[0], nil
 }
@@ -54,8 +57,8 @@ func unpackKcat(ctx context.Context, apt, dir, log string) error {
 	if err := run(ctx, "apt-get", apt, append(own, "update"), dir, nil, log); err != nil {
 		return err
 	}
-	packages := append(own, "download", "kcat", "librdkafka1", "libyajl2")
-	if err := run(ctx, "apt-get", apt, packages, archives, nil, log); err != nil {
+	packages := []string{"download", "kcat", "librdkafka1", "libyajl2"}
+	if err := run(ctx, "apt-get", apt, append(own, packages...), archives, nil, log); err != nil {
 		return err
 	}
 	fetched, err := filepath.Glob(filepath.Join(archives, "*.deb"))
