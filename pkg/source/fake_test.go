@@ -633,11 +633,16 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 	return s, log, stop
 }
 
-// awaitState waits until the only scope has a state.
+// awaitState waits until the only scope has a state. Live counts when the first list is stored, too: the next process could go
+// on from there.
 func awaitState(t *testing.T, st *store, s *Source, want State) {
 	t.Helper()
 	st.await(t, string(want), func() bool {
 		all := s.Status()
-		return len(all) == 1 && all[0].State == want
+		if len(all) != 1 || all[0].State != want {
+			return false
+		}
+		stored, _ := st.load(all[0].Scope)
+		return want != Live || stored.Position != ""
 	})
 }
