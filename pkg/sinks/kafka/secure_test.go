@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
@@ -100,9 +101,9 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
 	dir := t.TempDir()
-	ca := newAuthority(t)
-	write(t, dir, "ca.pem", ca.pem)
-	cert, key := ca.issue(t)
+	ca := certificates.New(t)
+	write(t, dir, "ca.pem", ca.PEM)
+	cert, key := ca.Issue(t)
 	const login = "org.apache.kafka.common.security."
 	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(),
 		Properties: map[string]string{"log.retention.ms": "-1", "listener.name.secure.connections.max.reauth.ms": "3000"},
@@ -295,11 +296,11 @@ func TestMutualTLSOnApacheKafka(t *testing.T) {
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
 	dir := t.TempDir()
-	ca := newAuthority(t)
-	write(t, dir, "ca.pem", ca.pem)
-	cert, key := ca.issue(t)
+	ca := certificates.New(t)
+	write(t, dir, "ca.pem", ca.PEM)
+	cert, key := ca.Issue(t)
 	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: map[string]string{"log.retention.ms": "-1"},
-		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Clients: string(ca.pem)}})
+		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Clients: string(ca.PEM)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,16 +310,16 @@ func TestMutualTLSOnApacheKafka(t *testing.T) {
 		}
 	})
 	cfg := Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, TLS: TLS{
-		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: certificate(t, dir, newAuthority(t)), KeyFile: filepath.Join(dir, "key.pem"),
+		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: certificate(t, dir, certificates.New(t)), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
 	// The broker's alert may be lost when it closes the connection on what we have sent since, so its text is not certain.
 	corrected(t, cfg, "TLS", func() { certificate(t, dir, ca) })
 }
 
 // certificate writes a new client certificate and its key, and returns the path of the certificate.
-func certificate(t *testing.T, dir string, by authority) string {
+func certificate(t *testing.T, dir string, by *certificates.Authority) string {
 	t.Helper()
-	cert, key := by.issue(t)
+	cert, key := by.Issue(t)
 	write(t, dir, "cert.pem", cert)
 	write(t, dir, "key.pem", key)
 	return filepath.Join(dir, "cert.pem")

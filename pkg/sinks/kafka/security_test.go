@@ -1,16 +1,8 @@
 package kafka
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
 func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
@@ -40,22 +33,14 @@ func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
 
 func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
 	dir := t.TempDir()
-	ca := newAuthority(t)
-	write(t, dir, "ca.pem", ca.pem)
-	server, err := tls.X509KeyPair(ca.issue(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	clients := x509.NewCertPool()
-	clients.AddCert(ca.cert)
-	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{
-		Certificates: []tls.Certificate{server}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
-	}))
+	ca := certificates.New(t)
+	write(t, dir, "ca.pem", ca.PEM)
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(ca.Server(t)))
 	cfg := Config{Brokers: brokers, Topic: topicA, TLS: TLS{
 		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
 
-	cert, key := newAuthority(t).issue(t) // by an authority the broker does not know
+	cert, key := certificates.New(t).Issue(t) // by an authority the broker does not know
 	write(t, dir, "cert.pem", cert)
 	write(t, dir, "key.pem", key)
 	s := open(t, cfg)
@@ -63,7 +48,7 @@ func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
 	if _, err := s.Lane(t.Context(), pod("a", 1)); !errors.As(err, &unavailable) {
 		t.Fatalf("a certificate that the broker does not trust: %v", err)
 	}
-	cert, key = ca.issue(t)
+	cert, key = ca.Issue(t)
 	write(t, dir, "cert.pem", cert)
 	write(t, dir, "key.pem", key)
 	insist(t, s, topicA+"/0of1", pods("a", 1, 5))
@@ -71,15 +56,15 @@ func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
 
 func TestABrokerThatIsNotTrustedGetsNothing(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "ca.pem", newAuthority(t).pem)
-	ca := newAuthority(t)
-	server, err := tls.X509KeyPair(ca.issue(t))
+	write(t, dir, "ca.pem", certificates.New(t).PEM)
+	ca := certificates.New(t)
+	server, err := tls.X509KeyPair(ca.Issue(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}))
 	corrected(t, Config{Brokers: brokers, Topic: topicA, TLS: TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}},
-		"kafka.tls.caFile", func() { write(t, dir, "ca.pem", ca.pem) })
+		"kafka.tls.caFile", func() { write(t, dir, "ca.pem", ca.PEM) })
 }
 
 func TestAMechanismThatIsNotOfferedIsNamed(t *testing.T) {
@@ -113,57 +98,6 @@ func refusedFor(t *testing.T, cfg Config, names string) {
 	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), names) || s.Status().State != Unavailable {
 		t.Errorf("%v; want an UnavailableError that names %s", err, names)
 	}
-}
-
-// authority signs certificates for 127.0.0.1.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
-}
-
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
-}
-
-// issue returns a certificate and its key as PEM.
-func (a authority) issue(t *testing.T) (cert, key []byte) {
-	t.Helper()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, private.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
 func write(t *testing.T, dir, name string, data []byte) {

@@ -118,23 +118,12 @@ func (s *Sink) Check(ctx context.Context) error {
 
 // Lane hashes the key of the object. It asks nobody and never fails.
 func (s *Sink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
-	return s.names[hash(c)%uint64(len(s.names))], nil
+	return s.names[sinks.KeyHash(c)%uint64(len(s.names))], nil
 }
 
 // LaneTo is Lane: all subjects share the lanes.
 func (s *Sink) LaneTo(ctx context.Context, c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
 	return s.Lane(ctx, c)
-}
-
-// hash is FNV-1a of the key (draft-eastlake-fnv), 64 bits. It must never change: cursors are stored by lane.
-func hash(c *event.Change) uint64 {
-	const offset, prime = 14695981039346656037, 1099511628211
-	var room [256]byte
-	sum := uint64(offset)
-	for _, b := range c.AppendKey(room[:0]) {
-		sum = (sum ^ uint64(b)) * prime
-	}
-	return sum
 }
 
 // Publish sends one message after the other, each when the one before is acknowledged. // I3

@@ -52,18 +52,7 @@ func (s *Sink) Concurrency() int { return s.cfg.Lanes }
 
 // Lane hashes the key of the object. It asks nobody and never fails.
 func (s *Sink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
-	return s.names[hash(c)%uint64(len(s.names))], nil
-}
-
-// hash is FNV-1a of the key (draft-eastlake-fnv), 64 bits. It must never change: cursors are stored by lane.
-func hash(c *event.Change) uint64 {
-	const offset, prime = 14695981039346656037, 1099511628211
-	var room [256]byte
-	sum := uint64(offset)
-	for _, b := range c.AppendKey(room[:0]) {
-		sum = (sum ^ uint64(b)) * prime
-	}
-	return sum
+	return s.names[sinks.KeyHash(c)%uint64(len(s.names))], nil
 }
 
 // Publish posts one request after the other. What is refused together is posted in halves, until the event that is the

@@ -216,16 +216,22 @@ func TestAReceiverThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsLeftAloneIsNotOvertaken(t *testing.T) {
-	arrived, release := make(chan struct{}, 1), make(chan struct{})
-	r := receive(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
+// hesitant makes a receiver that says when its first request has arrived, and answers it when release is closed.
+func hesitant(t *testing.T) (r *receiver, arrived <-chan struct{}, release chan struct{}) {
+	t.Helper()
+	came, release := make(chan struct{}, 1), make(chan struct{})
+	return receive(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
 		if n == 1 {
-			arrived <- struct{}{}
+			came <- struct{}{}
 			<-release
 		}
 		return http.StatusOK, true
-	})
-	s := opened(t, Config{URL: r.http.URL})
+	}), came, release
+}
+
+// leaveAlone publishes a change, leaves its request alone when that has arrived, and returns the lane.
+func leaveAlone(t *testing.T, s *Sink, arrived <-chan struct{}) sinks.Lane {
+	t.Helper()
 	lane, err := s.Lane(t.Context(), pod("web", 1))
 	if err != nil {
 		t.Fatal(err)
@@ -235,6 +241,13 @@ func TestARequestThatIsLeftAloneIsNotOvertaken(t *testing.T) {
 	if n, err := s.Publish(ctx, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %d, %v", n, err)
 	}
+	return lane
+}
+
+func TestARequestThatIsLeftAloneIsNotOvertaken(t *testing.T) {
+	r, arrived, release := hesitant(t)
+	s := opened(t, Config{URL: r.http.URL})
+	lane := leaveAlone(t, s, arrived)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if n, err := s.Publish(ended, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
@@ -250,24 +263,9 @@ func TestARequestThatIsLeftAloneIsNotOvertaken(t *testing.T) {
 }
 
 func TestTheLastRequestEndsBeforeASuccessorsFirst(t *testing.T) {
-	arrived, release := make(chan struct{}, 1), make(chan struct{})
-	r := receive(t, func(n int64, _ *http.Request, _ []byte) (int, bool) {
-		if n == 1 {
-			arrived <- struct{}{}
-			<-release
-		}
-		return http.StatusOK, true
-	})
+	r, arrived, release := hesitant(t)
 	first := open(t, Config{URL: r.http.URL}, format.CloudEvents)
-	lane, err := first.Lane(t.Context(), pod("web", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { <-arrived; cancel() }()
-	if n, err := first.Publish(ctx, lane, []sinks.Message{{Change: pod("web", 1)}}); n != 0 || !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %d, %v", n, err)
-	}
+	leaveAlone(t, first, arrived)
 	go close(release)
 	closed(t, first)
 	if n := len(r.all(t)); n != 1 {
