@@ -26,6 +26,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
+	"github.com/kubecdc/kubecdc/test/bench/paired"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 )
 
@@ -76,8 +77,8 @@ func run(ctx context.Context, l load, out io.Writer) (err error) {
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", n.name, codec, err)
 				}
-				fmt.Fprintf(out, "%-22s %-6s %12.0f %12.0f %7.2f %5.2f %11.1f and %.1f\n", n.name, codec, median(franz.rates), median(lanes.rates),
-					median(ratios(lanes.rates, franz.rates)), n.bars[codec], median(franz.costs), median(lanes.costs))
+				fmt.Fprintf(out, "%-22s %-6s %12.0f %12.0f %7.2f %5.2f %11.1f and %.1f\n", n.name, codec, paired.Median(franz.rates), paired.Median(lanes.rates),
+					paired.Median(paired.Ratios(lanes.rates, franz.rates)), n.bars[codec], paired.Median(franz.costs), paired.Median(lanes.costs))
 			}
 			return nil
 		}); err != nil {
@@ -141,13 +142,13 @@ func (l load) compare(ctx context.Context, b *broker.Broker, address, codec stri
 			publish func(context.Context, []*event.Change) error
 			to      *result
 		}{{produce(client), &franz}, {publish(s), &lanes}} {
-			began, before := time.Now(), cpu(b)
+			began, before := time.Now(), paired.CPU(b.Process())
 			if err := way.publish(ctx, changes); err != nil {
 				return franz, lanes, err
 			}
 			if round > 0 {
 				way.to.rates = append(way.to.rates, float64(l.messages)/time.Since(began).Seconds())
-				way.to.costs = append(way.to.costs, float64((cpu(b)-before).Microseconds())/float64(l.messages))
+				way.to.costs = append(way.to.costs, float64((paired.CPU(b.Process())-before).Microseconds())/float64(l.messages))
 			}
 		}
 	}
@@ -238,26 +239,4 @@ func changesOf(round, n int) []*event.Change {
 			ResourceVersion: fmt.Sprint(round*n + i), ObservedAt: time.Now(), After: after}
 	}
 	return changes
-}
-
-// cpu is what this process and the broker have used so far.
-func cpu(b *broker.Broker) time.Duration {
-	var own syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
-		return 0
-	}
-	return time.Duration(own.Utime.Nano()+own.Stime.Nano()) + b.Process().Usage().CPU
-}
-
-func ratios(a, b []float64) []float64 {
-	all := make([]float64, len(a))
-	for i := range a {
-		all[i] = a[i] / b[i]
-	}
-	return all
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
 }

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +25,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
+	"github.com/kubecdc/kubecdc/test/bench/paired"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
@@ -108,46 +108,24 @@ func compare(ctx context.Context, js jetstream.JetStream, server *natsserver.Ser
 				return err
 			}
 			changes := changesOf(round*len(ways)+i, messages)
-			began, before := time.Now(), cpu(server)
+			began, before := time.Now(), paired.CPU(server.Process())
 			if err := w.publish(ctx, changes); err != nil {
 				return fmt.Errorf("%s: %w", w.name, err)
 			}
 			if round > 0 {
 				rates[i] = append(rates[i], float64(messages)/time.Since(began).Seconds())
-				costs[i] = append(costs[i], float64((cpu(server)-before).Microseconds())/float64(messages))
+				costs[i] = append(costs[i], float64((paired.CPU(server.Process())-before).Microseconds())/float64(messages))
 			}
 		}
 	}
 	fmt.Fprintf(out, "NATS, %d changes of %d bytes, %d rounds, one file-backed stream on this machine\n\n", messages, body, rounds)
 	fmt.Fprintf(out, "%-45s %10s %7s %10s %20s\n", "way", "changes/s", "ratio", "with IDs", "CPU us/change, both")
 	for i, w := range ways {
-		fmt.Fprintf(out, "%-45s %10.0f %7.2f %10.2f %20.1f\n", w.name, median(rates[i]),
-			median(ratios(rates[i], rates[0])), median(ratios(rates[i], rates[1])), median(costs[i]))
+		fmt.Fprintf(out, "%-45s %10.0f %7.2f %10.2f %20.1f\n", w.name, paired.Median(rates[i]),
+			paired.Median(paired.Ratios(rates[i], rates[0])), paired.Median(paired.Ratios(rates[i], rates[1])), paired.Median(costs[i]))
 	}
 	fmt.Fprintf(out, "\nbar: lanes at least %.1f of PublishAsync; what both send alike is the column \"with IDs\"\n", bar)
 	return nil
-}
-
-// cpu is what this process and the server have used so far.
-func cpu(server *natsserver.Server) time.Duration {
-	var own syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
-		return 0
-	}
-	return time.Duration(own.Utime.Nano()+own.Stime.Nano()) + server.Process().Usage().CPU
-}
-
-func ratios(a, b []float64) []float64 {
-	all := make([]float64, len(a))
-	for i := range a {
-		all[i] = a[i] / b[i]
-	}
-	return all
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
 }
 
 // changesOf makes new versions of the same objects, interleaved as time would.
