@@ -51,10 +51,14 @@ func main() {
 	}
 }
 
-// way is one way to publish: it returns when everything is acknowledged.
+// publish returns when everything is acknowledged.
+type publish func(ctx context.Context, changes []*event.Change) error
+
+// way is one way to publish. It begins anew in each round, because the stream does: a sink that was there before would find that
+// the stream went back.
 type way struct {
-	name    string
-	publish func(ctx context.Context, changes []*event.Change) error
+	name  string
+	begin func(ctx context.Context) (p publish, end func() error, err error)
 }
 
 func run(ctx context.Context, messages, rounds int, out io.Writer) (err error) {
@@ -80,20 +84,11 @@ func run(ctx context.Context, messages, rounds int, out io.Writer) (err error) {
 	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"bench.>"}}); err != nil {
 		return err
 	}
-	ways := []way{{"PublishAsync, window 1024", async(js, false)}, {"PublishAsync, window 1024, with message IDs", async(js, true)}}
-	for _, exact := range []bool{false, true} {
-		s, err := open(server.URL(), exact)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, s.Close(context.Background())) }()
-		ways = append(ways, way{map[bool]string{false: "lanes", true: "lanes, exact"}[exact], lanes(s)})
+	ways := []way{
+		{"PublishAsync, window 1024", async(js, false)}, {"PublishAsync, window 1024, with message IDs", async(js, true)},
+		{"lanes", lanes(server.URL(), false)}, {"lanes, exact", lanes(server.URL(), true)},
 	}
 	return compare(ctx, js, server, ways, messages, rounds, out)
-}
-
-func open(url string, exact bool) (*nats.Sink, error) {
-	return nats.New(nats.Config{URL: url, Stream: stream, Subject: subject, Exact: exact}, format.JSON, slog.New(slog.DiscardHandler))
 }
 
 // compare runs the ways in turn and prints the median rate of each, and its ratio to the first within the same rounds.
@@ -108,13 +103,19 @@ func compare(ctx context.Context, js jetstream.JetStream, server *natsserver.Ser
 				return err
 			}
 			changes := changesOf(round*len(ways)+i, messages)
+			publish, end, err := w.begin(ctx)
+			if err != nil {
+				return fmt.Errorf("%s: %w", w.name, err)
+			}
 			began, before := time.Now(), paired.CPU(server.Process())
-			if err := w.publish(ctx, changes); err != nil {
+			err = publish(ctx, changes)
+			took, used := time.Since(began), paired.CPU(server.Process())-before
+			if err := errors.Join(err, end()); err != nil {
 				return fmt.Errorf("%s: %w", w.name, err)
 			}
 			if round > 0 {
-				rates[i] = append(rates[i], float64(messages)/time.Since(began).Seconds())
-				costs[i] = append(costs[i], float64((paired.CPU(server.Process())-before).Microseconds())/float64(messages))
+				rates[i] = append(rates[i], float64(messages)/took.Seconds())
+				costs[i] = append(costs[i], float64(used.Microseconds())/float64(messages))
 			}
 		}
 	}
@@ -141,8 +142,8 @@ func changesOf(run, n int) []*event.Change {
 }
 
 // async publishes as most programs do. Order and duplicates under faults are not its concern.
-func async(js jetstream.JetStream, ids bool) func(context.Context, []*event.Change) error {
-	return func(ctx context.Context, changes []*event.Change) error {
+func async(js jetstream.JetStream, ids bool) func(context.Context) (publish, func() error, error) {
+	all := func(ctx context.Context, changes []*event.Change) error {
 		template, err := sinks.ParseTemplate(subject)
 		if err != nil {
 			return err
@@ -163,10 +164,26 @@ func async(js jetstream.JetStream, ids bool) func(context.Context, []*event.Chan
 			return ctx.Err()
 		}
 	}
+	return func(context.Context) (publish, func() error, error) { return all, func() error { return nil }, nil }
 }
 
-// lanes publishes as delivery does: each lane in batches, as many lanes at once as the sink asks for.
-func lanes(s *nats.Sink) func(context.Context, []*event.Change) error {
+// lanes opens a sink, which is connected when the round begins.
+func lanes(url string, exact bool) func(context.Context) (publish, func() error, error) {
+	return func(ctx context.Context) (publish, func() error, error) {
+		s, err := nats.New(nats.Config{URL: url, Stream: stream, Subject: subject, Exact: exact}, format.JSON, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return nil, nil, err
+		}
+		end := func() error { return s.Close(context.Background()) }
+		if err := s.Check(ctx); err != nil {
+			return nil, nil, errors.Join(err, end())
+		}
+		return through(s), end, nil
+	}
+}
+
+// through publishes as delivery does: each lane in batches, as many lanes at once as the sink asks for.
+func through(s *nats.Sink) publish {
 	return func(ctx context.Context, changes []*event.Change) error {
 		byLane := map[sinks.Lane][]sinks.Message{}
 		for i, c := range changes {
