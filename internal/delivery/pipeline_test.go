@@ -744,6 +744,9 @@ func TestAStopSaysWhatIsLeftAndKeepsWhatIsDone(t *testing.T) {
 			time.Sleep(time.Second) // what is in flight takes its time
 			returned = true
 			to.accept(lane, batch[:1])
+			if len(batch) == 1 { // the lane may have begun before its second message was read
+				return 1, nil
+			}
 			return 1, ctx.Err()
 		}}
 		records := changesIn("a", "b", "a", "b", "b")
