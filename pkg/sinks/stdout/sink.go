@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -17,8 +18,9 @@ import (
 // lane is the only one: lines have one order.
 const lane sinks.Lane = "lines"
 
-// keepBuffer is the largest buffer, in bytes, kept from one Publish to the next.
-const keepBuffer = 1 << 20
+// writeBytes is about what one write holds, in bytes. A batch can be many times that; a buffer for all of it would cost
+// more than the writes it saves.
+const writeBytes = 1 << 20
 
 // Sink writes JSON lines. Its methods are called as [sinks.Sink] says; there is one lane, so one Publish at a time.
 type Sink struct {
@@ -30,9 +32,10 @@ type Sink struct {
 	buf     []byte
 	writing chan error // gives the result of the running write; nil when there is none
 
-	// end and torn belong to the running write, or to Publish when there is none.
-	end  int64 // where the last whole line ends, in bytes; regular files only
-	torn bool  // something may stand behind the last whole line
+	// What follows belongs to the running write, or to Publish when there is none.
+	end     int64 // where the last acknowledged line ends, in bytes; regular files only
+	written int64 // bytes of the batch in hand that stand behind end
+	torn    bool  // something may stand behind the last acknowledged line
 }
 
 var _ sinks.Sink = (*Sink)(nil)
@@ -126,12 +129,9 @@ func lastLineEnd(f io.ReaderAt, size int64) (int64, error) {
 // Lane returns the one lane.
 func (s *Sink) Lane(context.Context, *event.Change) (sinks.Lane, error) { return lane, nil }
 
-// Publish writes the batch in one write, and to a file also syncs it. It accepts the batch as a whole or nothing of it.
-// When ctx ends first, the write goes on by itself; the next Publish or Close waits for it.
+// Publish writes the batch, and to a file also syncs it once, at its end: a file takes the batch as a whole or nothing of
+// it. A pipe keeps what it took. When ctx ends first, the write goes on by itself; the next Publish or Close waits for it.
 func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
-	if len(batch) == 0 {
-		return 0, nil
-	}
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -140,17 +140,25 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 			return 0, err
 		}
 	}
-	s.encode(batch)
-	s.writing = make(chan error, 1)
-	go func(result chan<- error) { result <- s.write() }(s.writing)
-	failure, err := s.wait(ctx)
-	if err != nil {
-		return 0, err
+	accepted := 0
+	for done := 0; done < len(batch); {
+		first := done == 0
+		done += s.encode(batch[done:])
+		last := done == len(batch)
+		s.writing = make(chan error, 1)
+		go func(result chan<- error) { result <- s.write(first, last) }(s.writing)
+		failure, err := s.wait(ctx)
+		if err != nil {
+			return accepted, err
+		}
+		if failure != nil {
+			return accepted, &sinks.UnavailableError{Reason: "cannot write to " + s.out.Name(), Err: failure}
+		}
+		if last || !s.regular {
+			accepted = done
+		}
 	}
-	if failure != nil {
-		return 0, &sinks.UnavailableError{Reason: "cannot write to " + s.out.Name(), Err: failure}
-	}
-	return len(batch), nil
+	return accepted, nil
 }
 
 // wait waits for the running write and returns how it failed, or for the end of ctx, which is err.
@@ -164,39 +172,47 @@ func (s *Sink) wait(ctx context.Context) (failure, err error) {
 	}
 }
 
-func (s *Sink) encode(batch []sinks.Message) {
-	if cap(s.buf) > keepBuffer {
+// encode fills the buffer for one write and returns how many messages it holds: one at least.
+func (s *Sink) encode(batch []sinks.Message) (n int) {
+	if cap(s.buf) > 2*writeBytes { // a large message was here
 		s.buf = nil
 	}
-	s.buf = s.buf[:0]
+	s.buf = slices.Grow(s.buf[:0], writeBytes+writeBytes/4)
 	if s.torn && !s.regular {
 		s.buf = append(s.buf, '\n') // a pipe cannot be cut back: end the broken line, so that it spoils no other
 	}
-	for _, m := range batch {
-		s.buf = append(s.format.AppendValue(s.buf, m.Change), '\n')
+	for n < len(batch) && (n == 0 || len(s.buf) < writeBytes) {
+		s.buf = append(s.format.AppendValue(s.buf, batch[n].Change), '\n')
+		n++
 	}
+	return n
 }
 
-// write writes the buffer and makes it durable. After an error, nothing of it counts: a file is cut back, at once or,
-// if that fails too, before the next write.
-func (s *Sink) write() error {
+// write writes the buffer; first and last tell its place in the batch, which is made durable at its end. After an error,
+// nothing of the batch counts: a file is cut back, at once or, if that fails too, before the next batch.
+func (s *Sink) write(first, last bool) error {
 	if !s.regular {
 		n, err := s.out.Write(s.buf)
 		s.torn = err != nil && (s.torn || n > 0)
 		return err
 	}
-	if err := s.repair(); err != nil {
-		return err
+	if first {
+		if err := s.repair(); err != nil {
+			return err
+		}
 	}
 	s.torn = true
 	_, err := s.out.Write(s.buf)
-	if err == nil {
+	s.written += int64(len(s.buf))
+	if err == nil && last {
 		err = s.out.Sync()
 	}
 	if err != nil {
 		return errors.Join(err, s.repair())
 	}
-	s.torn, s.end = false, s.end+int64(len(s.buf))
+	if last {
+		s.torn, s.end, s.written = false, s.end+s.written, 0
+	}
 	return nil
 }
 
@@ -208,7 +224,7 @@ func (s *Sink) repair() error {
 	if err := s.out.Truncate(s.end); err != nil {
 		return fmt.Errorf("cut off a torn line: %w", err)
 	}
-	s.torn = false
+	s.torn, s.written = false, 0
 	return nil
 }
 

@@ -1,13 +1,17 @@
 package stdout
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -188,6 +192,104 @@ func TestWhatAFailedWriteLeftIsCutOffBeforeTheNext(t *testing.T) {
 	closeSink(t, s)
 	if got := ids(delivered(t, path)); got != "c/one//added c/two//added" {
 		t.Errorf("the file holds %s", got)
+	}
+}
+
+// largeBatch is of several writes.
+func largeBatch(messages int) []sinks.Message {
+	var names []string
+	for i := range messages {
+		names = append(names, fmt.Sprint(i))
+	}
+	large := batch(names...)
+	for _, m := range large {
+		m.Change.After = append(append([]byte(`"`), bytes.Repeat([]byte("x"), writeBytes/4)...), '"')
+	}
+	return large
+}
+
+func TestABatchOfManyWritesIsWrittenWhole(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	s := newSink(t, path)
+	large := largeBatch(30)
+	if n, err := s.Publish(t.Context(), lane, large); n != len(large) || err != nil {
+		t.Fatalf("publish: %d, %v", n, err)
+	}
+	if most := cap(s.buf); most > 2*writeBytes {
+		t.Errorf("a batch of %d bytes was gathered in a buffer of %d", 30*writeBytes/4, most)
+	}
+	publish(t, s, "last")
+	closeSink(t, s)
+	if got := delivered(t, path); len(got) != 31 || got[30].ID != "c/last//added" {
+		t.Errorf("the file holds %s", ids(got))
+	}
+}
+
+func TestAFileTakesABatchOfManyWritesAsAWholeOrNotAtAll(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	s := newSink(t, path)
+	publish(t, s, "first")
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	var free syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &free); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(l syscall.Rlimit) {
+		t.Helper()
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer limit(free)
+
+	limit(syscall.Rlimit{Cur: 2 * writeBytes, Max: free.Max})
+	large := largeBatch(12)
+	var unavailable *sinks.UnavailableError
+	if n, err := s.Publish(t.Context(), lane, large); n != 0 || !errors.As(err, &unavailable) {
+		t.Fatalf("publish into a file that may not grow: %d, %v", n, err)
+	}
+	if got := ids(delivered(t, path)); got != "c/first//added" {
+		t.Errorf("after the failure the file holds %s", got)
+	}
+	limit(free)
+	if n, err := s.Publish(t.Context(), lane, large); n != len(large) || err != nil {
+		t.Fatalf("publish again: %d, %v", n, err)
+	}
+	closeSink(t, s)
+	if got := delivered(t, path); len(got) != 13 {
+		t.Errorf("the file holds %s", ids(got))
+	}
+}
+
+func TestWhatAPipeTookBeforeItBrokeCounts(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	s, err := on(w, format.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const first = 4 // messages in the first write
+	read := make(chan error, 1)
+	go func() {
+		lines := bufio.NewReader(r)
+		var err error
+		for range first {
+			_, e := lines.ReadString('\n')
+			err = errors.Join(err, e)
+		}
+		read <- errors.Join(err, r.Close())
+	}()
+	n, err := s.Publish(t.Context(), lane, largeBatch(12))
+	var unavailable *sinks.UnavailableError
+	if n != first || !errors.As(err, &unavailable) {
+		t.Errorf("got %d, %v; want %d and an UnavailableError", n, err, first)
+	}
+	if err := <-read; err != nil {
+		t.Error(err)
 	}
 }
 
