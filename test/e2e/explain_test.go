@@ -18,7 +18,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
@@ -290,6 +289,19 @@ func (r role) resource(i int) string {
 	return name
 }
 
+// attributes are what an access review asks about a rule.
+func (r role) attributes(i int) map[string]any {
+	rule := r.rules()[i].(map[string]any)
+	attributes := map[string]any{
+		"namespace": r.object.GetNamespace(), "group": rule["apiGroups"].([]any)[0], "resource": rule["resources"].([]any)[0],
+		"verb": rule["verbs"].([]any)[0],
+	}
+	if names, bound := rule["resourceNames"].([]any); bound {
+		attributes["name"] = names[0]
+	}
+	return attributes
+}
+
 // apply creates what was printed, word by word, and returns the roles.
 func (l *least) apply(printed []byte) []role {
 	l.t.Helper()
@@ -302,8 +314,7 @@ func (l *least) apply(printed []byte) []role {
 		} else if err != nil {
 			l.t.Fatalf("%v in\n%s", err, printed)
 		}
-		plural := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: strings.ToLower(o.GetKind()) + "s"}
-		client := l.admin.Resource(plural).Namespace(o.GetNamespace())
+		client := l.admin.Resource(rbacKind(o)).Namespace(o.GetNamespace())
 		_, err := client.Create(l.t.Context(), o, metav1.CreateOptions{})
 		l.must(err)
 		if strings.HasSuffix(o.GetKind(), "Role") {

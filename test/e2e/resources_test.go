@@ -112,7 +112,7 @@ func TestForbiddenTypeDegradesAlone(t *testing.T) {
 
 func TestMetricsAndHealth(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.load(40, kinds).Wait())
 	s.awaitAll()
@@ -146,7 +146,7 @@ func TestMetricsAndHealth(t *testing.T) {
 // TestNotReadyUntilItIsKnownWhatToWatch starts the exporter while the API server is away.
 func TestNotReadyUntilItIsKnownWhatToWatch(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newScene(t, kinds)
+	s := newLeastScene(t, kinds)
 	s.must(s.controlPlane.KillAPIServer())
 	s.must(s.exporter.Launch(t.Context()))
 	s.awaitAnswer("/readyz", 503, "discovery")

@@ -100,8 +100,8 @@ func (s *scene) awaitSomeOf(prefix string) {
 func TestAGapIsToldWhenNoAPIServerKnowsTheHistory(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	env := servers(t).withControlPlane(t, controlplane.Options{Second: true, NoAudit: true})
-	between, kubeconfig := startProxy(t, env, "admin")
-	s := newSceneIn(t, env, kinds, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
+	between, kubeconfig := startProxy(t, env, account)
+	s := newLeastSceneIn(t, env, kinds, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.load(100, kinds).Wait())
 	s.awaitAll()

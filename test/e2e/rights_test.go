@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
-	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
@@ -43,7 +42,8 @@ func newLeastSceneIn(t *testing.T, env *environment, kinds []workload.Kind, chan
 }
 
 // grant applies what rbac prints for the scene's configuration until the end of the test, and waits until every API server
-// goes by it.
+// goes by it. As with kubectl apply, what is there stays, and what is printed for a namespace that does not exist is left out
+// until grant is called again.
 func (s *scene) grant() {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), s.program, "rbac", "--offline", "--with-triggers", "--name", s.name, "--config", s.exporter.Config())
@@ -55,6 +55,7 @@ func (s *scene) grant() {
 	}
 	admin := s.dynamic(s.controlPlane.Kubeconfig())
 	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(printed), 4096)
+	var roles []role
 	for {
 		o := &unstructured.Unstructured{}
 		err := documents.Decode(&o.Object)
@@ -62,17 +63,10 @@ func (s *scene) grant() {
 			break
 		}
 		s.must(err)
-		resource := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: strings.ToLower(o.GetKind()) + "s"}
-		client := admin.Resource(resource).Namespace(o.GetNamespace())
-		_, err = client.Create(s.t.Context(), o, metav1.CreateOptions{})
-		s.must(err)
-		s.t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), answersWithin)
-			defer cancel()
-			if err := client.Delete(ctx, o.GetName(), metav1.DeleteOptions{}); err != nil {
-				s.t.Error(err)
-			}
-		})
+		r := role{admin.Resource(rbacKind(o)).Namespace(o.GetNamespace()), o.GetName(), o}
+		if s.create(r) && strings.HasSuffix(o.GetKind(), "Role") {
+			roles = append(roles, r)
+		}
 	}
 	for _, server := range s.controlPlane.APIServers() {
 		direct := filepath.Join(s.t.TempDir(), "kubeconfig")
@@ -82,8 +76,34 @@ func (s *scene) grant() {
 			cluster.Server = "https://" + server.Address()
 		}
 		s.must(clientcmd.WriteToFile(*config, direct))
-		s.awaitGranted(s.dynamic(direct))
+		s.awaitGranted(s.dynamic(direct), roles)
 	}
+}
+
+// rbacKind is the resource of a role or binding.
+func rbacKind(o *unstructured.Unstructured) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: strings.ToLower(o.GetKind()) + "s"}
+}
+
+// create creates a role or binding until the end of the test, and says whether it is there.
+func (s *scene) create(r role) bool {
+	s.t.Helper()
+	_, err := r.client.Create(s.t.Context(), r.object, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return true
+	case apierrors.IsNotFound(err): // its namespace
+		return false
+	}
+	s.must(err)
+	s.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), answersWithin)
+		defer cancel()
+		if err := r.client.Delete(ctx, r.name, metav1.DeleteOptions{}); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return true
 }
 
 func (s *scene) dynamic(kubeconfig string) dynamic.Interface {
@@ -95,15 +115,14 @@ func (s *scene) dynamic(kubeconfig string) dynamic.Interface {
 	return client
 }
 
-// awaitGranted asks an API server until the exporter may watch what it selects.
-func (s *scene) awaitGranted(admin dynamic.Interface) {
+// awaitGranted asks an API server until the exporter may do what the roles say.
+func (s *scene) awaitGranted(admin dynamic.Interface, roles []role) {
 	s.t.Helper()
 	reviews := admin.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"})
-	allowed := func(r oracle.Resource) bool {
+	allowed := func(attributes map[string]any) bool {
 		answer, err := reviews.Create(s.t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": map[string]any{
-				"user": account, "resourceAttributes": map[string]any{"group": r.Group, "resource": r.Resource, "verb": "watch"},
-			},
+			"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+			"spec": map[string]any{"user": account, "resourceAttributes": attributes},
 		}}, metav1.CreateOptions{})
 		if apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) {
 			return false
@@ -113,9 +132,11 @@ func (s *scene) awaitGranted(admin dynamic.Interface) {
 		s.must(err)
 		return yes
 	}
-	for _, r := range s.resources {
-		for !allowed(r) {
-			pause(s.t, lookEvery)
+	for _, r := range roles {
+		for i := range r.rules() {
+			for !allowed(r.attributes(i)) {
+				pause(s.t, lookEvery)
+			}
 		}
 	}
 }

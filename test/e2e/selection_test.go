@@ -16,10 +16,10 @@ import (
 )
 
 // TestNamespacesAreFollowedAsTheyCome has one rule with globs, which watches the cluster and drops what it does not take,
-// and one with a name, which watches that namespace before there is one.
+// and one with a name, for which a Role can be made no earlier than its namespace: until then it is forbidden.
 func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
-	s := newScene(t, kinds, func(settings *exporter.Settings) {
+	s := newLeastScene(t, kinds, func(settings *exporter.Settings) {
 		settings.Resources = []map[string]any{
 			{"select": []string{"configmaps"}, "namespaces": map[string]any{
 				"include": []string{settings.Stream + "-team-*"}, "exclude": []string{"*-secret"},
@@ -28,6 +28,7 @@ func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 		}
 	})
 	s.must(s.exporter.Start(t.Context()))
+	s.awaitMetric(fmt.Sprintf(`kubecdc_resource_state{resource="services;ns=%s-later",state="forbidden"}`, s.name), "1")
 	want := map[string]bool{}
 	for _, namespace := range []string{"-team-a", "-team-b", "-team-b-secret", "-teams", "-later"} {
 		s.must(s.cluster.CreateNamespace(t.Context(), s.name+namespace))
@@ -41,6 +42,7 @@ func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 			want["services "+s.name+namespace+"/one"] = true
 		}
 	}
+	s.grant()
 	// What comes last ends the wait for what must not come.
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name+"-team-a", "last"))
 	s.must(s.cluster.Create(t.Context(), workload.Services, s.name+"-later", "last"))
