@@ -36,6 +36,7 @@ type identity struct {
 
 	// Guarded by turn.
 	checked time.Time // what happened before needs no further question
+	denied  time.Time // when the right was missing; what happens after is not asked about for a while
 	denials int       // in a row
 	read    bool      // the question has been answered once
 
@@ -48,17 +49,31 @@ func newIdentity(cfg *Config) *identity {
 	return &identity{cfg: cfg, turn: make(chan struct{}, 1), uid: cfg.StoredCluster}
 }
 
-// confirm asks whether the cluster is still the same, unless that was asked after since, or since is zero: never unsure. It
-// returns nil when it is, and also when this program may not know: that is said once. A *ReplacedError says that it is
-// another. Any other error is a question without an answer; the caller asks again.
-func (i *identity) confirm(ctx context.Context, since time.Time) error {
+// doubt is that another cluster may answer from now on.
+type doubt struct {
+	since   time.Time // when a connection ended; zero is no doubt
+	refused bool      // by the API server, for want of a right
+}
+
+func doubtAfter(err error) doubt { return doubt{since: time.Now(), refused: judge(err) == forbidden} }
+
+// confirm asks whether the cluster is still the same, unless that was asked after the doubt arose. It returns nil when it
+// is, and also when this program may not know: that is said once. A *ReplacedError says that it is another. Any other error
+// is a question without an answer; the caller asks again.
+//
+// A missing right spares the question for a while, but only where the doubt arose after it was found missing, and where
+// nothing else was refused: a cluster that was built anew allows nothing at first, and then everything at a time.
+func (i *identity) confirm(ctx context.Context, d doubt) error {
 	select {
 	case i.turn <- struct{}{}:
 		defer func() { <-i.turn }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if since.IsZero() || i.checked.After(since) { // at the same moment is not after: clocks tick coarsely
+	if d.since.IsZero() || i.checked.After(d.since) { // at the same moment is not after: clocks tick coarsely
+		return nil
+	}
+	if !d.refused && d.since.After(i.denied) && time.Since(i.denied) < deniedWait {
 		return nil
 	}
 	err := i.ask(ctx)
@@ -80,7 +95,7 @@ func (i *identity) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i.checked, i.denials, i.read = began, 0, true
+	i.checked, i.denied, i.denials, i.read = began, time.Time{}, 0, true
 	switch known := i.answered(); known {
 	case uid:
 		return nil
@@ -121,7 +136,7 @@ func (i *identity) set(uid string) {
 
 // skip goes on without an answer. It is asked for again after a while.
 func (i *identity) skip(err error) {
-	i.checked = time.Now().Add(deniedWait)
+	i.denied = time.Now()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.unchecked == "" {

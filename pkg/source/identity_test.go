@@ -135,12 +135,59 @@ func TestManyConnectionsThatEndAreOneQuestion(t *testing.T) {
 		since := time.Now()
 		time.Sleep(time.Second)
 		for range 5 {
-			if err := s.confirm(t.Context(), since); err != nil {
+			if err := s.confirm(t.Context(), doubt{since: since}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if n := checks() - before; n != 1 {
 			t.Errorf("%d questions", n)
+		}
+	})
+}
+
+// TestAnotherClusterIsSeenAsSoonAsItMayBeRead has a cluster take over in which nothing was allowed at first.
+func TestAnotherClusterIsSeenAsSoonAsItMayBeRead(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, ended := ending(t, f, st, on, of(st))
+		awaitState(t, st, s, Live)
+		f.breakWith(func() {
+			f.cluster, f.rv, f.nameless, f.deny = "other-uid", 30, true, true
+			f.history = append(f.history, fakeEvent{30, "ADDED", "b"})
+		})
+		awaitState(t, st, s, Forbidden)
+		f.change(func() { f.nameless, f.deny = false, false })
+		err := <-ended
+		var replaced *ReplacedError
+		if !errors.As(err, &replaced) || replaced.Now != "other-uid" {
+			t.Fatalf("ended with %v", err)
+		}
+		st.awaitTold(t, "snapshot a@11")
+	})
+}
+
+func TestARefusalSparesTheQuestionOnlyToLaterDoubts(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, ended := ending(t, f, st, on, of(st))
+		awaitState(t, st, s, Live)
+		earlier := doubt{since: time.Now()}
+		time.Sleep(time.Second)
+		f.change(func() { f.nameless = true })
+		for i := range triesToIdentify {
+			if err := s.confirm(t.Context(), earlier); (err == nil) != (i == triesToIdentify-1) {
+				t.Fatalf("question %d: %v", i, err)
+			}
+		}
+		time.Sleep(time.Second)
+		f.change(func() { f.cluster, f.nameless = "other-uid", false })
+		if err := s.confirm(t.Context(), doubt{since: time.Now()}); err != nil {
+			t.Errorf("a later doubt: %v", err)
+		}
+		var replaced *ReplacedError
+		if err := s.confirm(t.Context(), earlier); !errors.As(err, &replaced) {
+			t.Errorf("an earlier doubt: %v", err)
+		}
+		if err := <-ended; !errors.As(err, &replaced) {
+			t.Errorf("ended with %v", err)
 		}
 	})
 }

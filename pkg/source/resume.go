@@ -29,8 +29,8 @@ type resuming struct {
 	stage func(*deltas.Object) (*deltas.Object, error)
 	// moved is sent to when another endpoint is to be tried at once. It may be nil.
 	moved <-chan struct{}
-	// confirm makes sure that the cluster is still the same as before a time. It is set before the Reflector runs.
-	confirm func(ctx context.Context, since time.Time) error
+	// confirm makes sure that the cluster is still the same as before a doubt. It is set before the Reflector runs.
+	confirm func(context.Context, doubt) error
 
 	mu       sync.Mutex
 	resume   string        // stored position that the Reflector does not have yet
@@ -131,7 +131,7 @@ func (r *resuming) ListWithContext(ctx context.Context, o metav1.ListOptions) (r
 		return &list{ListMeta: metav1.ListMeta{ResourceVersion: position}}, nil
 	}
 	var p patience
-	var unsure time.Time
+	var unsure doubt
 	for {
 		l, err := r.page(ctx, o, unsure)
 		if err == nil {
@@ -143,7 +143,7 @@ func (r *resuming) ListWithContext(ctx context.Context, o metav1.ListOptions) (r
 		if v := judge(err); v == expired || v == tooLarge {
 			return nil, err // the Reflector and its pager know what to do
 		}
-		unsure = time.Now()
+		unsure = doubtAfter(err)
 		r.health.failed(err)
 		if err := r.pause(ctx, p.wait(err)); err != nil {
 			return nil, err
@@ -151,7 +151,7 @@ func (r *resuming) ListWithContext(ctx context.Context, o metav1.ListOptions) (r
 	}
 }
 
-func (r *resuming) page(ctx context.Context, o metav1.ListOptions, unsure time.Time) (*list, error) {
+func (r *resuming) page(ctx context.Context, o metav1.ListOptions, unsure doubt) (*list, error) {
 	if err := r.acquire(ctx); err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (r *resuming) WatchWithContext(ctx context.Context, o metav1.ListOptions) (
 
 func (r *resuming) openWatchList(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	var p patience
-	var unsure time.Time
+	var unsure doubt
 	for {
 		if err := r.acquire(ctx); err != nil {
 			return nil, err
@@ -196,7 +196,7 @@ func (r *resuming) openWatchList(ctx context.Context, o metav1.ListOptions) (wat
 			return r.startStream(ctx, "", w)
 		}
 		r.release()
-		unsure = time.Now()
+		unsure = doubtAfter(err)
 		switch judge(err) {
 		case expired, tooLarge:
 			o.ResourceVersion = ""
@@ -212,8 +212,8 @@ func (r *resuming) openWatchList(ctx context.Context, o metav1.ListOptions) (wat
 	}
 }
 
-// confirmedWatch opens a watch of the same cluster as before unsure.
-func (r *resuming) confirmedWatch(ctx context.Context, o metav1.ListOptions, unsure time.Time) (watch.Interface, error) {
+// confirmedWatch opens a watch of the same cluster as before.
+func (r *resuming) confirmedWatch(ctx context.Context, o metav1.ListOptions, unsure doubt) (watch.Interface, error) {
 	if err := r.confirm(ctx, unsure); err != nil {
 		return nil, err
 	}

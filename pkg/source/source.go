@@ -268,8 +268,8 @@ func (s *Source) replace(ctx context.Context, r *ReplacedError) error {
 }
 
 // confirm makes sure, as identity.confirm does, that the cluster is still the same, and ends the Source if it is not.
-func (s *Source) confirm(ctx context.Context, since time.Time) error {
-	err := s.identity.confirm(ctx, since)
+func (s *Source) confirm(ctx context.Context, d doubt) error {
+	err := s.identity.confirm(ctx, d)
 	var replaced *ReplacedError
 	if errors.As(err, &replaced) {
 		s.failed(replaced)

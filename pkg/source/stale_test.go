@@ -123,7 +123,7 @@ func TestAReaderThatTakesItsTimeIsNoSilence(t *testing.T) {
 		}
 		h := newHealth(slog.New(slog.DiscardHandler), e.scope)
 		r := newResuming(func() *endpoint { return e }, h, make(chan struct{}, 1), "11", "")
-		r.confirm = func(context.Context, time.Time) error { return nil }
+		r.confirm = func(context.Context, doubt) error { return nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		s, err := r.startStream(ctx, "11", nil)
 		if err != nil {

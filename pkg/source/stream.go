@@ -28,9 +28,9 @@ type stream struct {
 	position string
 	ordered  bool // events are in order of their resourceVersion, so position may follow them
 	patience patience
-	short    int       // connections in a row that ended at once and brought nothing
-	expired  int       // connections in a row that ended because the API server does not have the history
-	unsure   time.Time // when a connection last ended; what answers next may be another cluster
+	short    int   // connections in a row that ended at once and brought nothing
+	expired  int   // connections in a row that ended because the API server does not have the history
+	unsure   doubt // since a connection last ended; what answers next may be another cluster
 
 	bookmarks bool // the API server sends them, so silence means something
 	stale     bool // a connection fell silent and nothing has been heard since
@@ -314,14 +314,14 @@ func (s *stream) works() {
 // failed notes that the API server does not answer as it should. That is worse than silence, and what answers next may
 // be another one.
 func (s *stream) failed(err error) {
-	s.unsure = time.Now()
+	s.unsure = doubtAfter(err)
 	s.stale, s.bookmarks = false, false
 	s.r.health.failed(err)
 }
 
 // after decides what follows the end of a connection and says whether the stream goes on.
 func (s *stream) after(ctx context.Context, err error) bool {
-	s.unsure = time.Now()
+	s.unsure = doubtAfter(err)
 	switch {
 	case ctx.Err() != nil:
 		return false
