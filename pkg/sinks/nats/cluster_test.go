@@ -23,29 +23,14 @@ import (
 // leader is paused until it is none any more, and at last all servers are killed at once. In the end every stream has a
 // leader, and all replicas.
 func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnectionsBreak(t *testing.T) {
-	servers := cluster(t)
+	servers := cluster(t, direct)
 	var proxies []*proxy
 	var urls []string
 	for _, server := range servers {
 		proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
 		proxies, urls = append(proxies, proxy), append(urls, "nats://"+proxy.address())
 	}
-	stream := func(name string, exact bool) *sinktest.Harness {
-		h := harness(servers[0], "")
-		h.Read = func(t testing.TB) []sinktest.Delivered {
-			js := client(t, servers.URL())
-			replicated(t, js, name)
-			return held(t, js, name)
-		}
-		h.New = func(t testing.TB) sinks.Sink {
-			cfg := hasty(strings.Join(urls, ","))
-			cfg.Stream, cfg.Subject = name, name+"."+testSubject
-			cfg.Create.Replicas, cfg.Exact = 3, exact
-			return newSink(t, cfg, quiet)
-		}
-		return &h
-	}
-	streams := map[string]*sinktest.Harness{"BYID": stream("BYID", false), "EXACT": stream("EXACT", true)}
+	streams := replicatedStreams(servers, strings.Join(urls, ","))
 	for _, h := range streams {
 		acked := countAcks(h)
 		for _, proxy := range proxies {
@@ -60,7 +45,27 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnection
 		func() error { return paused(t, js, servers, "BYID") },
 		func() error { return killed(js, servers, "EXACT", 3) },
 	}
-	drive(t, streams, len(outages), func(i int) error { return outages[i]() })
+	drive(t, streams, 24_000, len(outages), func(i int) error { return outages[i]() })
+}
+
+// replicatedStreams describes two streams of three replicas to the suite, one filled by ID and one exactly, through url.
+func replicatedStreams(servers natsserver.Servers, url string) map[string]*sinktest.Harness {
+	stream := func(name string, exact bool) *sinktest.Harness {
+		h := harness(servers[0], "")
+		h.Read = func(t testing.TB) []sinktest.Delivered {
+			js := client(t, servers.URL())
+			replicated(t, js, name)
+			return held(t, js, name)
+		}
+		h.New = func(t testing.TB) sinks.Sink {
+			cfg := hasty(url)
+			cfg.Stream, cfg.Subject = name, name+"."+testSubject
+			cfg.Create.Replicas, cfg.Exact = 3, exact
+			return newSink(t, cfg, quiet)
+		}
+		return &h
+	}
+	return map[string]*sinktest.Harness{"BYID": stream("BYID", false), "EXACT": stream("EXACT", true)}
 }
 
 // killed kills so many servers at once, the leader of a stream among them, and brings them back.
@@ -94,11 +99,13 @@ func paused(t *testing.T, js jetstream.JetStream, servers natsserver.Servers, st
 	return errors.Join(err, syscall.Kill(pid, syscall.SIGCONT), servers.WaitHealthy(context.Background()))
 }
 
-// cluster starts three servers for one test.
-func cluster(t testing.TB) natsserver.Servers {
+func direct(_, _, port int) int { return port }
+
+// cluster starts three servers for one test. What is between them is as natsserver.StartClusterThrough says.
+func cluster(t testing.TB, between func(from, to, port int) int) natsserver.Servers {
 	t.Helper()
 	require.Integration(t)
-	servers, err := natsserver.StartCluster(context.Background(), t.TempDir(), 3, "")
+	servers, err := natsserver.StartClusterThrough(context.Background(), t.TempDir(), 3, "", between)
 	if err != nil {
 		t.Fatal(err)
 	}

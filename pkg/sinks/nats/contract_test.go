@@ -46,15 +46,16 @@ func TestABrokenConnectionLosesRepeatsAndReordersNothing(t *testing.T) {
 func TestAServerKilledAgainAndAgainLosesRepeatsAndReordersNothing(t *testing.T) {
 	server := serve(t, "")
 	h := harness(server, server.URL())
-	drive(t, map[string]*sinktest.Harness{"K8S": &h}, 6, func(int) error {
+	drive(t, map[string]*sinktest.Harness{"K8S": &h}, 24_000, 6, func(int) error {
 		return errors.Join(server.Kill(), server.Restart(context.Background()))
 	})
 }
 
-// drive runs the suite's random publisher on each stream, all at once, with up to so many outages, one after each 3,000
-// acknowledgements or when the one before is over. Streams are read when all is published and the last outage is over.
-func drive(t *testing.T, streams map[string]*sinktest.Harness, outages int, outage func(i int) error) {
-	const between, messages, versions = 3000, 24_000, 60
+// drive runs the suite's random publisher on each stream, all at once, with so many messages together and up to so many
+// outages, one after each 3,000 acknowledgements or when the one before is over. Streams are read when all is published
+// and the last outage is over.
+func drive(t *testing.T, streams map[string]*sinktest.Harness, messages, outages int, outage func(i int) error) {
+	const between, versions = 3000, 60
 	progress := &counter{every: between, reached: make(chan struct{}, 1)}
 	published := make(chan struct{})
 	var outs, publishing, reading sync.WaitGroup
@@ -138,9 +139,10 @@ type proxy struct {
 
 	late atomic.Bool // what comes back is passed on when the sink has given it up
 
-	mu    sync.Mutex
-	open  map[net.Conn]bool
-	pumps sync.WaitGroup
+	mu     sync.Mutex
+	closed bool // no connection is passed on
+	open   map[net.Conn]bool
+	pumps  sync.WaitGroup
 }
 
 func listen(t testing.TB, target string) *proxy {
@@ -172,12 +174,26 @@ func (p *proxy) accept() {
 			in.Close()
 			continue
 		}
-		p.mu.Lock()
-		p.open[in], p.open[out] = true, true
-		p.mu.Unlock()
+		if !p.admit(in, out) {
+			in.Close()
+			out.Close()
+			continue
+		}
 		p.pumps.Go(func() { p.pump(in, out, true) })
 		p.pumps.Go(func() { p.pump(out, in, false) })
 	}
+}
+
+func (p *proxy) admit(conns ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	for _, conn := range conns {
+		p.open[conn] = true
+	}
+	return true
 }
 
 // pump copies one direction until either side is closed.
@@ -207,14 +223,32 @@ func (p *proxy) delay(on bool) { p.late.Store(on) }
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.breakAll()
+}
+
+// part breaks every connection and lets no other through until it is called with false.
+func (p *proxy) part(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = on
+	p.breakAll()
+}
+
+// breakAll is called with p.mu held.
+func (p *proxy) breakAll() {
 	for conn := range p.open {
 		conn.Close()
 	}
 }
 
-// cutEvery cuts again and again until the function it returns is called, which says how often that was. Between two cuts
-// something is acknowledged: on a machine that starves a connection may take longer to make than the interval.
+// cutEvery cuts again and again until the function it returns is called, which says how often that was.
 func (p *proxy) cutEvery(interval time.Duration, acked func() int64) func() int {
+	return cutEvery(interval, acked, p.cut)
+}
+
+// cutEvery calls cut again and again until the function it returns is called, which says how often that was. Between two
+// cuts something is acknowledged: on a machine that starves a connection may take longer to make than the interval.
+func cutEvery(interval time.Duration, acked func() int64, cut func()) func() int {
 	cuts, stop := 0, make(chan struct{})
 	var cutter sync.WaitGroup
 	cutter.Go(func() {
@@ -228,7 +262,7 @@ func (p *proxy) cutEvery(interval time.Duration, acked func() int64) func() int 
 					continue
 				}
 				before = now
-				p.cut()
+				cut()
 				cuts++
 			case <-stop:
 				return

@@ -3,6 +3,7 @@ package nats
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -118,7 +119,7 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 	if s.CachedInfo().State.Msgs == 0 {
 		return nil
 	}
-	consumer, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	consumer, err := reader(ctx, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +142,19 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 		all = append(all, m)
 	}
 	return all
+}
+
+// reader makes a consumer of all a stream holds. It asks more than once: servers that have just lost each other may drop a
+// request without an answer.
+func reader(ctx context.Context, s jetstream.Stream) (jetstream.Consumer, error) {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
+		consumer, err := s.OrderedConsumer(attempt, jetstream.OrderedConsumerConfig{})
+		cancel()
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return consumer, err
+		}
+	}
 }
 
 // harness describes a server's stream to the suite.

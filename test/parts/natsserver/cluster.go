@@ -22,10 +22,17 @@ type Servers []*Server
 // StartCluster starts n servers with routes to each other, in directories "nats-1" and so on below dir, and returns
 // when all of them are healthy. config is appended to each configuration file. After an error nothing runs.
 func StartCluster(ctx context.Context, dir string, n int, config string) (Servers, error) {
+	return StartClusterThrough(ctx, dir, n, config, func(_, _, port int) int { return port })
+}
+
+// StartClusterThrough is StartCluster with something between the servers: server from, counted from 0, connects to the
+// port that between returns to reach server to, which takes routes at port. When a port was taken meanwhile, all are
+// asked for again.
+func StartClusterThrough(ctx context.Context, dir string, n int, config string, between func(from, to, port int) int) (Servers, error) {
 	var servers Servers
 	err := ports.Try(n, func(routes []int) error {
 		var err error
-		if servers, err = startServers(ctx, dir, config, routes); err != nil {
+		if servers, err = startServers(ctx, dir, config, routes, between); err != nil {
 			return err
 		}
 		if err := servers.WaitHealthy(ctx); err != nil {
@@ -41,15 +48,21 @@ func StartCluster(ctx context.Context, dir string, n int, config string) (Server
 }
 
 // startServers starts one server a route port. They need not wait for each other: a server takes clients alone.
-func startServers(ctx context.Context, dir, config string, routes []int) (Servers, error) {
+func startServers(ctx context.Context, dir, config string, routes []int, between func(from, to, port int) int) (Servers, error) {
 	var servers Servers
 	for i, port := range routes {
+		var others []int
+		for j, other := range routes {
+			if i != j {
+				others = append(others, between(i, j, other))
+			}
+		}
 		name := fmt.Sprintf("nats-%d", i+1)
 		s, err := Start(ctx, Options{
 			Dir:     filepath.Join(dir, name),
 			Name:    name,
 			Config:  config,
-			Cluster: &Cluster{Name: "kubecdc-test", Port: port, Routes: routes},
+			Cluster: &Cluster{Name: "kubecdc-test", Port: port, Routes: others},
 		})
 		if err != nil {
 			return nil, errors.Join(err, servers.Kill())

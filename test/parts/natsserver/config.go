@@ -9,6 +9,9 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
+// nowhere is an address at which nobody listens.
+const nowhere = "127.0.0.1:1"
+
 // config writes the server's configuration file. Strings are quoted as in Go, which the format reads alike.
 func (s *Server) config(options Options) string {
 	var b strings.Builder
@@ -16,9 +19,9 @@ func (s *Server) config(options Options) string {
 	fmt.Fprintf(&b, "listen: %q\n", ports.Address(s.port))
 	fmt.Fprintf(&b, "http: %q\n", ports.Address(s.monitor))
 	fmt.Fprintf(&b, "jetstream {\n  store_dir: %q\n}\n", filepath.Join(options.Dir, "store"))
-	if cluster := options.Cluster; cluster != nil { // clients know the servers they were given, so that all go through a test's proxies
-		fmt.Fprintf(&b, "cluster {\n  name: %q\n  listen: %q\n  routes: [%s]\n  no_advertise: true\n}\n",
-			cluster.Name, ports.Address(cluster.Port), routes(cluster.Routes))
+	if cluster := options.Cluster; cluster != nil { // clients and servers know the servers they were given, so that all go through a test's proxies
+		fmt.Fprintf(&b, "cluster {\n  name: %q\n  listen: %q\n  advertise: %q\n  routes: [%s]\n  no_advertise: true\n}\n",
+			cluster.Name, ports.Address(cluster.Port), nowhere, routes(cluster.Routes))
 	}
 	b.WriteString(options.Config)
 	return b.String()

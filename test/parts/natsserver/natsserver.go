@@ -31,7 +31,7 @@ type Options struct {
 type Cluster struct {
 	Name   string
 	Port   int   // where this server takes routes
-	Routes []int // route ports of all servers; its own may be among them
+	Routes []int // where it finds the other servers, which do not tell each other where they are
 }
 
 // Server is a started NATS server. Its methods may be called concurrently.

@@ -1,0 +1,156 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
+)
+
+// Two streams of three replicas are filled at once, one by ID and one exactly, while the connections between the servers
+// are cut at random. Meanwhile the leader of a stream is parted from both others until one of them leads, then a leader
+// from one follower only, and all servers from each other, so that none leads. Each time every stream has a leader in the
+// end, and all replicas.
+func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersLoseEachOther(t *testing.T) {
+	ways := network{t: t, routes: make(map[[2]int]*proxy)}
+	servers := cluster(t, ways.between)
+	js := client(t, servers.URL())
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, outage := range []struct {
+		name string
+		run  func(t testing.TB) error
+	}{
+		{"a leader loses all others", func(t testing.TB) error { return ways.isolated(t, js, servers, "BYID") }},
+		{"a leader loses one follower", func(t testing.TB) error { return ways.halfIsolated(t, js, servers, "EXACT") }},
+		{"everybody loses everybody", func(t testing.TB) error { return ways.shattered(t, servers, "BYID", "EXACT") }},
+	} {
+		t.Run(outage.name, func(t *testing.T) {
+			streams := replicatedStreams(servers, servers.URL())
+			byID, exactly := countAcks(streams["BYID"]), countAcks(streams["EXACT"])
+			stop := cutEvery(200*time.Millisecond, func() int64 { return byID() + exactly() }, func() { ways.cut(random) })
+			drive(t, streams, 9000, 1, func(int) error { return outage.run(t) })
+			t.Logf("%d cuts", stop())
+		})
+	}
+}
+
+// network is what is between the servers of a cluster.
+type network struct {
+	t      testing.TB
+	routes map[[2]int]*proxy // from one server to another
+}
+
+// between makes one of the ways.
+func (n network) between(from, to, port int) int {
+	p := listen(n.t, ports.Address(port))
+	n.routes[[2]int{from, to}] = p
+	return p.listener.Addr().(*net.TCPAddr).Port
+}
+
+// cut breaks the connections of two servers, whoever of them had made them.
+func (n network) cut(random *rand.Rand) {
+	a := random.IntN(3)
+	b := (a + 1) % 3
+	n.routes[[2]int{a, b}].cut()
+	n.routes[[2]int{b, a}].cut()
+}
+
+// part keeps two servers from each other, or no longer.
+func (n network) part(a, b int, on bool) {
+	n.routes[[2]int{a, b}].part(on)
+	n.routes[[2]int{b, a}].part(on)
+}
+
+// isolated parts the leader of a stream from the others until one of them leads. Until then, and when they meet again, it
+// may believe that it leads.
+func (n network) isolated(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
+	leader, err := leaderOf(js, servers, stream)
+	if err != nil {
+		return err
+	}
+	at := slices.Index(servers, leader)
+	rest := slices.Concat(servers[at+1:], servers[:at])
+	n.partAll(at, true)
+	_, err = leaderOf(client(t, rest.URL()), rest, stream)
+	n.partAll(at, false)
+	return errors.Join(err, servers.WaitHealthy(context.Background()))
+}
+
+func (n network) partAll(at int, on bool) {
+	n.part(at, (at+1)%3, on)
+	n.part(at, (at+2)%3, on)
+}
+
+// halfIsolated parts the leader of a stream from one follower until it leads no more, or has not heard of it for longer
+// than followers wait for a leader. The third server hears both.
+func (n network) halfIsolated(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
+	leader, err := leaderOf(js, servers, stream)
+	if err != nil {
+		return err
+	}
+	at := slices.Index(servers, leader)
+	follower := servers[(at+1)%3].Name()
+	local := client(t, leader.URL())
+	n.part(at, (at+1)%3, true)
+	err = until(func(ctx context.Context) bool {
+		state, err := clusterOf(ctx, local, stream)
+		return err == nil && (state.Leader != leader.Name() || slices.ContainsFunc(state.Replicas, func(r *jetstream.PeerInfo) bool {
+			return r.Name == follower && r.Active > longestElection
+		}))
+	})
+	n.part(at, (at+1)%3, false)
+	return errors.Join(err, servers.WaitHealthy(context.Background()))
+}
+
+// longestElection is how long a follower waits for its leader at most (nats-server, maxElectionTimeoutDefault).
+const longestElection = 9 * time.Second
+
+// shattered parts every server from every other until none of them says of the streams that it leads.
+func (n network) shattered(t testing.TB, servers natsserver.Servers, streams ...string) error {
+	var locals []jetstream.JetStream
+	for _, s := range servers {
+		locals = append(locals, client(t, s.URL()))
+	}
+	for at := range servers {
+		n.part(at, (at+1)%3, true)
+	}
+	err := until(func(ctx context.Context) bool {
+		return !slices.ContainsFunc(locals, func(js jetstream.JetStream) bool { return leads(ctx, js, streams) })
+	})
+	for at := range servers {
+		n.part(at, (at+1)%3, false)
+	}
+	return errors.Join(err, servers.WaitHealthy(context.Background()))
+}
+
+// leads says whether the one server that is asked leads one of the streams.
+func leads(ctx context.Context, js jetstream.JetStream, streams []string) bool {
+	return slices.ContainsFunc(streams, func(stream string) bool {
+		state, err := clusterOf(ctx, js, stream)
+		return err == nil && state.Leader != ""
+	})
+}
+
+// until asks again and again.
+func until(reached func(ctx context.Context) bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	pause := time.NewTicker(50 * time.Millisecond)
+	defer pause.Stop()
+	for !reached(ctx) {
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}

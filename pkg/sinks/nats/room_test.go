@@ -1,0 +1,130 @@
+package nats
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+)
+
+// limits of a server: of all that it stores, and of what one account stores.
+const (
+	smallServer  = "jetstream { store_dir: %q, max_file_store: 1000000 }\n"
+	smallAccount = "jetstream { store_dir: %q }\naccounts { A { jetstream: { max_file: 1000000 }, users: [{user: all, password: secret}] } }\n"
+)
+
+// Wherever the limit is that is reached, the sink waits, says so once and which limit, and goes on where it was when there is
+// room again.
+func TestWithoutRoomTheSinkWaitsAndLosesNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		server string
+		stream jetstream.StreamConfig
+		says   string
+	}{
+		"messages of the stream": {"", jetstream.StreamConfig{MaxMsgs: 10}, `stream "K8S" cannot store more`},
+		"bytes of the stream":    {"", jetstream.StreamConfig{MaxBytes: 10_000}, `stream "K8S" cannot store more`},
+		"bytes of the account":   {smallAccount, jetstream.StreamConfig{}, `no room for stream "K8S"`},
+		"bytes of the server":    {smallServer, jetstream.StreamConfig{}, `no room for stream "K8S"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := test.server
+			if config != "" {
+				config = fmt.Sprintf(config, t.TempDir())
+			}
+			server := serve(t, config)
+			js := client(t, server.URL(), nats.UserInfo("all", "secret"))
+			limited := test.stream
+			limited.Name, limited.Subjects, limited.Discard = "K8S", []string{"k8s.>"}, jetstream.DiscardNew
+			createStream(t, js, limited)
+			fill(t, js)
+			var log transcript
+			s := opened(t, as(configFor(server.URL()), "all"), log.logger())
+
+			next := publishUntilRefused(t, s)
+			for range 3 {
+				unavailable(t, s, pod("web", next), test.says)
+			}
+			if err := js.DeleteStream(t.Context(), "FILLER"); err != nil {
+				t.Fatal(err)
+			}
+			limited.MaxMsgs, limited.MaxBytes = 0, 0
+			if _, err := js.UpdateStream(t.Context(), limited); err != nil {
+				t.Fatal(err)
+			}
+			accepted(t, s, pod("web", next), pod("web", next+1))
+
+			var want []string
+			for version := range next + 1 {
+				want = append(want, pod("web", version+1).ID())
+			}
+			if got := ids(held(t, js, "K8S")); !slices.Equal(got, want) {
+				t.Errorf("the stream holds %q\nwant %q", got, want)
+			}
+			if n := strings.Count(log.String(), "does not accept changes"); n != 1 || strings.Count(log.String(), "accepts changes again") != 1 {
+				t.Errorf("want one line when the trouble begins, and one at its end:\n%s", log.String())
+			}
+		})
+	}
+}
+
+// fill makes a stream that takes most of the room there is.
+func fill(t *testing.T, js jetstream.JetStream) {
+	t.Helper()
+	createStream(t, js, jetstream.StreamConfig{Name: "FILLER", Subjects: []string{"filler"}})
+	for range 9 {
+		if _, err := js.Publish(t.Context(), "filler", bytes.Repeat([]byte("x"), 100_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// publishUntilRefused publishes versions of one pod, from 1 on, and returns the first that is not accepted.
+func publishUntilRefused(t *testing.T, s *Sink) (version int) {
+	t.Helper()
+	for version = 1; version <= 2000; version++ {
+		n, err := deliver(t, s, pod("web", version))
+		var away *sinks.UnavailableError
+		if errors.As(err, &away) {
+			return version
+		}
+		if n != 1 || err != nil {
+			t.Fatalf("version %d: %d, %v", version, n, err)
+		}
+	}
+	t.Fatal("there is room for everything")
+	return 0
+}
+
+func ids(all []sinktest.Delivered) []string {
+	var list []string
+	for _, d := range all {
+		list = append(list, d.ID)
+	}
+	return list
+}
+
+// A stream takes messages that nobody waits for faster than it stores them, up to a limit. The server here has the
+// lowest, one message, and refuses what comes while it waits.
+func TestAnOverloadedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
+	server := serve(t, fmt.Sprintf("jetstream { store_dir: %q, max_buffered_msgs: 1 }\n", t.TempDir()))
+	var log transcript
+	h := sinktest.Harness{
+		New:  func(t testing.TB) sinks.Sink { return newSink(t, configFor(server.URL()), log.logger()) },
+		Read: func(t testing.TB) []sinktest.Delivered { return held(t, client(t, server.URL()), "K8S") },
+		Key:  (*event.Change).Key, ExactRetry: true,
+	}
+	sinktest.Drive(t, h, rand.New(rand.NewPCG(1, 3)), 100, 50)
+	if !strings.Contains(log.String(), `stream \"K8S\" is overloaded`) {
+		t.Errorf("the stream was never overloaded:\n%s", log.String())
+	}
+}
