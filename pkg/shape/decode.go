@@ -3,20 +3,22 @@ package shape
 import (
 	"encoding/json"
 	"strconv"
+
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // decode returns an object as CEL reads it: maps, lists, strings, booleans, nil, whole numbers as int64 where they fit and
 // other numbers as float64.
 func decode(object []byte) (map[string]any, error) {
 	d := decoder{b: object}
-	start := skipSpace(object, 0)
+	start := rawjson.SkipSpace(object, 0)
 	v, end := d.value(start, 0)
 	if err := closed(object, end); err != nil {
 		return nil, err
 	}
 	m, ok := v.(map[string]any)
 	if !ok {
-		return nil, malformed(fail(start))
+		return nil, malformed(rawjson.Fail(start))
 	}
 	return m, nil
 }
@@ -25,29 +27,29 @@ type decoder struct{ b []byte }
 
 // value returns the value at i and the index behind it.
 func (d *decoder) value(i, depth int) (any, int) {
-	if i >= len(d.b) || depth > deepest {
-		return nil, fail(i)
+	if i >= len(d.b) || depth > rawjson.Deepest {
+		return nil, rawjson.Fail(i)
 	}
 	switch d.b[i] {
 	case '{':
 		object := map[string]any{}
-		m := enter(d.b, i)
-		for m.next() {
-			name := string(m.key)
-			object[name], m.i = d.value(m.i, depth+1)
+		m := rawjson.Enter(d.b, i)
+		for m.Next() {
+			name := string(m.Key)
+			object[name], m.I = d.value(m.I, depth+1)
 		}
-		return object, m.i
+		return object, m.I
 	case '[':
 		list := []any{}
-		e := enterArray(d.b, i)
-		for e.next() {
+		e := rawjson.EnterArray(d.b, i)
+		for e.Next() {
 			var v any
-			v, e.i = d.value(e.i, depth+1)
+			v, e.I = d.value(e.I, depth+1)
 			list = append(list, v)
 		}
-		return list, e.i
+		return list, e.I
 	}
-	end := skipValue(d.b, i, depth)
+	end := rawjson.SkipValue(d.b, i, depth)
 	if end < 0 {
 		return nil, end
 	}
@@ -57,7 +59,7 @@ func (d *decoder) value(i, depth int) (any, int) {
 func scalar(v []byte) any {
 	switch v[0] {
 	case '"':
-		return string(text(v))
+		return string(rawjson.Text(v))
 	case 't':
 		return true
 	case 'f':

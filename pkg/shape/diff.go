@@ -3,6 +3,8 @@ package shape
 import (
 	"bytes"
 	"unicode/utf8"
+
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // entry is one member of an object.
@@ -20,20 +22,20 @@ func (ambiguousError) Error() string { return "a name that occurs twice in one o
 // entriesOf lists the members of an object, without looking further into their values than to their ends.
 func entriesOf(object []byte, room []entry) ([]entry, error) {
 	var seen names
-	m := enter(object, 0)
-	for m.next() {
-		start := m.i
-		if m.i = skipValue(object, start, 0); m.i < 0 {
+	m := rawjson.Enter(object, 0)
+	for m.Next() {
+		start := m.I
+		if m.I = rawjson.SkipValue(object, start, 0); m.I < 0 {
 			break
 		}
-		if seen.twice(m.key) || !utf8.Valid(m.key) {
+		if seen.twice(m.Key) || !utf8.Valid(m.Key) {
 			return nil, ambiguousError{}
 		}
-		end := skipString(object, m.start)
-		room = append(room, entry{name: m.key, key: object[m.start:end], value: object[start:m.i]})
+		end := rawjson.SkipString(object, m.Start)
+		room = append(room, entry{name: m.Key, key: object[m.Start:end], value: object[start:m.I]})
 	}
-	if m.i < 0 {
-		return nil, malformed(m.i)
+	if m.I < 0 {
+		return nil, malformed(m.I)
 	}
 	return room, nil
 }
@@ -41,15 +43,15 @@ func entriesOf(object []byte, room []entry) ([]entry, error) {
 // elementsOf lists the elements of an array.
 func elementsOf(array []byte) ([][]byte, error) {
 	var all [][]byte
-	e := enterArray(array, 0)
-	for e.next() {
-		start := e.i
-		if e.i = skipValue(array, start, 0); e.i >= 0 {
-			all = append(all, array[start:e.i])
+	e := rawjson.EnterArray(array, 0)
+	for e.Next() {
+		start := e.I
+		if e.I = rawjson.SkipValue(array, start, 0); e.I >= 0 {
+			all = append(all, array[start:e.I])
 		}
 	}
-	if e.i < 0 {
-		return nil, malformed(e.i)
+	if e.I < 0 {
+		return nil, malformed(e.I)
 	}
 	return all, nil
 }
@@ -110,13 +112,13 @@ func (x *index) find(name []byte, guess int) int {
 	return -1
 }
 
-// isObject and isArray say what a value that skipValue has passed is.
+// isObject and isArray say what a value that rawjson.SkipValue has passed is.
 func isObject(v []byte) bool { return len(v) > 0 && v[0] == '{' }
 func isArray(v []byte) bool  { return len(v) > 0 && v[0] == '[' }
 
 // sameScalar says that two different spellings mean the same: those of strings may.
 func sameScalar(a, b []byte) bool {
-	return a[0] == '"' && b[0] == '"' && bytes.Equal(text(a), text(b))
+	return a[0] == '"' && b[0] == '"' && bytes.Equal(rawjson.Text(a), rawjson.Text(b))
 }
 
 // same says that two values mean the same, whatever the order of members and the white space.

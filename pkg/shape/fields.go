@@ -1,5 +1,7 @@
 package shape
 
+import "github.com/kubecdc/kubecdc/pkg/rawjson"
+
 // identityTree is the tree of what says which object it is.
 var identityTree, _ = grow(nil, identity) // six names without wildcards
 
@@ -29,7 +31,7 @@ func newFields(keep, drop []path) (f *fields, err error) {
 // of returns body without what is to be left out; body itself where that is nothing.
 func (f *fields) of(body []byte) ([]byte, error) {
 	c := cutting{b: body}
-	start := skipSpace(body, 0)
+	start := rawjson.SkipSpace(body, 0)
 	end := c.object(start, cut{keep: f.keep, drop: f.drop, id: identityTree, all: f.keep == nil}, 0)
 	if err := closed(body, end); err != nil {
 		return nil, err
@@ -91,45 +93,45 @@ type cutting struct {
 
 func (w *cutting) object(i int, c cut, depth int) int {
 	out := remover{edits: &w.edits}
-	m := enter(w.b, i)
-	for m.next() {
-		next := c.member(m.key)
-		if next.fateOf(w.container(m.i)) == removed {
-			if m.i = skipValue(w.b, m.i, depth+1); m.i >= 0 {
-				out.remove(m.comma, m.start, m.i)
+	m := rawjson.Enter(w.b, i)
+	for m.Next() {
+		next := c.member(m.Key)
+		if next.fateOf(w.container(m.I)) == removed {
+			if m.I = rawjson.SkipValue(w.b, m.I, depth+1); m.I >= 0 {
+				out.remove(m.Comma, m.Start, m.I)
 			}
 			continue
 		}
-		out.keep(m.comma)
-		m.i = w.value(m.i, next, depth+1)
+		out.keep(m.Comma)
+		m.I = w.value(m.I, next, depth+1)
 	}
-	return m.i
+	return m.I
 }
 
 func (w *cutting) array(i int, c cut, depth int) int {
 	out := remover{edits: &w.edits}
-	e := enterArray(w.b, i)
-	for e.next() {
+	e := rawjson.EnterArray(w.b, i)
+	for e.Next() {
 		next := c.element()
-		if next.fateOf(w.container(e.i)) == removed {
-			if e.i = skipValue(w.b, e.i, depth+1); e.i >= 0 {
-				out.remove(e.comma, e.start, e.i)
+		if next.fateOf(w.container(e.I)) == removed {
+			if e.I = rawjson.SkipValue(w.b, e.I, depth+1); e.I >= 0 {
+				out.remove(e.Comma, e.Start, e.I)
 			}
 			continue
 		}
-		out.keep(e.comma)
-		e.i = w.value(e.i, next, depth+1)
+		out.keep(e.Comma)
+		e.I = w.value(e.I, next, depth+1)
 	}
-	return e.i
+	return e.I
 }
 
 // value cuts a value that stays, whole or in part.
 func (w *cutting) value(i int, c cut, depth int) int {
 	switch {
-	case depth > deepest:
-		return fail(i)
+	case depth > rawjson.Deepest:
+		return rawjson.Fail(i)
 	case c.fateOf(w.container(i)) == whole:
-		return skipValue(w.b, i, depth)
+		return rawjson.SkipValue(w.b, i, depth)
 	case w.b[i] == '{':
 		return w.object(i, c, depth)
 	default:

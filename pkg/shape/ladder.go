@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // longestAnnotation is how long, in bytes as JSON, an annotation may be to stay in a change that is too large.
@@ -36,7 +37,7 @@ func Smaller(c *event.Change) (*event.Change, bool) {
 	}
 	for _, metadataOnly := range []bool{false, true} {
 		l := lightening{b: *body, metadataOnly: metadataOnly}
-		if len(*body) == 0 || closed(l.b, l.object(skipSpace(l.b, 0))) != nil {
+		if len(*body) == 0 || closed(l.b, l.object(rawjson.SkipSpace(l.b, 0))) != nil {
 			return nil, false
 		}
 		if len(l.edits) == 0 {
@@ -67,71 +68,71 @@ type lightening struct {
 
 func (l *lightening) object(i int) int {
 	out := remover{edits: &l.edits}
-	m := enter(l.b, i)
-	for m.next() {
-		switch string(m.key) {
+	m := rawjson.Enter(l.b, i)
+	for m.Next() {
+		switch string(m.Key) {
 		case "apiVersion", "kind":
-			out.keep(m.comma)
-			m.i = skipValue(l.b, m.i, 1)
+			out.keep(m.Comma)
+			m.I = rawjson.SkipValue(l.b, m.I, 1)
 		case "metadata":
-			out.keep(m.comma)
-			m.i = l.metadata(m.i)
+			out.keep(m.Comma)
+			m.I = l.metadata(m.I)
 		default:
-			name, start := string(m.key), m.i
-			if m.i = skipValue(l.b, start, 1); m.i < 0 {
+			name, start := string(m.Key), m.I
+			if m.I = rawjson.SkipValue(l.b, start, 1); m.I < 0 {
 				break
 			}
 			if !l.metadataOnly && name != "status" {
-				out.keep(m.comma)
+				out.keep(m.Comma)
 				break
 			}
-			out.remove(m.comma, m.start, m.i)
+			out.remove(m.Comma, m.Start, m.I)
 			l.omitted = append(l.omitted, name)
 		}
 	}
-	return m.i
+	return m.I
 }
 
 func (l *lightening) metadata(i int) int {
 	if i >= len(l.b) || l.b[i] != '{' {
-		return skipValue(l.b, i, 1)
+		return rawjson.SkipValue(l.b, i, 1)
 	}
 	out := remover{edits: &l.edits}
-	m := enter(l.b, i)
-	for m.next() {
+	m := rawjson.Enter(l.b, i)
+	for m.Next() {
 		switch {
-		case string(m.key) != "annotations" || m.i >= len(l.b) || l.b[m.i] != '{':
-			out.keep(m.comma)
-			m.i = skipValue(l.b, m.i, 2)
+		case string(m.Key) != "annotations" || m.I >= len(l.b) || l.b[m.I] != '{':
+			out.keep(m.Comma)
+			m.I = rawjson.SkipValue(l.b, m.I, 2)
 		case l.metadataOnly:
-			if m.i = skipValue(l.b, m.i, 2); m.i >= 0 {
-				out.remove(m.comma, m.start, m.i)
+			if m.I = rawjson.SkipValue(l.b, m.I, 2); m.I >= 0 {
+				out.remove(m.Comma, m.Start, m.I)
 				l.omitted = append(l.omitted, "metadata.annotations")
 			}
 		default:
-			out.keep(m.comma)
-			m.i = l.annotations(m.i)
+			out.keep(m.Comma)
+			m.I = l.annotations(m.I)
 		}
 	}
-	return m.i
+	return m.I
 }
 
 func (l *lightening) annotations(i int) int {
 	out := remover{edits: &l.edits}
-	m := enter(l.b, i)
-	for m.next() {
-		start := m.i
-		if m.i = skipValue(l.b, start, 3); m.i < 0 {
+	m := rawjson.Enter(l.b, i)
+	for m.Next() {
+		start := m.I
+		if m.I = rawjson.SkipValue(l.b, start, 3); m.I < 0 {
 			break
 		}
-		if m.i-start <= longestAnnotation {
-			out.keep(m.comma)
+		if m.I-start <= longestAnnotation {
+			out.keep(m.Comma)
 			continue
 		}
-		out.remove(m.comma, m.start, m.i)
+		out.remove(m.Comma, m.Start, m.I)
 		if !slices.Contains(l.omitted, "metadata.annotations") {
 			l.omitted = append(l.omitted, "metadata.annotations")
 		}
 	}
-	return m.i
+	return m.I
 }

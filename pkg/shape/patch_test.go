@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // described returns how a rule would tell what an update changed.
@@ -180,7 +182,7 @@ func FuzzPatches(f *testing.F) {
 	f.Add([]byte(` {"~":"\u0041"} `), []byte(`{"~":"A"}`))
 	f.Fuzz(func(t *testing.T, before, after []byte) {
 		if !bytes.HasPrefix(bytes.TrimSpace(before), []byte("{")) || !bytes.HasPrefix(bytes.TrimSpace(after), []byte("{")) ||
-			skipValue(bytes.TrimSpace(before), 0, 0) != len(bytes.TrimSpace(before)) || skipValue(bytes.TrimSpace(after), 0, 0) != len(bytes.TrimSpace(after)) {
+			rawjson.SkipValue(bytes.TrimSpace(before), 0, 0) != len(bytes.TrimSpace(before)) || rawjson.SkipValue(bytes.TrimSpace(after), 0, 0) != len(bytes.TrimSpace(after)) {
 			return
 		}
 		for _, mode := range []string{changedMerge, changedPatch, changedPaths} {

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // The ways to redact.
@@ -104,7 +105,7 @@ func (r *redactor) inCopy(quoted []byte, t *tree) bool {
 	if quoted[0] != '"' {
 		return string(quoted) != "null"
 	}
-	w := redaction{redactor: r, b: text(quoted)}
+	w := redaction{redactor: r, b: rawjson.Text(quoted)}
 	return w.object(t) != nil || len(w.edits) > 0 || w.again
 }
 
@@ -142,9 +143,9 @@ type redaction struct {
 }
 
 func (w *redaction) object(t *tree) error {
-	start := skipSpace(w.b, 0)
+	start := rawjson.SkipSpace(w.b, 0)
 	if start >= len(w.b) || w.b[start] != '{' {
-		return malformed(fail(start))
+		return malformed(rawjson.Fail(start))
 	}
 	end := w.walk(start, t, 0)
 	if w.duplicate > 0 {
@@ -156,12 +157,12 @@ func (w *redaction) object(t *tree) error {
 // walk redacts what the tree says of the value at i and returns the index behind it.
 func (w *redaction) walk(i int, t *tree, depth int) int {
 	switch {
-	case t == nil || i >= len(w.b) || depth > deepest:
-		return skipValue(w.b, i, depth)
+	case t == nil || i >= len(w.b) || depth > rawjson.Deepest:
+		return rawjson.SkipValue(w.b, i, depth)
 	case t.ends, t.special && w.withCopy:
 		return w.conceal(i, depth)
 	case t.special:
-		end := skipValue(w.b, i, depth)
+		end := rawjson.SkipValue(w.b, i, depth)
 		w.copyAt, w.copyEnd = i, end
 		return end
 	case w.b[i] == '{':
@@ -169,50 +170,50 @@ func (w *redaction) walk(i int, t *tree, depth int) int {
 	case w.b[i] == '[' && t.element != nil:
 		return w.elements(i, t.element, depth)
 	}
-	return skipValue(w.b, i, depth)
+	return rawjson.SkipValue(w.b, i, depth)
 }
 
 func (w *redaction) members(i int, t *tree, depth int) int {
 	var names names
 	out := remover{edits: &w.edits}
-	m := enter(w.b, i)
-	for m.next() {
-		if names.twice(m.key) {
-			w.duplicate = m.start
-			return fail(m.start)
+	m := rawjson.Enter(w.b, i)
+	for m.Next() {
+		if names.twice(m.Key) {
+			w.duplicate = m.Start
+			return rawjson.Fail(m.Start)
 		}
 		if depth == 0 {
-			w.part = partOf(m.key)
+			w.part = partOf(m.Key)
 		}
-		next := t.member(m.key)
+		next := t.member(m.Key)
 		if w.drops(next) {
-			if m.i = skipValue(w.b, m.i, depth+1); m.i >= 0 {
-				out.remove(m.comma, m.start, m.i)
+			if m.I = rawjson.SkipValue(w.b, m.I, depth+1); m.I >= 0 {
+				out.remove(m.Comma, m.Start, m.I)
 				w.hidden |= w.part
 			}
 			continue
 		}
-		out.keep(m.comma)
-		m.i = w.walk(m.i, next, depth+1)
+		out.keep(m.Comma)
+		m.I = w.walk(m.I, next, depth+1)
 	}
-	return m.i
+	return m.I
 }
 
 func (w *redaction) elements(i int, t *tree, depth int) int {
 	out := remover{edits: &w.edits}
-	e := enterArray(w.b, i)
-	for e.next() {
+	e := rawjson.EnterArray(w.b, i)
+	for e.Next() {
 		if w.drops(t) {
-			if e.i = skipValue(w.b, e.i, depth+1); e.i >= 0 {
-				out.remove(e.comma, e.start, e.i)
+			if e.I = rawjson.SkipValue(w.b, e.I, depth+1); e.I >= 0 {
+				out.remove(e.Comma, e.Start, e.I)
 				w.hidden |= w.part
 			}
 			continue
 		}
-		out.keep(e.comma)
-		e.i = w.walk(e.i, t, depth+1)
+		out.keep(e.Comma)
+		e.I = w.walk(e.I, t, depth+1)
 	}
-	return e.i
+	return e.I
 }
 
 // drops says that the value with this tree is left out.
@@ -222,24 +223,24 @@ func (w *redaction) drops(t *tree) bool {
 
 // conceal redacts every single value of the value at i, so that names stay visible.
 func (w *redaction) conceal(i, depth int) int {
-	if i >= len(w.b) || depth > deepest {
-		return fail(i)
+	if i >= len(w.b) || depth > rawjson.Deepest {
+		return rawjson.Fail(i)
 	}
 	switch w.b[i] {
 	case '{':
-		m := enter(w.b, i)
-		for m.next() {
-			m.i = w.conceal(m.i, depth+1)
+		m := rawjson.Enter(w.b, i)
+		for m.Next() {
+			m.I = w.conceal(m.I, depth+1)
 		}
-		return m.i
+		return m.I
 	case '[':
-		e := enterArray(w.b, i)
-		for e.next() {
-			e.i = w.conceal(e.i, depth+1)
+		e := rawjson.EnterArray(w.b, i)
+		for e.Next() {
+			e.I = w.conceal(e.I, depth+1)
 		}
-		return e.i
+		return e.I
 	}
-	end := skipValue(w.b, i, depth)
+	end := rawjson.SkipValue(w.b, i, depth)
 	if end >= 0 {
 		w.concealScalar(i, end)
 	}
@@ -267,7 +268,7 @@ func (w *redaction) concealScalar(start, end int) {
 // difference, and of any other scalar as it is spelled.
 func (w *redaction) hash(value []byte) []byte {
 	if value[0] == '"' {
-		value = text(value)
+		value = rawjson.Text(value)
 	}
 	h := w.hashes.Get().(hash.Hash)
 	defer w.hashes.Put(h)

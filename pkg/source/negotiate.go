@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // wire is a runtime.NegotiatedSerializer that lets client-go's own REST client, Reflector and queues carry bytes: what
@@ -105,7 +106,7 @@ func (objectCodec) Encode(runtime.Object, io.Writer) error { return errReadOnly 
 func (c objectCodec) Decode(b []byte, _ *schema.GroupVersionKind, _ runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	o, err := c.w.decode(b)
 	if err != nil {
-		if start := skipSpace(b, 0); start < len(b) && b[start] == '{' { // else the text of a proxy's error page
+		if start := rawjson.SkipSpace(b, 0); start < len(b) && b[start] == '{' { // else the text of a proxy's error page
 			_ = c.w.fail(err)
 		}
 		return nil, nil, err
@@ -176,28 +177,20 @@ func (w *wire) decodeList(b []byte, f *fields) (*list, error) {
 
 // eachItem gives the elements of a JSON array.
 func eachItem(array []byte, take func([]byte) error) error {
-	i := skipSpace(array, 1)
-	if i < len(array) && array[i] == ']' {
-		return nil
-	}
-	for {
-		end := skipValue(array, i)
-		if end < 0 {
-			return &malformedError{offset: ^end, size: len(array)}
+	e := rawjson.EnterArray(array, 0)
+	for e.Next() {
+		start := e.I
+		if e.I = rawjson.PassValue(array, start); e.I < 0 {
+			break
 		}
-		if err := take(array[i:end]); err != nil {
+		if err := take(array[start:e.I]); err != nil {
 			return err
 		}
-		i = skipSpace(array, end)
-		switch {
-		case i < len(array) && array[i] == ',':
-			i = skipSpace(array, i+1)
-		case i < len(array) && array[i] == ']':
-			return nil
-		default:
-			return &malformedError{offset: i, size: len(array)}
-		}
 	}
+	if e.I < 0 {
+		return &malformedError{offset: rawjson.Fail(e.I), size: len(array)}
+	}
+	return nil
 }
 
 // envelopeCodec reads {"type":"ADDED","object":{…}} into a *metav1.WatchEvent whose object is a part of the bytes

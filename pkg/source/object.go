@@ -12,6 +12,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // newObject makes an object of the bytes that f was scanned from. It copies what it keeps: b belongs to the caller, who
@@ -56,8 +57,8 @@ func withoutManaged(b []byte, cut span, typeMeta string) []byte {
 	if typeMeta == "" {
 		return append(append(out, b[:cut.start]...), b[cut.end:]...)
 	}
-	first := skipSpace(b, 0) + 1 // behind the opening brace
-	if next := skipSpace(b, first); b[next] == '}' {
+	first := rawjson.SkipSpace(b, 0) + 1 // behind the opening brace
+	if next := rawjson.SkipSpace(b, first); b[next] == '}' {
 		typeMeta = strings.TrimSuffix(typeMeta, ",")
 	}
 	out = append(append(out, b[:first]...), typeMeta...)
@@ -120,7 +121,7 @@ func (t *texts) take(s span) string {
 	text := t.cut(s.end - s.start)
 	for i := range len(text) {
 		if text[i] == '\\' {
-			return string(unescape(s.quoted().of(t.b)))
+			return string(rawjson.Text(s.quoted().of(t.b)))
 		}
 	}
 	return text

@@ -17,8 +17,9 @@ const module = "github.com/kubecdc/kubecdc"
 var mayImport = map[string][]string{
 	"pkg/event":         nil,
 	"pkg/deltas":        {"pkg/event"},
-	"pkg/source":        {"pkg/event", "pkg/deltas"},
-	"pkg/shape":         {"pkg/event", "pkg/deltas"},
+	"pkg/rawjson":       nil,
+	"pkg/source":        {"pkg/event", "pkg/deltas", "pkg/rawjson"},
+	"pkg/shape":         {"pkg/event", "pkg/deltas", "pkg/rawjson"},
 	"pkg/format":        {"pkg/event"},
 	"pkg/format/schema": nil,
 	"pkg/ratelimit":     nil,
@@ -54,9 +55,10 @@ var onlyFrom = map[string][]string{
 
 // pure packages neither look at the clock nor at the world.
 var pure = map[string][]string{
-	"pkg/event":  {"os", "net", "log", "log/slog", "io"},
-	"pkg/shape":  {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
-	"pkg/deltas": {"os", "net", "log", "log/slog", "io", "math/rand", "math/rand/v2"},
+	"pkg/event":   {"os", "net", "log", "log/slog", "io"},
+	"pkg/rawjson": {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
+	"pkg/shape":   {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
+	"pkg/deltas":  {"os", "net", "log", "log/slog", "io", "math/rand", "math/rand/v2"},
 }
 
 type goPackage struct {

@@ -1,0 +1,162 @@
+package rawjson
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// Deepest is how many levels of objects and arrays SkipValue follows. No API object comes near; what is deeper is refused.
+const Deepest = 500
+
+// Fail encodes the index of an error as a negative one, so that what walks returns one int. It is its own inverse.
+func Fail(i int) int { return ^i }
+
+// SkipSpace returns the index of what is no white space.
+func SkipSpace(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// SkipValue returns the index behind the value that begins at i and is depth levels deep already. It checks everything:
+// what it passes is valid JSON, as RFC 8259 has it.
+func SkipValue(b []byte, i, depth int) int {
+	if i >= len(b) || depth > Deepest {
+		return Fail(i)
+	}
+	switch b[i] {
+	case '"':
+		return SkipString(b, i)
+	case '{':
+		m := Enter(b, i)
+		for m.Next() {
+			m.I = SkipValue(b, m.I, depth+1)
+		}
+		return m.I
+	case '[':
+		e := EnterArray(b, i)
+		for e.Next() {
+			e.I = SkipValue(b, e.I, depth+1)
+		}
+		return e.I
+	}
+	return skipScalar(b, i)
+}
+
+func skipScalar(b []byte, i int) int {
+	switch b[i] {
+	case 't':
+		return skipLiteral(b, i, "true")
+	case 'f':
+		return skipLiteral(b, i, "false")
+	case 'n':
+		return skipLiteral(b, i, "null")
+	}
+	return skipNumber(b, i)
+}
+
+func skipLiteral(b []byte, i int, literal string) int {
+	if end := i + len(literal); end <= len(b) && string(b[i:end]) == literal {
+		return end
+	}
+	return Fail(i)
+}
+
+func skipNumber(b []byte, i int) int {
+	from := i
+	if b[i] == '-' {
+		i++
+	}
+	switch {
+	case i < len(b) && b[i] == '0':
+		i++
+	default:
+		var ok bool
+		if i, ok = skipDigits(b, i); !ok {
+			return Fail(from)
+		}
+	}
+	ok := true
+	if i < len(b) && b[i] == '.' {
+		i, ok = skipDigits(b, i+1)
+	}
+	if ok && i < len(b) && (b[i] == 'e' || b[i] == 'E') {
+		if i++; i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		i, ok = skipDigits(b, i)
+	}
+	if !ok {
+		return Fail(from)
+	}
+	return i
+}
+
+// skipDigits passes at least one digit.
+func skipDigits(b []byte, i int) (int, bool) {
+	from := i
+	for i < len(b) && '0' <= b[i] && b[i] <= '9' {
+		i++
+	}
+	return i, i > from
+}
+
+// A byte repeated eight times, to look at eight bytes at a time.
+const (
+	ones = 0x0101010101010101
+	tops = 0x8080808080808080
+)
+
+// SkipString returns the index behind the string whose opening quote is at i. It looks at eight bytes at a time for a
+// quote, a backslash or a control character; the lowest byte it finds is one, those above may be false alarms.
+func SkipString(b []byte, i int) int {
+	i++
+	for i < len(b) {
+		if i+8 <= len(b) {
+			w := binary.LittleEndian.Uint64(b[i:])
+			q, s := w^(ones*'"'), w^(ones*'\\')
+			found := ((q-ones)&^q | (s-ones)&^s | (w-ones*0x20)&^w) & tops
+			if found == 0 {
+				i += 8
+				continue
+			}
+			i += bits.TrailingZeros64(found) >> 3
+		}
+		switch c := b[i]; {
+		case c == '"':
+			return i + 1
+		case c < 0x20:
+			return Fail(i)
+		case c != '\\':
+			i++
+		default:
+			if i = skipEscape(b, i); i < 0 {
+				return i
+			}
+		}
+	}
+	return Fail(len(b))
+}
+
+func skipEscape(b []byte, i int) int {
+	if i+1 >= len(b) {
+		return Fail(i)
+	}
+	switch b[i+1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return i + 2
+	case 'u':
+		for k := i + 2; k < i+6; k++ {
+			if k >= len(b) || !isHex(b[k]) {
+				return Fail(i)
+			}
+		}
+		return i + 6
+	}
+	return Fail(i)
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}

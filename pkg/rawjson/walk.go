@@ -1,0 +1,96 @@
+package rawjson
+
+// Members walks the members of one JSON object. After Next the value begins at I, and whoever takes it moves I behind
+// it. A negative I is an error and ends the walk; after the last member I is behind the closing brace.
+type Members struct {
+	I     int
+	Key   []byte // without quotes and escapes; aliases the bytes where there are none
+	Start int    // of the member: its opening quote
+	Comma int    // before the member; -1 for the first
+
+	b     []byte
+	first bool
+}
+
+// Enter begins a walk of the object whose opening brace is at i.
+func Enter(b []byte, i int) Members {
+	if i < 0 || i >= len(b) || b[i] != '{' {
+		return Members{b: b, I: Fail(max(i, 0))}
+	}
+	return Members{b: b, I: i + 1, first: true, Comma: -1}
+}
+
+// Next goes to the next member, if there is one.
+func (m *Members) Next() bool {
+	if m.I < 0 {
+		return false
+	}
+	b, i := m.b, SkipSpace(m.b, m.I)
+	switch {
+	case i < len(b) && b[i] == '}':
+		m.I = i + 1
+		return false
+	case m.first:
+		m.first = false
+	case i < len(b) && b[i] == ',':
+		m.Comma = i
+		i = SkipSpace(b, i+1)
+	default:
+		m.I = Fail(i)
+		return false
+	}
+	if i >= len(b) || b[i] != '"' {
+		m.I = Fail(i)
+		return false
+	}
+	end := SkipString(b, i)
+	if end < 0 {
+		m.I = end
+		return false
+	}
+	m.Start, m.Key = i, Text(b[i:end])
+	if i = SkipSpace(b, end); i >= len(b) || b[i] != ':' {
+		m.I = Fail(i)
+		return false
+	}
+	m.I = SkipSpace(b, i+1)
+	return true
+}
+
+// Elements walks the elements of one JSON array as [Members] does the members of an object.
+type Elements struct {
+	I     int
+	Start int // of the element
+	Comma int // before the element; -1 for the first
+
+	b     []byte
+	first bool
+}
+
+// EnterArray begins a walk of the array whose opening bracket is at i; that it is one is for the caller to know.
+func EnterArray(b []byte, i int) Elements {
+	return Elements{b: b, I: i + 1, first: true, Comma: -1}
+}
+
+// Next goes to the next element, if there is one.
+func (e *Elements) Next() bool {
+	if e.I < 0 {
+		return false
+	}
+	b, i := e.b, SkipSpace(e.b, e.I)
+	switch {
+	case i < len(b) && b[i] == ']':
+		e.I = i + 1
+		return false
+	case e.first:
+		e.first = false
+	case i < len(b) && b[i] == ',':
+		e.Comma = i
+		i = SkipSpace(b, i+1)
+	default:
+		e.I = Fail(i)
+		return false
+	}
+	e.Start, e.I = i, i
+	return true
+}
