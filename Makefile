@@ -22,8 +22,8 @@ demo: build ## Start a control plane and NATS, and watch changes arrive (DEMO_FL
 
 .PHONY: test
 test: vet parts ## Run every test, integration tests on real servers included
-	go test -race -shuffle=on -timeout 20m ./...
-	for m in $(NESTED); do (cd $$m && go test -race -shuffle=on -timeout 30m ./...); done
+	failed=; for m in . $(NESTED); do go test -C $$m -race -shuffle=on -timeout 30m ./... || failed+=" $$m"; done; \
+		[ -z "$$failed" ] || { echo "tests failed in:$$failed" >&2; exit 1; }
 
 .PHONY: test-short
 test-short: ## Run the tests that need no server
