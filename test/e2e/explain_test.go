@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
@@ -66,7 +68,9 @@ func TestPrintedRightsAreEnoughAndNeeded(t *testing.T) {
 	l.refusedNothing(allowed)
 	for _, role := range roles {
 		for i := range role.rules() {
-			if resource := role.resource(i); resource != "namespaces" { // which names the cluster; nothing runs without
+			if resource := role.resource(i); resource == "namespaces" {
+				l.withoutIdentity(role, i)
+			} else {
 				l.without(role, i, resource)
 			}
 		}
@@ -117,6 +121,7 @@ type least struct {
 	cluster      *workload.Cluster
 	admin        dynamic.Interface
 	dir, config  string
+	section      string // more keys of the section cluster
 	kubeconfig   string // of the user
 	address      string // of the admin server
 	env          []string
@@ -157,8 +162,8 @@ func newLeast(t *testing.T, rules string, args ...string) *least {
 func (l *least) configure(name string) string {
 	l.t.Helper()
 	path := filepath.Join(l.dir, name)
-	l.must(os.WriteFile(path, fmt.Appendf(nil, "%scluster: {kubeconfig: %q}\nsinks: [{name: file, stdout: {path: %q}}]\njournal: {dir: %q}\nadmin: {listen: %q}\n",
-		l.rules, l.kubeconfig, path+".changes", path+".journal", l.address), 0o600))
+	l.must(os.WriteFile(path, fmt.Appendf(nil, "%scluster: {kubeconfig: %q%s}\nsinks: [{name: file, stdout: {path: %q}}]\njournal: {dir: %q}\nadmin: {listen: %q}\n",
+		l.rules, l.kubeconfig, l.section, path+".changes", path+".journal", l.address), 0o600))
 	return path
 }
 
@@ -333,6 +338,58 @@ func (l *least) without(r role, i int, resource string) {
 	l.awaitAccess("")
 }
 
+// withoutIdentity runs the exporter while the right is missing to tell one cluster from another. Where the cluster has a name,
+// everything is watched all the same, and it is said that nothing is compared. Where it has none, changes would have none,
+// and the exporter says what to do and ends.
+func (l *least) withoutIdentity(r role, i int) {
+	l.t.Helper()
+	l.set(r, slices.Delete(r.rules(), i, i+1))
+	l.await("", func() string {
+		if allowed(l.t, l.admin, r.attributes(i)) {
+			return "the right to go"
+		}
+		return ""
+	})
+	config := l.configure("nameless.yaml")
+	var code int
+	var text string
+	var err error
+	var nameless sync.WaitGroup
+	nameless.Go(func() { code, text, err = exporter.Run(l.t.Context(), l.program, l.dir, "run", "--config", config) })
+	defer func() {
+		nameless.Wait()
+		if err != nil || code != 3 || !strings.Contains(text, "set cluster.name, or allow get on that namespace") {
+			l.t.Errorf("without a name: exit code %d, want 3 (%v):\n%s", code, err, text)
+		}
+		l.set(r, r.rules())
+		l.awaitAccess("")
+	}()
+
+	named := l.beside(", name: named")
+	named.run("", func(config string) {
+		const said = "it cannot be checked whether this is the cluster that the journal was filled from"
+		for path, part := range map[string]string{"/metrics": "\nkubecdc_cluster_unchecked 1\n", "/": said} {
+			if text := named.get(path); !strings.Contains(text, part) {
+				l.t.Errorf("no %q in %s:\n%s", part, path, text)
+			}
+		}
+		if n := strings.Count(readFile(l.t, config+".log"), said); n != 1 {
+			l.t.Errorf("%d lines of the log say so", n)
+		}
+	})
+	l.runs = named.runs
+}
+
+// beside is the same cluster for another exporter, with more keys in its section cluster.
+func (l *least) beside(section string) *least {
+	l.t.Helper()
+	own := *l
+	free, err := ports.Free(1)
+	l.must(err)
+	own.address, own.section = ports.Address(free[0]), section
+	return &own
+}
+
 func (l *least) set(r role, rules []any) {
 	l.t.Helper()
 	o := r.object.DeepCopy()
@@ -342,8 +399,8 @@ func (l *least) set(r role, rules []any) {
 }
 
 // run runs the exporter from an empty journal until everything is live but one resource, "" for none, and what is
-// written then has arrived.
-func (l *least) run(forbidden string) {
+// written then has arrived. Then it looks at what else is wanted.
+func (l *least) run(forbidden string, look ...func(config string)) {
 	l.t.Helper()
 	scopes := len(l.access())
 	name, config, stop := l.start()
@@ -368,6 +425,9 @@ func (l *least) run(forbidden string) {
 		}
 		return ""
 	})
+	for _, at := range look {
+		at(config)
+	}
 }
 
 // start starts the exporter with an empty journal and returns the name of the run and the path of its configuration. The

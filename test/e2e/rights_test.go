@@ -118,25 +118,32 @@ func (s *scene) dynamic(kubeconfig string) dynamic.Interface {
 // awaitGranted asks an API server until the exporter may do what the roles say.
 func (s *scene) awaitGranted(admin dynamic.Interface, roles []role) {
 	s.t.Helper()
-	reviews := admin.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"})
-	allowed := func(attributes map[string]any) bool {
-		answer, err := reviews.Create(s.t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-			"spec": map[string]any{"user": account, "resourceAttributes": attributes},
-		}}, metav1.CreateOptions{})
-		if apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) {
-			return false
-		}
-		s.must(err)
-		yes, _, err := unstructured.NestedBool(answer.Object, "status", "allowed")
-		s.must(err)
-		return yes
-	}
 	for _, r := range roles {
 		for i := range r.rules() {
-			for !allowed(r.attributes(i)) {
+			for !allowed(s.t, admin, r.attributes(i)) {
 				pause(s.t, lookEvery)
 			}
 		}
 	}
+}
+
+// allowed asks an API server whether the exporter may do something. One that is not ready to say allows nothing.
+func allowed(t *testing.T, admin dynamic.Interface, attributes map[string]any) bool {
+	t.Helper()
+	reviews := admin.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"})
+	answer, err := reviews.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+		"spec": map[string]any{"user": account, "resourceAttributes": attributes},
+	}}, metav1.CreateOptions{})
+	if apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) {
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes, _, err := unstructured.NestedBool(answer.Object, "status", "allowed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return yes
 }
