@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestWithoutWatchListEverythingIsListedOnce has an API server that refuses to stream what exists, as all did before
+// Kubernetes 1.32: the exporter asks for that once, reads pages instead, and watches on from there, also after a restart.
+func TestWithoutWatchListEverythingIsListedOnce(t *testing.T) {
+	l := newLeast(t, webConfigMaps, "--feature-gates=WatchList=false")
+	l.grantAll()
+	load := l.cluster.Start(t.Context(), workload.Plan{ // every second object stays
+		Namespace: "web", Prefix: "listed", Kinds: []workload.Kind{workload.ConfigMaps}, Clients: clients, Objects: 1200,
+	})
+	defer load.Stop()
+	l.must(load.Wait())
+	i := l.inhabit("listing.yaml", "fail")
+	for _, run := range []struct {
+		name string
+		want requests
+	}{
+		{"first", requests{refused: 1, pages: 2}},
+		{"restart", requests{}},
+	} {
+		began := time.Now()
+		i.begin()
+		i.must(i.cluster.Create(t.Context(), workload.ConfigMaps, "web", run.name))
+		i.awaitTold(run.name)
+		i.awaitAgreement()
+		i.stop()
+		if got := l.requestsSince(began); got != run.want {
+			t.Errorf("%s: %+v, want %+v", run.name, got, run.want)
+		}
+	}
+}
+
+// requests are what the exporter has asked in order to read all ConfigMaps.
+type requests struct{ refused, pages int }
+
+// requestsSince asks the audit log. Questions that read one object at most are left out: they find out how far the API
+// server is.
+func (l *least) requestsSince(since time.Time) (r requests) {
+	l.t.Helper()
+	entries, err := l.controlPlane.AuditEntries()
+	l.must(err)
+	watches := 0
+	for _, e := range entries {
+		if e.User != account || !strings.HasPrefix(e.UserAgent, "kubecdc/") || e.Resource != "configmaps" || e.Time.Before(since) {
+			continue
+		}
+		asked, err := url.ParseRequestURI(e.RequestURI)
+		l.must(err)
+		query := asked.Query()
+		switch {
+		case query.Has("fieldSelector") || query.Get("limit") == "1":
+		case e.Verb == "list":
+			r.pages++
+		case e.Stage != "ResponseStarted": // a watch has two entries
+		case query.Get("sendInitialEvents") != "true":
+			watches++
+		case e.Code == http.StatusUnprocessableEntity:
+			r.refused++
+		default:
+			l.t.Errorf("the API server was to refuse %s, and answered with %d", e.RequestURI, e.Code)
+		}
+	}
+	if watches == 0 {
+		l.t.Error("the audit log shows no watch, so it shows nothing at all")
+	}
+	return r
+}
