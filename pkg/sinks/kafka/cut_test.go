@@ -129,10 +129,10 @@ func TestContractThroughAnOutage(t *testing.T) {
 		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
 		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
 		Key:        (*event.Change).Key,
-		ExactRetry: true,
-		Cut:        func(testing.TB) { cut.set(true) },
-		Restore:    func(testing.TB) { cut.set(false) },
-		Slow:       func(_ testing.TB, on bool) { cut.late.Store(on) },
+		ExactRetry: true, Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
+		Cut:     func(testing.TB) { cut.set(true) },
+		Restore: func(testing.TB) { cut.set(false) },
+		Slow:    func(_ testing.TB, on bool) { cut.late.Store(on) },
 	})
 }
 

@@ -127,7 +127,7 @@ func header(r *kgo.Record, name string) string {
 func delivered(records []*kgo.Record) []sinktest.Delivered {
 	var ds []sinktest.Delivered
 	for _, r := range records {
-		ds = append(ds, sinktest.Delivered{ID: header(r, "id"), Key: string(r.Key), Value: r.Value})
+		ds = append(ds, sinktest.Delivered{ID: header(r, "id"), Key: string(r.Key), Value: r.Value, Topic: r.Topic})
 	}
 	return ds
 }

@@ -57,6 +57,7 @@ func TestContractOnApacheKafka(t *testing.T) {
 				},
 				Key:        (*event.Change).Key,
 				ExactRetry: true, ExactRestart: true,
+				Topics: []string{"k8s." + compression + ".audit.{resource}", "k8s." + compression + ".copy.{resource}"},
 			}
 			if compression == "zstd" { // an outage of a real broker lasts seconds: once is enough
 				h.Cut = func(t testing.TB) {

@@ -108,6 +108,7 @@ func conformance(t *testing.T, brokers []string, cfg Config) {
 		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
 		Key:        (*event.Change).Key,
 		ExactRetry: true, ExactRestart: true,
+		Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
 	})
 }
 
@@ -419,7 +420,7 @@ func TestTheWriterKeepsTheContractOnABrokerWithoutProducerIDs(t *testing.T) {
 	sinktest.Run(t, sinktest.Harness{
 		New:  func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
 		Read: func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
-		Key:  (*event.Change).Key,
+		Key:  (*event.Change).Key, Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
 	})
 }
 

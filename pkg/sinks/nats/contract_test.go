@@ -20,6 +20,12 @@ func TestNATSKeepsTheContract(t *testing.T) {
 	server := serve(t, "")
 	proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
 	h := harness(server, "nats://"+proxy.address())
+	h.New = func(t testing.TB) sinks.Sink {
+		cfg := hasty("nats://" + proxy.address())
+		cfg.Routed = routes
+		return newSink(t, cfg, quiet)
+	}
+	toRoutes(&h)
 	h.Slow = func(_ testing.TB, on bool) { proxy.delay(on) }
 	h.Cut = func(t testing.TB) {
 		if err := server.Kill(); err != nil {

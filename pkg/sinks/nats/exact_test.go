@@ -62,9 +62,10 @@ func TestExactKeepsTheContract(t *testing.T) {
 	h := harness(server, server.URL())
 	h.New = func(t testing.TB) sinks.Sink {
 		cfg := hasty("nats://" + proxy.address())
-		cfg.Exact = true
+		cfg.Exact, cfg.Routed = true, routes
 		return newSink(t, cfg, quiet)
 	}
+	toRoutes(&h)
 	h.Slow = func(_ testing.TB, on bool) { proxy.delay(on) }
 	h.Cut = func(t testing.TB) {
 		if err := server.Kill(); err != nil {

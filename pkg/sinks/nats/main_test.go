@@ -101,7 +101,7 @@ func held(t testing.TB, js jetstream.JetStream, stream string) []sinktest.Delive
 	t.Helper()
 	var all []sinktest.Delivered
 	for _, m := range messages(t, js, stream) {
-		all = append(all, sinktest.Delivered{ID: m.Headers().Get(nats.MsgIdHdr), Key: m.Headers().Get(headerKey), Value: m.Data()})
+		all = append(all, sinktest.Delivered{ID: m.Headers().Get(nats.MsgIdHdr), Key: m.Headers().Get(headerKey), Value: m.Data(), Topic: m.Subject()})
 	}
 	return all
 }
@@ -165,6 +165,12 @@ func harness(server *natsserver.Server, url string) sinktest.Harness {
 		Key:  (*event.Change).Key, ExactRetry: true, ExactReplay: true, ExactRestart: true,
 	}
 }
+
+// routes are templates of subjects beside the stream's own, each with a subject for each object.
+var routes = []string{"k8s.audit.of.{group}.{resource}.{namespace}.{name}", "k8s.one.copy.of.{group}.{resource}.{namespace}.{name}"}
+
+// toRoutes lets the suite publish to routes, too. The sinks it opens are configured with them.
+func toRoutes(h *sinktest.Harness) { h.Topics, h.Escape = routes, AppendToken }
 
 // transcript collects log lines without their time.
 type transcript struct {

@@ -153,7 +153,7 @@ func subscribe(t *testing.T, server *natsserver.Server, subject string) *subscri
 	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.heard = append(s.heard, sinktest.Delivered{ID: m.Header.Get(nats.MsgIdHdr), Key: m.Header.Get(headerKey), Value: m.Data})
+		s.heard = append(s.heard, sinktest.Delivered{ID: m.Header.Get(nats.MsgIdHdr), Key: m.Header.Get(headerKey), Value: m.Data, Topic: m.Subject})
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -185,9 +185,10 @@ func TestCoreKeepsTheContractForWhoListens(t *testing.T) {
 	h := harness(server, server.URL())
 	h.New = func(t testing.TB) sinks.Sink {
 		cfg := core(server.URL())
-		cfg.AckTimeout = time.Second
-		return struct{ sinks.Sink }{newSink(t, cfg, quiet)} // its state says nothing without a stream
+		cfg.AckTimeout, cfg.Routed = time.Second, routes
+		return struct{ sinks.Router }{newSink(t, cfg, quiet)} // its state says nothing without a stream
 	}
+	toRoutes(&h)
 	h.Read = listener.all
 	h.ExactRetry, h.ExactReplay, h.ExactRestart = false, false, false
 	sinktest.Run(t, h)

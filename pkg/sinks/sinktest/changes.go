@@ -102,7 +102,7 @@ func scribble(batch []sinks.Message) {
 func copies(batch []sinks.Message) []sinks.Message {
 	own := make([]sinks.Message, len(batch))
 	for i, m := range batch {
-		own[i] = sinks.Message{Offset: m.Offset, Change: m.Change.Clone()}
+		own[i] = sinks.Message{Offset: m.Offset, Change: m.Change.Clone(), Topic: m.Topic}
 	}
 	return own
 }

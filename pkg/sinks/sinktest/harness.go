@@ -43,6 +43,12 @@ type Harness struct {
 	// last, are held once when its successor publishes them again. The sink is a [sinks.Stateful].
 	ExactRestart bool
 
+	// Topics are templates of topics that a [sinks.Router] can publish to beside its own; none where the sink is no
+	// Router. Read reads these topics, too, and says which of them has a message. Escape writes a value into the name of
+	// a topic as the sink does; nil takes it as it is.
+	Topics []string
+	Escape func(dst []byte, token string) []byte
+
 	// Cut makes the destination unreachable and Restore makes it reachable again. Both are nil if that cannot be done.
 	Cut, Restore func(t testing.TB)
 
@@ -57,6 +63,7 @@ type Delivered struct {
 	Key       string // empty where the destination has no keys
 	Value     []byte // empty on tombstones
 	Tombstone bool   // says that the object of this key is gone, in a form the destination itself understands
+	Topic     string // that holds it; may be empty where the harness names no Topics
 }
 
 func (h Harness) value(c *event.Change) string {

@@ -125,6 +125,9 @@ func (tr *truth) contents(t testing.TB) {
 		if value := tr.h.value(m.Change); string(d.Value) != value {
 			t.Errorf("%s has the value %.200s\nwant %.200s", d.ID, d.Value, value)
 		}
+		if tr.h.misplaced(t, m, d.Topic) {
+			t.Errorf("%s is in topic %q, but was sent to %v", d.ID, d.Topic, m.Topic)
+		}
 		if key := tr.h.key(m.Change); d.Key != key {
 			t.Errorf("%s has the key %q, want %q", d.ID, d.Key, key)
 		}

@@ -41,9 +41,20 @@ func closeSink(t testing.TB, sink sinks.Sink) {
 // lane returns the lane of c, waiting while the destination is not ready to tell.
 func (p publisher) lane(c *event.Change) sinks.Lane {
 	p.t.Helper()
-	var lane sinks.Lane
+	return p.insist(func(ctx context.Context) (sinks.Lane, error) { return p.sink.Lane(ctx, c) })
+}
+
+// laneTo is lane for a change that is published with this topic. The sink is a Router.
+func (p publisher) laneTo(c *event.Change, topic *sinks.Template) sinks.Lane {
+	p.t.Helper()
+	router := p.sink.(sinks.Router)
+	return p.insist(func(ctx context.Context) (sinks.Lane, error) { return router.LaneTo(ctx, c, topic) })
+}
+
+func (p publisher) insist(ask func(context.Context) (sinks.Lane, error)) (lane sinks.Lane) {
+	p.t.Helper()
 	p.eventually("lane", func(ctx context.Context) (err error) {
-		lane, err = p.sink.Lane(ctx, c)
+		lane, err = ask(ctx)
 		return err
 	})
 	return lane
@@ -55,6 +66,9 @@ func (p publisher) byLane(messages []sinks.Message) map[sinks.Lane][]sinks.Messa
 	lanes := make(map[sinks.Lane][]sinks.Message)
 	for _, m := range messages {
 		lane := p.lane(m.Change)
+		if m.Topic != nil {
+			lane = p.laneTo(m.Change, m.Topic)
+		}
 		lanes[lane] = append(lanes[lane], m)
 	}
 	return lanes

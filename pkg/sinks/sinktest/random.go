@@ -25,8 +25,12 @@ func randomRun(t testing.TB, h Harness) {
 func Drive(t testing.TB, h Harness, random *rand.Rand, objects, last int) {
 	t.Helper()
 	f, p := newFactory(), open(t, h)
-	tr := newTruth(h, f, p, versions(f, objects, last))
+	p.drive(newTruth(h, f, p, versions(f, objects, last)), random)
+}
 
+// drive publishes what is told by tr, and compares.
+func (p publisher) drive(tr *truth, random *rand.Rand) {
+	p.t.Helper()
 	var mu sync.Mutex
 	restarts := make(map[sinks.Lane][]int)
 	var lanes sync.WaitGroup
@@ -40,7 +44,7 @@ func Drive(t testing.TB, h Harness, random *rand.Rand, objects, last int) {
 		})
 	}
 	lanes.Wait()
-	tr.check(t, restarts)
+	tr.check(p.t, restarts)
 }
 
 // randomly publishes one lane to its end and returns at which messages a Publish began anew after an error.

@@ -35,6 +35,7 @@ var promises = []struct {
 	{"LargeBodiesArriveOrAreRejectedAlone", largeBodies},
 	{"ACancelledContextKeepsTheWriterRule", cancelled},
 	{"ARandomRunNeverStepsBack", randomRun},
+	{"ChangesArriveInTheTopicsTheyAreSentTo", routed},
 	{"AReplayAfterARestartIsRecognised", replay},
 	{"ARestartWithChangesInFlightLosesNothing", inFlightRestarts},
 	{"AnOutageLosesNothing", outage},

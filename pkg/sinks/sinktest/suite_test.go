@@ -45,6 +45,7 @@ func (m *memory) harness() Harness {
 			return all
 		},
 		Key: (*event.Change).Key, Tombstones: true, ExactRetry: true, ExactReplay: true,
+		Topics: []string{"audit.{resource}", "copy.{name}"}, Escape: loudly,
 		Cut:      func(testing.TB) { m.setDown(true) },
 		Restore:  func(testing.TB) { m.setDown(false) },
 		Slow:     func(_ testing.TB, on bool) { m.setBusy(on) },
@@ -76,11 +77,19 @@ type memorySink struct {
 	instance int64
 }
 
-func (s *memorySink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
+func (s *memorySink) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
+	return s.LaneTo(ctx, c, nil)
+}
+
+func (s *memorySink) LaneTo(_ context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
 	of := c.Key()
 	switch s.fault {
 	case "lanes by UID":
 		of = c.UID
+	case "lanes by type":
+		if topic != nil {
+			of += string(c.Type)
+		}
 	case "lanes by instance":
 		of = fmt.Sprint(s.instance, c.Key())
 	}
@@ -102,7 +111,10 @@ func (s *memorySink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Me
 		return s.throttle(batch)
 	}
 	if s.fault == "reorders" && len(batch) > 1 {
-		s.deliver(batch[1].Change)
+		s.deliver(batch[1])
+	}
+	if s.fault == "reorders topics" {
+		slices.SortStableFunc(batch, func(a, b sinks.Message) int { return strings.Compare(topicOf(a), topicOf(b)) })
 	}
 	for i, m := range batch {
 		if ctx.Err() != nil {
@@ -118,7 +130,7 @@ func (s *memorySink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Me
 			return i, &sinks.RejectedError{Reason: "busy"}
 		}
 		if !s.down {
-			s.deliver(m.Change)
+			s.deliver(m)
 		}
 	}
 	if s.fault == "counts all and fails" && len(batch) > 0 {
@@ -151,7 +163,16 @@ func (s *memorySink) interrupted(n int, batch []sinks.Message, err error) (int, 
 	return n, err
 }
 
-func (s *memorySink) deliver(c *event.Change) {
+// topicOf is where a message goes beside the sink's own topic.
+func topicOf(m sinks.Message) string {
+	if m.Topic == nil {
+		return ""
+	}
+	return string(m.Topic.Append(nil, m.Change, loudly))
+}
+
+func (s *memorySink) deliver(m sinks.Message) {
+	c := m.Change
 	if s.fault == "loses gaps" && c.Type == event.Gap {
 		return
 	}
@@ -160,6 +181,9 @@ func (s *memorySink) deliver(c *event.Change) {
 		return
 	}
 	d := delivered(c)
+	if s.fault != "knows one topic" {
+		d.Topic = topicOf(m)
+	}
 	if s.fault == "makes IDs of its own" {
 		d.ID = fmt.Sprint(d.ID, len(s.held))
 	}
@@ -203,6 +227,9 @@ func TestASinkThatBreaksTheContractIsFoundOut(t *testing.T) {
 		"rejects large bodies without saying why": "LargeBodiesArriveOrAreRejectedAlone",
 		"hides errors":                            "ACancelledContextKeepsTheWriterRule",
 		"loses what is cancelled":                 "ACancelledContextKeepsTheWriterRule",
+		"knows one topic":                         "ChangesArriveInTheTopicsTheyAreSentTo",
+		"reorders topics":                         "ChangesArriveInTheTopicsTheyAreSentTo",
+		"lanes by type":                           "ChangesArriveInTheTopicsTheyAreSentTo",
 		"repeats":                                 "AReplayAfterARestartIsRecognised",
 		"counts what is not delivered":            "AnOutageLosesNothing",
 		"counts what is not delivered at its end": "AStopDuringAnOutageEndsAndLosesNothing",
@@ -246,3 +273,6 @@ func record(t *testing.T, test func(testing.TB, Harness), h Harness) *recorder {
 	<-done
 	return r
 }
+
+// loudly escapes values in names of topics.
+func loudly(dst []byte, token string) []byte { return append(dst, strings.ToUpper(token)...) }
