@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/certificates"
+	"github.com/kubecdc/kubecdc/test/parts/kafka"
+)
+
+// What Kafka knows as the exporter's password, and what it does not.
+const knownPassword, refusedPassword = "open-sesame", "hunter2"
+
+// TestRefusedCredentialsAreToldAndCuredWithoutARestart starts the exporter with a password that Kafka does not know. It is
+// not ready and says which sink it is and where to look, once however often it tries, and never the
+// password; the other sink goes on. When the file holds the right one, everything arrives, once.
+func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
+	own := *servers(t)
+	dir := t.TempDir()
+	own.kafka = guarded(t, filepath.Join(dir, "ca.pem"))
+	password, log := filepath.Join(dir, "password"), ""
+	kinds := []workload.Kind{workload.ConfigMaps}
+	s := newLeastSceneIn(t, &own, kinds, func(settings *exporter.Settings) {
+		log = filepath.Join(settings.Dir, "exporter.log")
+		settings.Kafka = map[string]any{
+			"brokers": []string{own.kafka.SecureAddress()},
+			"tls":     map[string]any{"enabled": true, "caFile": filepath.Join(dir, "ca.pem")},
+			"sasl":    map[string]any{"mechanism": "plain", "username": "exporter", "passwordFile": password},
+		}
+	})
+	s.must(os.WriteFile(password, []byte(refusedPassword), 0o600))
+	s.must(s.exporter.Launch(t.Context()))
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka Kafka refuses the credentials: check kafka.sasl")
+	s.must(s.load(20, kinds).Wait())
+	s.awaitHistory(s.buses[1])
+	s.awaitMetric(`kubecdc_sink_gate_closed{sink="kafka"}`, "1")
+	s.awaitRetries("kafka", 5)
+	var told strings.Builder
+	for _, path := range []string{"/readyz?verbose", "/metrics", "/"} {
+		_, text, err := s.exporter.Get(t.Context(), path)
+		s.must(err)
+		told.WriteString(text)
+	}
+	if text := told.String(); strings.Count(text, "[-]") != 1 {
+		t.Errorf("more than the one sink is not ready:\n%s", text)
+	}
+
+	s.must(os.WriteFile(password+".new", []byte(knownPassword), 0o600))
+	s.must(os.Rename(password+".new", password))
+	s.awaitAll()
+	s.awaitAnswer("/readyz", http.StatusOK, "")
+	s.awaitMetric(`kubecdc_sink_gate_closed{sink="kafka"}`, "0")
+	s.judge(oracle.Rules{})
+	s.repeatsNothing()
+
+	told.WriteString(readFile(t, log))
+	for _, secret := range []string{knownPassword, refusedPassword} {
+		if strings.Contains(told.String(), secret) {
+			t.Errorf("a password is told:\n%s", told.String())
+		}
+	}
+	for line, want := range map[string]int{
+		"kafka does not take changes": 1, "kafka delivers": 1, // says the sink
+		"sink is unavailable": 1, "sink is available again": 1, // says delivery
+	} {
+		if n := strings.Count(readFile(t, log), line); n != want {
+			t.Errorf("%d lines with %q, want %d:\n%s", n, line, want, readFile(t, log))
+		}
+	}
+}
+
+// guarded starts a broker that asks for a password, beside a listener that does not. The authority of its certificate goes
+// into a file.
+func guarded(t *testing.T, caFile string) *kafka.Broker {
+	t.Helper()
+	ca := certificates.New(t)
+	if err := os.WriteFile(caFile, ca.PEM, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cert, key := ca.Issue(t)
+	b, err := kafka.Start(t.Context(), kafka.Options{Dir: t.TempDir(), Secure: &kafka.Secure{
+		Certificate: string(cert), Key: string(key), Mechanisms: map[string]string{
+			"PLAIN": `org.apache.kafka.common.security.plain.PlainLoginModule required user_exporter="` + knownPassword + `";`,
+		}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// awaitRetries waits until so many attempts of a sink have failed.
+func (s *scene) awaitRetries(sink string, least int) {
+	s.t.Helper()
+	series := regexp.MustCompile(fmt.Sprintf(`(?m)^kubecdc_sink_retries_total\{sink=%q\} (\d+)$`, sink))
+	s.await(s.buses[1], func([]bus.Record) string {
+		_, text, err := s.exporter.Get(s.t.Context(), "/metrics")
+		s.must(err)
+		found := series.FindStringSubmatch(text)
+		if found == nil {
+			return "the metric of retries"
+		}
+		if n, err := strconv.Atoi(found[1]); err != nil || n < least {
+			return fmt.Sprintf("%d of %d retries, %v", n, least, err)
+		}
+		return ""
+	})
+}
+
+// repeatsNothing fails the test if Kafka holds anything twice.
+func (s *scene) repeatsNothing() {
+	s.t.Helper()
+	ids := make(map[string]bool)
+	for _, r := range s.buses[0].records {
+		if ids[r.ID] {
+			s.t.Errorf("%s is there twice", r.ID)
+		}
+		ids[r.ID] = true
+	}
+}
