@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -19,8 +20,14 @@ type graveyard struct {
 	sink  sinks.Router
 	topic *sinks.Template
 
+	trouble func() string // why the destination is not reached, as the sink itself sees it; "" when it is
+	log     *slog.Logger
+
 	mu     sync.Mutex // one at a time: they are few
 	offset uint64     // counts the attempts
+
+	held     atomic.Pointer[string] // why the last one could not be published; nil when it was
+	reaching *part                  // set when it runs
 }
 
 // openGraveyard makes what sink s has configured; nil where that is nothing. It contacts nothing.
@@ -44,7 +51,29 @@ func openGraveyard(cfg *config.Config, s config.Sink, log *slog.Logger) (*gravey
 	if err != nil {
 		return nil, fmt.Errorf("deadLetters.topic of sink %s: %w", s.Name, err)
 	}
-	return &graveyard{of: s.Name, in: in.Name, sink: router, topic: topic}, begin(router)
+	log = log.With("sink", s.Name, "deadLettersTo", in.Name)
+	return &graveyard{of: s.Name, in: in.Name, sink: router, topic: topic, trouble: o.trouble, log: log}, begin(router)
+}
+
+// start looks for the destination, so that it is told before the first dead letter that it cannot be reached.
+func (g *graveyard) start(retry config.Retry, failed func(error)) {
+	if c, ok := g.sink.(checker); ok {
+		g.reaching = start("dead letters of sink "+g.of, func(ctx context.Context) error { return reach(ctx, c, retry) }, failed)
+	}
+}
+
+func (g *graveyard) stop() { g.reaching.stop() }
+
+// status says why dead letters wait, or would; "" when they do not. Safe for concurrent use.
+func (g *graveyard) status() string {
+	reason := g.trouble()
+	if held := g.held.Load(); held != nil {
+		reason = *held
+	}
+	if reason == "" {
+		return ""
+	}
+	return fmt.Sprintf("dead letters wait for sink %s: %s", g.in, reason)
 }
 
 // bury publishes a dead letter. An error that is a *sinks.RejectedError says that it cannot be published either, in whatever
@@ -56,6 +85,7 @@ func (g *graveyard) bury(ctx context.Context, c *event.Change, reason string) er
 	defer g.mu.Unlock()
 	g.offset++
 	err := publishSmaller(ctx, g.sink, sinks.Message{Offset: g.offset, Change: &letter, Topic: g.topic})
+	g.note(ctx, err)
 	var lost *sinks.LostError
 	if errors.As(err, &lost) { // those that are lost there are still in the journal
 		return errors.Join(err, begin(g.sink))
@@ -64,6 +94,22 @@ func (g *graveyard) bury(ctx context.Context, c *event.Change, reason string) er
 		return fmt.Errorf("dead letter to sink %s: %w", g.in, err)
 	}
 	return nil
+}
+
+// note keeps how the last attempt went, with one line of the log for each change.
+func (g *graveyard) note(ctx context.Context, err error) {
+	var rejected *sinks.RejectedError
+	switch {
+	case err == nil, errors.As(err, &rejected):
+		if g.held.Swap(nil) != nil {
+			g.log.Info("dead letters are published again")
+		}
+	case ctx.Err() == nil:
+		reason := err.Error()
+		if g.held.Swap(&reason) == nil {
+			g.log.Warn("a dead letter cannot be published; its lane waits until it is", "error", err)
+		}
+	}
 }
 
 // configured returns the sink of a name.

@@ -28,6 +28,7 @@ type outlet struct {
 	kind    string
 	sink    sinks.Sink
 	trouble func() string // why the destination is not reached, as the sink itself sees it; "" when it is
+	grave   *graveyard    // where its dead letters go besides the journal; nil for nowhere
 	journal sinkJournal
 	log     *slog.Logger
 	renew   func(start delivery.Cursor) *delivery.Pipeline
@@ -45,6 +46,9 @@ func (o *outlet) start(retry config.Retry, failed func(error)) {
 	o.part = start("sink "+o.name, o.deliver, failed)
 	if c, ok := o.sink.(checker); ok {
 		o.reaching = start("sink "+o.name, func(ctx context.Context) error { return reach(ctx, c, retry) }, failed)
+	}
+	if o.grave != nil {
+		o.grave.start(retry, failed)
 	}
 }
 
@@ -75,6 +79,7 @@ func openOutlet(s config.Sink, d config.Delivery, routes *routing, grave *gravey
 	if c, ok := o.sink.(interface{ Concurrency() int }); ok {
 		cfg.Workers = c.Concurrency()
 	}
+	o.grave = grave
 	o.journal, o.log = sinkJournal{j, s.Name}, log.With("sink", s.Name)
 	o.renew = func(start delivery.Cursor) *delivery.Pipeline {
 		return delivery.New(s.Name, timedSink(o.sink, observe), layout+routes.id, o.journal, start, cfg, log)
@@ -149,6 +154,9 @@ func choice(s config.Sink) string {
 // stop waits for a drain until ctx ends, then stops the pipeline.
 func (o *outlet) stop(ctx context.Context) {
 	o.reaching.stop()
+	if o.grave != nil {
+		o.grave.stop()
+	}
 	if o.part != nil {
 		select {
 		case <-o.part.done:

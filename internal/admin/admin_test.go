@@ -64,6 +64,20 @@ func TestWhatIsLeftOutIsNamedAndDoesNotCount(t *testing.T) {
 	}
 }
 
+func TestDeadLettersThatWaitAreToldAndDoNotCount(t *testing.T) {
+	s := sample()
+	s.Sinks[0].Held = "dead letters wait for sink bus: not connected"
+	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "[!]sink/main dead letters wait for sink bus: not connected\nok\n" {
+		t.Errorf("%d %q", w.Code, w.Body)
+	}
+	if body := get(t, s, "/").Body.String(); !strings.Contains(body, `<span class="bad">dead letters wait for sink bus: not connected</span>`) {
+		t.Errorf("the page is silent:\n%s", body)
+	}
+	if body := get(t, s, "/metrics").Body.String(); !strings.Contains(body, "\nkubecdc_sink_dead_letters_held{sink=\"main\"} 1\n") {
+		t.Errorf("the metrics are silent:\n%s", body)
+	}
+}
+
 func TestNotReadySaysWhy(t *testing.T) {
 	for what, tc := range map[string]struct {
 		spoil func(*Snapshot)
@@ -139,7 +153,7 @@ func TestThePageEscapesWhatItShows(t *testing.T) {
 	const evil = `<script>alert("x")</script>`
 	s := sample()
 	s.Resources[0].Name, s.Resources[0].State, s.Resources[0].Reason, s.Resources[0].Position = evil, evil, evil, evil
-	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Reason, s.Sinks[0].NotReady = evil, evil, evil, evil
+	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Reason, s.Sinks[0].NotReady, s.Sinks[0].Held = evil, evil, evil, evil, evil
 	s.Journal.Blocked = evil
 	s.Cluster = ClusterStatus{evil, evil, evil}
 	w := get(t, s, "/")
@@ -290,6 +304,8 @@ kubecdc_sink_gate_closed == 1
 kubecdc_sink_lag_seconds > 60
 # A destination refused changes for ever. They are kept in the journal.
 increase(kubecdc_sink_dead_letters_total[10m]) > 0
+# The topic that dead letters go to besides cannot be reached: the lanes that have one wait.
+kubecdc_sink_dead_letters_held == 1
 # History was lost. The stream has a gap record, and what still differed was sent.
 increase(kubecdc_resource_relists_total[10m]) > 0
 # A resource is not watched.

@@ -109,6 +109,8 @@ var sinkMetrics = []metric{
 		func(k SinkStatus) float64 { return float64(k.Retries) }),
 	ofSink("kubecdc_sink_dead_letters_total", "Changes the destination rejected for ever; they are kept in the journal.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.DeadLetters) }),
+	ofSink("kubecdc_sink_dead_letters_held", "1 while dead letters cannot reach the topic that is configured for them; the status page says why.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return truth(k.Held != "") }),
 	ofSink("kubecdc_sink_losses_total", "Times the destination had lost changes it had accepted, and was sent them again from the journal.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Losses) }),
 	ofSink("kubecdc_sink_omitted_total", "Control records, such as gaps, that the destination has no place for: a bucket keeps the state of objects only.", prometheus.CounterValue,

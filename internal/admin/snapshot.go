@@ -68,6 +68,8 @@ type SinkStatus struct {
 	NotReady string // why it makes the exporter not ready, one line; "" when it does not
 	Reason   string // what is amiss, one line, also where that does not touch readiness
 
+	Held string // why dead letters do not reach the topic that is configured for them, one line; "" when they do
+
 	Delivered      uint64 // changes acknowledged
 	DeliveredBytes uint64
 	Reduced        uint64 // changes acknowledged in a smaller form, because the whole one was too large
@@ -131,7 +133,7 @@ func (s Snapshot) checks() []check {
 		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
 	}
 	for _, k := range s.Sinks {
-		all = append(all, check{name: "sink/" + k.Name, reason: k.NotReady})
+		all = append(all, check{name: "sink/" + k.Name, reason: k.NotReady, degraded: k.Held})
 	}
 	return all
 }

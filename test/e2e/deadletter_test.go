@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -114,4 +115,50 @@ func (s *scene) acceptEverything() {
 	s.must(err)
 	_, err = js.UpdateStream(s.t.Context(), jetstream.StreamConfig{Name: s.name, Subjects: []string{s.name + ".>"}, MaxMsgSize: -1})
 	s.must(err)
+}
+
+// TestADeadLetterThatCannotBeShippedIsToldAndWaits takes away Kafka, where the dead letters of a stream go that refuses
+// everything. The stream's sink says why its dead letter waits, once; when Kafka is back the letter is there, and all is well.
+func TestADeadLetterThatCannotBeShippedIsToldAndWaits(t *testing.T) {
+	var dir string
+	s := newLeastScene(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {
+		dir = settings.Dir
+		settings.DeadLetters = map[string]any{"sink": "kafka", "topic": settings.TopicPrefix + ".dead"}
+	})
+	s.refuseEverything()
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "shipped"))
+	s.awaitBuried("shipped")
+	s.awaitMetric(`kubecdc_sink_backlog_changes{sink="nats"}`, "0")
+	s.awaitMetric(`kubecdc_sink_dead_letters_held{sink="nats"}`, "0")
+	before := len(readFile(t, filepath.Join(dir, "exporter.log"))) // a new topic takes its time, which may be told
+	s.must(s.kafka.Kill())
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "refused"))
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[!]sink/nats dead letters wait for sink kafka: ")
+	s.awaitMetric(`kubecdc_sink_dead_letters_held{sink="nats"}`, "1")
+	s.awaitAnswer("/", http.StatusOK, "dead letters wait for sink kafka: ")
+	s.must(s.kafka.Restart(t.Context()))
+	s.awaitBuried("refused")
+	s.awaitMetric(`kubecdc_sink_dead_letters_held{sink="nats"}`, "0")
+	s.awaitAnswer("/readyz", http.StatusOK, "ok")
+	s.must(s.exporter.Stop())
+	log := readFile(t, filepath.Join(dir, "exporter.log"))[before:]
+	for _, line := range []string{"a dead letter cannot be published", "dead letters are published again"} {
+		if n := strings.Count(log, line); n != 1 {
+			t.Errorf("%d lines with %q, want 1:\n%s", n, line, log)
+		}
+	}
+}
+
+// awaitBuried waits until the topic of dead letters holds a change of an object.
+func (s *scene) awaitBuried(name string) {
+	s.t.Helper()
+	s.await(s.buses[0], func(records []bus.Record) string {
+		for _, r := range records {
+			if r.Name == name && strings.Contains(r.Place, ".dead") {
+				return ""
+			}
+		}
+		return "the dead letter of " + name
+	})
 }
