@@ -111,7 +111,7 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s, err := js.Stream(ctx, stream)
+	s, err := insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, stream) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,9 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 	if s.CachedInfo().State.Msgs == 0 {
 		return nil
 	}
-	consumer, err := reader(ctx, s)
+	consumer, err := insist(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,15 +146,14 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 	return all
 }
 
-// reader makes a consumer of all a stream holds. It asks more than once: servers that have just lost each other may drop a
-// request without an answer.
-func reader(ctx context.Context, s jetstream.Stream) (jetstream.Consumer, error) {
+// insist asks until there is an answer: servers that have just lost each other may drop a request.
+func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
-		consumer, err := s.OrderedConsumer(attempt, jetstream.OrderedConsumerConfig{})
+		answer, err := ask(attempt)
 		cancel()
 		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return consumer, err
+			return answer, err
 		}
 	}
 }
