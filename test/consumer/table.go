@@ -29,6 +29,7 @@ type resource struct {
 	rows      map[Key]*row
 	exist     int               // rows that are not gone
 	snapshots map[string]*frame // by ID
+	restored  string            // position to which the last gap went back, if it did
 }
 
 // row is the newest that was told of one key. It outlives its object: an older record that comes once more must not bring
@@ -38,6 +39,7 @@ type row struct {
 	body      json.RawMessage
 	under     string // ID of the snapshot that told of this key last
 	coalesced string // ID of the coalesced change that was taken last
+	floor     string // of an object that a backup did not hold: another one under its name is newer than that
 }
 
 // version is one state of one key.
@@ -119,6 +121,9 @@ func (s *resource) object(r Record) error {
 	}
 	if r.Coalesced {
 		now.coalesced = r.ID
+		if s.restored != "" && r.Type == "deleted" && compare(r.ResourceVersion, s.restored) > 0 {
+			now.floor = s.restored
+		}
 	}
 	if r.Snapshot != nil {
 		now.under = r.Snapshot.ID
@@ -160,15 +165,21 @@ func (old *row) outdates(r Record) bool {
 	if old.gone && r.UID == old.uid && r.ResourceVersion == old.resourceVersion {
 		return true
 	}
-	return !r.Coalesced && compare(r.ResourceVersion, old.resourceVersion) < 0
+	newest := old.resourceVersion
+	if old.floor != "" && r.UID != old.uid {
+		newest = old.floor
+	}
+	return !r.Coalesced && compare(r.ResourceVersion, newest) < 0
 }
 
 // lose takes a gap. One that ends before it begins is a cluster that was restored: what was ahead of it is forgotten, so
 // that the versions which are counted anew are not taken for old ones.
 func (s *resource) lose(g Gap) {
+	s.restored = ""
 	if compare(g.To, g.From) >= 0 {
 		return
 	}
+	s.restored = g.To
 	for _, row := range s.rows {
 		if compare(row.resourceVersion, g.To) > 0 {
 			row.resourceVersion = g.To

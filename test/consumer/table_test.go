@@ -76,6 +76,12 @@ func TestTheTableHoldsTheNewestOfEachObject(t *testing.T) {
 		"a cluster restored from a backup": {
 			[]Record{told("added", "a", "1", "50"), told("added", "b", "2", "51"), told("deleted", "b", "2", "52"), gap("60", "40"),
 				told("updated", "a", "1", "30", coalesced), told("updated", "a", "1", "41"), told("added", "b", "3", "42")}, "a@41 b@42"},
+		"a name that comes again after the backup did not hold it": {
+			[]Record{told("added", "b", "2", "51"), gap("60", "40"), told("deleted", "b", "2", "51", coalesced), told("added", "b", "3", "42")}, "b@42"},
+		"an object that the backup did not hold, once more": {
+			[]Record{told("added", "b", "2", "51"), gap("60", "40"), told("deleted", "b", "2", "51", coalesced), told("added", "b", "2", "51")}, ""},
+		"a delete in a later gap, and an old life once more": {
+			[]Record{gap("60", "40"), told("added", "c", "3", "75"), gap("75", "80"), told("deleted", "c", "3", "75", coalesced), told("added", "c", "2", "74")}, ""},
 		"a type that is not known yet": {[]Record{told("added", "a", "1", "5"), {ID: "x", Type: "remarked"}}, "a@5"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,7 +51,9 @@ func TestEtcdThatIsExchangedIsSeen(t *testing.T) {
 			return errors.Join(os.RemoveAll(dir), os.Rename(dir+"-earlier", dir))
 		})
 		beginning.begin()
-		l.must(l.cluster.Create(t.Context(), workload.ConfigMaps, "web", "later"))
+		for _, name := range []string{"born", "later"} {
+			l.must(l.cluster.Create(t.Context(), workload.ConfigMaps, "web", name))
+		}
 		for _, i := range []*inhabitant{remaining, beginning} {
 			i.awaitAgreement()
 			i.checkRestored()
@@ -216,7 +218,7 @@ func (i *inhabitant) checkRestored() {
 		i.t.Errorf("gaps %+v, want one that goes back", gaps)
 	}
 	for name, want := range map[string]string{
-		"kept": " snapshot", "changed": " snapshot updated updated", "gone": " snapshot deleted added", "born": " added deleted", "later": " added",
+		"kept": " snapshot", "changed": " snapshot updated updated", "gone": " snapshot deleted added", "born": " added deleted added", "later": " added",
 	} {
 		if told[name] != want {
 			i.t.Errorf("%s: told%s, want%s", name, told[name], want)
