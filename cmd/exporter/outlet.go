@@ -79,6 +79,9 @@ func openOutlet(s config.Sink, d config.Delivery, routes *routing, grave *gravey
 	if c, ok := o.sink.(interface{ Concurrency() int }); ok {
 		cfg.Workers = c.Concurrency()
 	}
+	if l, ok := o.sink.(interface{ BatchLimits() (int, int64) }); ok {
+		cfg.BatchMessages, cfg.BatchBytes = l.BatchLimits()
+	}
 	o.grave = grave
 	o.journal, o.log = sinkJournal{j, s.Name}, log.With("sink", s.Name)
 	o.renew = func(start delivery.Cursor) *delivery.Pipeline {

@@ -109,16 +109,10 @@ func (e *encoder) writeHeader(b []byte, base, latest int64, records int, s stamp
 	be.PutUint64(b[atBaseTime:], uint64(base))
 	be.PutUint64(b[atMaxTime:], uint64(latest))
 	be.PutUint32(b[atCount:], uint32(records))
-	restamp(b, s)
-}
-
-// restamp writes s and the checksum that follows from it into a batch without its length prefix.
-func restamp(b []byte, s stamp) {
-	be := binary.BigEndian
 	be.PutUint64(b[atProducerID:], uint64(s.producer))
 	be.PutUint16(b[atEpoch:], uint16(s.epoch))
 	be.PutUint32(b[atSequence:], uint32(s.sequence))
-	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli))
+	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli)) // last
 }
 
 // nullLength is the length of a value that is not there, which is another thing than an empty one.

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +17,6 @@ import (
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
-	"github.com/segmentio/kafka-go/protocol/produce"
-	"github.com/segmentio/kafka-go/protocol/rawproduce"
 )
 
 const (
@@ -88,6 +85,11 @@ type directed struct {
 	offered     bool // the broker knows such requests
 }
 
+// exchanger is a request that the library cannot write and read by itself.
+type exchanger interface {
+	exchange(rw io.ReadWriter, version int16, correlation int32, clientID string) (protocol.Message, error)
+}
+
 // answered wraps an answer, so that the library does not act on its type.
 type answered struct{ protocol.Message }
 
@@ -109,9 +111,12 @@ func (d *directed) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	if !d.offered {
 		return answered{&plainResponse{key: d.ApiKey(), unsupported: true}}, nil
 	}
-	if plain, ok := d.Message.(*plainRequest); ok {
-		m, err := plain.exchange(rw, d.correlation, d.clientID)
-		return answered{m}, err
+	if own, ok := d.Message.(exchanger); ok {
+		m, err := own.exchange(rw, d.version, d.correlation, d.clientID)
+		if err != nil {
+			return nil, err
+		}
+		return answered{m}, nil
 	}
 	m, err := protocol.RoundTrip(rw, d.version, d.correlation, d.clientID, d.Message)
 	if err != nil {
@@ -153,25 +158,20 @@ func (c *cluster) drop() {
 	}
 }
 
-// produce writes one batch, given with its length prefix. A nil error means it is durable.
-func (c *cluster) produce(ctx context.Context, leader int32, topic string, partition int32, batch []byte) error {
-	answer, err := c.ask(ctx, leader, &rawproduce.Request{
-		Acks: acksAll,
-		// Half of what we wait ourselves, so that the broker gives up first and says so.
-		Timeout: int32(c.timeout.Milliseconds() / 2),
-		Topics: []rawproduce.RequestTopic{{Topic: topic, Partitions: []rawproduce.RequestPartition{{
-			Partition: partition, RecordSet: protocol.RawRecordSet{Reader: bytes.NewReader(batch)},
-		}}}},
-	})
+// produce writes batches of one partition, each given with its length prefix, one behind the other without waiting. It
+// returns the answers to the first of them, nil where a batch is durable, and why there are no more.
+func (c *cluster) produce(ctx context.Context, leader int32, topic string, partition int32, batches ...[]byte) (answers, error) {
+	// Half of what we wait ourselves, so that the broker gives up first and says so.
+	half := int32(c.timeout.Milliseconds() / 2)
+	m, err := c.ask(ctx, leader, &train{topic: topic, partition: partition, timeout: half, batches: batches})
+	var short *cutShort
+	if errors.As(err, &short) {
+		return short.answered, err
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	topics := answer.(*produce.Response).Topics
-	if len(topics) != 1 || len(topics[0].Partitions) != 1 || topics[0].Partitions[0].Partition != partition {
-		return fmt.Errorf("the broker answered for other partitions than asked for")
-	}
-	p := topics[0].Partitions[0]
-	return coded(p.ErrorCode, p.ErrorMessage)
+	return m.(answers), nil
 }
 
 // askPlain sends a request that the library does not know.

@@ -1,11 +1,11 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 
@@ -18,10 +18,17 @@ const (
 	// restamps is how often a batch is numbered anew in a row before the next try is left to the caller's back-off.
 	restamps = 2
 	noID     = -1
+
+	// mostInFlight is how many batches of a partition are sent before the first is answered: a broker remembers the numbers
+	// of as many, and so tells a copy of any of them from something new (KIP-98, KAFKA-5494).
+	mostInFlight = 5
+	// remembered is how old the newest record of a producer may be for the broker to know its numbers for certain. By
+	// default it knows them for a day (producer.id.expiration.ms).
+	remembered = time.Hour
 )
 
-// lane is the writing end of one topic-partition: at most one batch in flight, numbered without gaps, so that the
-// broker itself drops what arrives twice or late (KIP-98). Not safe for concurrent use; the contract promises none.
+// lane is the writing end of one topic-partition. What it sends is numbered without gaps, so that the broker itself drops
+// what arrives twice, late, or ahead of its turn (KIP-98). Not safe for concurrent use; the contract promises none.
 type lane struct {
 	sink      *Sink
 	name      sinks.Lane
@@ -31,35 +38,26 @@ type lane struct {
 	heritage heritage
 	refused  uint64 // offset of the message that was rejected last; 0: nothing is rejected since the last call
 
-	next   stamp    // of the next batch; producer is noID until one is needed
-	mark   mark     // where the numbers stood at the last acknowledgement
-	stored stamp    // the numbering that a later process is certain to know
-	flight *flight  // the batch that is sent and not settled; nil when there is none
-	ahead  []uint64 // offsets of messages that are written but were not in the batch of the call that learnt it
+	next    stamp     // of the first batch that is not settled; producer is noID until one is needed
+	mark    mark      // where the numbers stood at the last acknowledgement
+	stored  stamp     // the numbering that a later process is certain to know
+	newest  time.Time // of the records acknowledged under the present numbering; zero when there are none
+	flights []*flight // batches that are not settled, mostInFlight at most, in the order of their numbers
+	ahead   []uint64  // offsets of messages that are written and that no call has counted yet
 
 	plain bool // batches go without numbers: the broker gives no producer IDs
 
-	restamped int // times in a row that the flight was numbered anew
+	restamped int // times in a row that the broker did not know our numbers
 
+	window int // batches to send without waiting, as far as the network is concerned
 	target int // bytes of uncompressed records to aim for
 	limit  int // a batch of this many bytes was refused as too large, so more records are not tried; MaxInt: unknown
 	most   int // records in the next batch at most; set while a refused batch is being halved
 }
 
-// flight is a batch on its way. Its bytes do not change while the library may still be sending them.
-type flight struct {
-	bytes    []byte // with the length prefix; nil between calls when there was no room to hold them
-	offsets  []uint64
-	records  int  // at least one for each offset; what the broker counts
-	raw      int  // bytes before compression
-	doubtful bool // an attempt ended without saying whether it was written: only the same stamp is safe to send
-	shared   bool // an attempt ended without an answer: the library may still read bytes
-	damaged  int  // times the broker found it corrupt
-}
-
 func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
 	return &lane{sink: s, name: name, topic: t, partition: partition, next: stamp{producer: noID}, stored: stamp{producer: noID},
-		plain: s.config.Producer == producerWriter, target: s.config.BatchBytes, limit: math.MaxInt, most: math.MaxInt}
+		plain: s.config.Producer == producerWriter, window: 1, target: s.config.BatchBytes, limit: math.MaxInt, most: math.MaxInt}
 }
 
 // publish is [sinks.Sink.Publish] for this lane.
@@ -81,30 +79,13 @@ func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) 
 		if err := l.load(ctx, batch[n:]); err != nil {
 			return n, err
 		}
-		again, err := l.deliver(ctx)
-		if err != nil {
+		err := l.deliver(ctx)
+		n += l.credit(batch[n:])
+		if err != nil && n < len(batch) { // else it speaks of a message that the caller has not asked about
 			return n, err
-		}
-		if !again {
-			n += l.settle(len(batch) - n)
 		}
 	}
 	return n, nil
-}
-
-// hold keeps the bytes of an unsettled batch for the next call, as long as all lanes together do not hold too much. Else
-// only its boundaries are kept, from which it is encoded again. // I6
-func (l *lane) hold() {
-	if f := l.flight; f != nil && !l.sink.held.take(len(f.bytes)) {
-		f.bytes = nil
-	}
-}
-
-// resume undoes hold.
-func (l *lane) resume() {
-	if f := l.flight; f != nil {
-		l.sink.held.give(len(f.bytes))
-	}
 }
 
 // passOver begins a new epoch when the caller has given up on the message that was rejected: within an epoch, the
@@ -139,119 +120,35 @@ func common(offsets []uint64, batch []sinks.Message) int {
 	return n
 }
 
-// load makes sure there is a batch to send: the unsettled one if the messages begin as it does, else a new one.
-func (l *lane) load(ctx context.Context, messages []sinks.Message) error {
-	messages = l.inherited(messages)
-	if l.flight != nil {
-		count := len(l.flight.offsets)
-		same := common(l.flight.offsets, messages)
-		if same == min(count, len(messages)) && l.flight.bytes != nil {
-			return nil
-		}
-		if same == count {
-			return l.reload(ctx, messages[:count])
-		}
-		// The caller came back with other messages, which the contract does not foresee, or with too few to encode
-		// the batch again. What is in doubt must not be written after what comes now.
-		l.abandon()
-	}
-	switch {
-	case l.plain:
-		l.next = stamp{noID, -1, -1} // what a batch without numbers has in their place (KIP-98)
-	case l.next.producer == noID:
-		id, epoch, err := l.sink.producerID(ctx, l.topic.name)
-		if err != nil {
-			return err
-		}
-		l.next = stamp{producer: id, epoch: epoch}
-	}
-	f, err := l.encode(ctx, messages)
-	l.flight = f
-	return err
-}
-
-// reload encodes the flight again, whose bytes were let go: the same messages under the same numbers.
-func (l *lane) reload(ctx context.Context, messages []sinks.Message) error {
-	e, err := l.sink.encoders.take(ctx)
-	if err != nil {
-		return err
-	}
-	defer l.sink.encoders.give(e)
-	b, _, _, err := e.encode(nil, messages, math.MaxInt, math.MaxInt, l.next)
-	l.flight.bytes, l.flight.shared = b, false
-	return err
-}
-
-// encode makes a batch of as many messages as one may hold. One that is known to be refused is halved here, unless it
-// is a single record: that is for the broker to say.
-func (l *lane) encode(ctx context.Context, messages []sinks.Message) (*flight, error) {
-	e, err := l.sink.encoders.take(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer l.sink.encoders.give(e)
-	for {
-		b, count, records, err := e.encode(l.sink.buffers.take(), messages, l.target, l.most, l.next)
-		if err != nil {
-			return nil, err
-		}
-		f := &flight{bytes: b, records: records, raw: len(e.records), offsets: make([]uint64, count)}
-		if len(b)-lengthPrefix >= l.limit && count > 1 {
-			l.halve(f)
-			l.sink.buffers.give(b)
-			continue
-		}
-		for i := range f.offsets {
-			f.offsets[i] = messages[i].Offset
-		}
-		return f, nil
-	}
-}
-
-// halve makes the next batch half of f.
-func (l *lane) halve(f *flight) { l.most = len(f.offsets) / 2 }
-
-// deliver sends the flight until it is settled (again is false), taken apart (again is true), or better left to the
-// caller's back-off or judgement (err).
-func (l *lane) deliver(ctx context.Context) (again bool, err error) {
+// deliver sends flights until those that may go together are settled, or the first that is not is taken apart or given
+// up (nil), or it is better left to the caller's back-off or judgement (err).
+func (l *lane) deliver(ctx context.Context) error {
 	var try attempt
 	for {
 		if err := l.remember(ctx); err != nil {
-			return false, err
+			return err
 		}
 		err := l.send(ctx, &try)
 		switch v := judge(err); v {
 		case accepted:
 			l.sink.status.works(l.topic.name)
-			return false, nil
+			return nil
 		case tooLarge:
-			l.limit = min(l.limit, len(l.flight.bytes)-lengthPrefix)
+			l.limit = min(l.limit, len(l.flights[0].bytes)-lengthPrefix)
 			return l.split(err, v)
 		case invalid:
 			return l.split(err, v)
 		case corrupt:
-			if l.flight.damaged++; l.flight.damaged >= corruptTries {
+			if l.flights[0].damaged++; l.flights[0].damaged >= corruptTries {
 				return l.split(err, v)
 			}
 		case resequenced, disowned:
-			if l.restamped++; l.restamped > restamps {
-				l.restamped = 0
-				return false, fmt.Errorf("%s: %w, also when numbered anew", l, err)
-			}
-			if l.heritage.ours && v == resequenced && l.restamped == 1 { // what the process before had under way has arrived: ask again
-				l.drop()
-				return true, nil
-			}
-			l.sink.log.Warn("kafka lost track of our sequence; records in doubt are written again, the stream may hold duplicates",
-				"topic", l.topic.name, "partition", l.partition, "error", err)
-			if again := l.restamp(v); again {
-				return true, nil
-			}
+			return l.renumber(err, v)
 		case unauthorized:
-			return false, l.sink.refused(l.topic.name, err)
+			return l.sink.refused(l.topic.name, err)
 		case unsettled:
 			if err := l.reconsider(ctx, &try, err); err != nil {
-				return false, err
+				return err
 			}
 		}
 	}
@@ -264,7 +161,7 @@ func (l *lane) remember(ctx context.Context) error {
 	if l.plain || l.stored == now {
 		return nil
 	}
-	l.setMark(mark{now.producer, now.epoch, l.flight.offsets[0] - 1, l.next.sequence})
+	l.setMark(mark{now.producer, now.epoch, l.flights[0].offsets[0] - 1, l.next.sequence})
 	if err := l.sink.memory.store(ctx); err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}
@@ -275,14 +172,6 @@ func (l *lane) remember(ctx context.Context) error {
 // numbering is what the present numbers are counted under.
 func (l *lane) numbering() stamp { return stamp{producer: l.next.producer, epoch: l.next.epoch} }
 
-// drop gives a flight up whose fate the broker will tell.
-func (l *lane) drop() {
-	f := l.flight
-	l.flight = nil
-	l.heritage.asked = false
-	l.release(f)
-}
-
 // attempt is what one deliver remembers between its tries.
 type attempt struct {
 	layout *layout
@@ -290,7 +179,9 @@ type attempt struct {
 	broken bool // the network failed once
 }
 
-// send sends the flight once to the leader of the partition.
+// send sends what may go together to the leader of the partition, once, and settles what is acknowledged. The error is
+// that of the first flight that is not. What the broker says about those behind it follows from that, and counts only as
+// far as they may be written.
 func (l *lane) send(ctx context.Context, try *attempt) error {
 	try.layout = l.topic.current.Load()
 	lead, err := l.lead(try.layout)
@@ -303,12 +194,63 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 		// its end, which the request timeout bounds.
 		ctx = context.WithoutCancel(ctx)
 	}
-	err = l.sink.cluster.produce(ctx, try.leader, l.topic.name, l.partition, l.flight.bytes)
-	if !errors.Is(err, errNotRouted) {
-		l.flight.doubtful = l.flight.doubtful || judge(err) == unsettled
-		l.flight.shared = l.flight.shared || err != nil && !fromBroker(err)
+	together := l.together()
+	batches := make([][]byte, len(together))
+	for i, f := range together {
+		batches[i] = f.bytes
 	}
-	return err
+	began := time.Now()
+	answers, err := l.sink.cluster.produce(ctx, try.leader, l.topic.name, l.partition, batches...)
+	if errors.Is(err, errNotRouted) {
+		return err
+	}
+	var first error
+	for i, f := range together {
+		answer := err
+		if i < len(answers) {
+			answer = answers[i]
+		} else {
+			f.shared = true
+		}
+		v := judge(answer)
+		if v == accepted && first == nil {
+			l.settle()
+			continue
+		}
+		f.doubtful = f.doubtful || v == unsettled || v == accepted
+		if first == nil {
+			first = answer
+		}
+	}
+	l.pace(first, time.Since(began)/time.Duration(len(together)))
+	return first
+}
+
+// together returns the flights that are to be sent without waiting. It is only the first one as long as the broker may
+// not know our numbers: Kafka then takes any number, and so would take the second batch when it refuses the first.
+func (l *lane) together() []*flight {
+	n := 0
+	for n < min(len(l.flights), l.depth()) && l.flights[n].bytes != nil {
+		n++
+	}
+	return l.flights[:n]
+}
+
+// depth is how many batches may be in flight.
+func (l *lane) depth() int {
+	if l.plain || time.Since(l.newest) > remembered {
+		return 1
+	}
+	return l.window
+}
+
+// pace decides how many batches to send without waiting from how long each took: several only where waiting costs more
+// than sending, so that all of them are answered well before the request timeout. After a failure it is one.
+func (l *lane) pace(err error, each time.Duration) {
+	l.window = 1
+	if err == nil && each < l.sink.config.RequestTimeout/(2*mostInFlight) {
+		l.window = mostInFlight
+	}
 }
 
 // lead returns who leads the partition.
@@ -353,39 +295,29 @@ func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error 
 }
 
 // split takes a refused batch apart: half of it comes next. A single record is rejected.
-func (l *lane) split(cause error, v verdict) (again bool, err error) {
-	f := l.flight
+func (l *lane) split(cause error, v verdict) error {
+	f := l.flights[0]
 	if len(f.offsets) > 1 {
 		l.halve(f)
 		l.abandon()
-		return true, nil
+		return nil
 	}
 	size := len(f.bytes) - lengthPrefix
 	l.most = math.MaxInt
 	l.refused = f.offsets[0]
 	l.abandon()
 	if v == tooLarge {
-		return false, &sinks.RejectedError{TooLarge: true, Err: cause,
+		return &sinks.RejectedError{TooLarge: true, Err: cause,
 			Reason: fmt.Sprintf("a record of %d bytes (compressed) exceeds max.message.bytes of topic %q", size, l.topic.name)}
 	}
-	return false, &sinks.RejectedError{Err: cause, Reason: fmt.Sprintf("topic %q does not allow this record", l.topic.name)}
-}
-
-// abandon gives the flight up. If it could still be written, its numbers are not used again: a new epoch makes the
-// broker refuse it from then on.
-func (l *lane) abandon() {
-	f := l.flight
-	l.flight = nil
-	if f.doubtful {
-		l.advance()
-	}
-	l.release(f)
+	return &sinks.RejectedError{Err: cause, Reason: fmt.Sprintf("topic %q does not allow this record", l.topic.name)}
 }
 
 // advance begins a new epoch, which fences whatever was sent under the old one (KIP-360), or, when the epochs are used
 // up, sees to it that a new producer ID is asked for.
 func (l *lane) advance() {
 	l.heritage.ours, l.heritage.records = false, 0
+	l.newest = time.Time{}
 	if l.plain {
 		return
 	}
@@ -396,45 +328,41 @@ func (l *lane) advance() {
 	l.next = stamp{producer: l.next.producer, epoch: l.next.epoch + 1}
 }
 
-// restamp numbers the flight anew after the broker disagreed with its numbers. When that takes a new producer ID, the
-// flight is given up and again is true.
-func (l *lane) restamp(v verdict) (again bool) {
+// renumber gives the flights up after the broker disagreed with their numbers: they are encoded again under other ones.
+func (l *lane) renumber(cause error, v verdict) error {
+	l.restamped++
+	if v == resequenced && l.heritage.ours && l.restamped <= mostInFlight {
+		l.drop() // what the process before had under way has arrived: ask again
+		l.heritage.asked = false
+		return nil
+	}
+	if !l.heritage.ours && l.restamped > restamps {
+		l.restamped = 0
+		return fmt.Errorf("%s: %w, also when numbered anew", l, cause)
+	}
+	l.sink.log.Warn("kafka lost track of our sequence; records in doubt are written again, the stream may hold duplicates",
+		"topic", l.topic.name, "partition", l.partition, "error", cause)
+	l.drop()
 	l.advance()
 	if v == disowned {
 		l.next = stamp{producer: noID}
 	}
-	f := l.flight
-	if l.next.producer == noID {
-		l.flight = nil
-		l.release(f)
-		return true
-	}
-	if f.shared { // the library may still read the old bytes
-		f.bytes, f.shared = bytes.Clone(f.bytes), false
-	}
-	restamp(f.bytes[lengthPrefix:], l.next)
-	f.doubtful = false
-	return false
+	return nil
 }
 
-// settle books the flight as written. It returns how many of its messages are among the room messages that the caller
-// asked about; the rest is credited to the next call.
-func (l *lane) settle(room int) int {
-	f := l.flight
-	l.flight = nil
-	count := len(f.offsets)
+// settle books the first flight as written.
+func (l *lane) settle() {
+	f := l.flights[0]
+	l.flights = l.flights[1:]
 	if !l.plain {
 		l.next.sequence = after(l.next.sequence, f.records)
-		l.setMark(mark{l.next.producer, l.next.epoch, f.offsets[count-1], l.next.sequence})
+		l.setMark(mark{l.next.producer, l.next.epoch, f.offsets[len(f.offsets)-1], l.next.sequence})
+		l.newest = f.newest
 	}
 	l.restamped = 0
 	l.adapt(f)
-	if count > room {
-		l.ahead = f.offsets[room:]
-		count = room
-	}
+	l.ahead = append(l.ahead, f.offsets...)
 	l.release(f)
-	return count
 }
 
 // adapt aims the next batch: below the size that was refused, as large as configured otherwise.
@@ -448,13 +376,6 @@ func (l *lane) adapt(f *flight) {
 	if l.limit != math.MaxInt {
 		// Expect the next records to compress as these did, and leave an eighth for when they do not.
 		l.target = min(l.target, int(float64(l.limit)*7/8*float64(f.raw)/float64(size)))
-	}
-}
-
-// release gives the flight's buffer back, unless the library may still be reading it.
-func (l *lane) release(f *flight) {
-	if !f.shared {
-		l.sink.buffers.give(f.bytes)
 	}
 }
 

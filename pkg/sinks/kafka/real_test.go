@@ -148,19 +148,19 @@ func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {
 	lane := laneOf(t, s, pod("a", 1))
 	insist(t, s, lane, pods("a", 1, 3))
 	l := s.lanes[lane]
-	old, err := l.encode(t.Context(), pods("a", 3, 6))
+	old, err := l.encode(t.Context(), pods("a", 3, 6), l.next)
 	if err != nil {
 		t.Fatal(err)
 	}
 	leader := l.topic.current.Load().leads[0].broker
 	for range 2 { // the second time as a repetition
-		if err := s.cluster.produce(t.Context(), leader, topicA, 0, old.bytes); judge(err) != accepted {
+		if err := produceAlone(t, s, leader, old); judge(err) != accepted {
 			t.Fatal(err)
 		}
 	}
 	l.advance()
 	insist(t, s, lane, pods("a", 6, 9))
-	if err := s.cluster.produce(t.Context(), leader, topicA, 0, old.bytes); judge(err) == accepted {
+	if err := produceAlone(t, s, leader, old); judge(err) == accepted {
 		t.Error("a batch of an old epoch was accepted behind newer ones")
 	}
 	wantVersions(t, read(t, b.Brokers(), topicA), 1, 9)

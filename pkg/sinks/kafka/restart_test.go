@@ -95,13 +95,13 @@ func TestABatchThatArrivesLateIsNotThereTwice(t *testing.T) {
 	publish(t, s, lane, pods("a", 1, 5))
 	k.state = s.State(0)
 	dead := s.lanes[lane]
-	late, err := dead.encode(t.Context(), pods("a", 5, 9))
+	late, err := dead.encode(t.Context(), pods("a", 5, 9), dead.next)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, lane = next(12)
 	publish(t, s, lane, pods("a", 1, 5)) // asks
-	if err := s.cluster.produce(t.Context(), 0, topicA, 0, late.bytes); err != nil {
+	if err := produceAlone(t, s, 0, late); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, s, lane, pods("a", 5, 20))

@@ -18,6 +18,9 @@ import (
 // beyond some dozen the brokers, not the waiting, set the rate.
 const concurrency = 64
 
+// batchMessages is how many messages are worth a batch, however small they are.
+const batchMessages = 1000
+
 // Sink writes changes to Kafka. See the package's documentation for how, and [sinks.Sink] for the contract.
 type Sink struct {
 	config   Config
@@ -75,6 +78,16 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 
 // Concurrency is how many lanes the caller should publish at the same time.
 func (s *Sink) Concurrency() int { return concurrency }
+
+// BatchLimits is how much of a lane the caller should hand over at once: as many messages and bytes of changes as fill the
+// batches that may be in flight. A little less, so that what stands around a change does not begin another one.
+func (s *Sink) BatchLimits() (messages int, bytes int64) {
+	batches := mostInFlight
+	if s.config.Producer == producerWriter {
+		batches = 1
+	}
+	return batches * batchMessages, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
+}
 
 // Status says whether the sink delivers and, if not, why. It does not block.
 func (s *Sink) Status() Status { return s.status.status() }

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math"
 	"strconv"
@@ -85,6 +86,16 @@ func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Messag
 	}
 }
 
+// produceAlone sends one batch past the lane's books, and returns what the broker says.
+func produceAlone(t testing.TB, s *Sink, leader int32, f *flight) error {
+	t.Helper()
+	answers, err := s.cluster.produce(t.Context(), leader, topicA, 0, f.bytes)
+	if err != nil {
+		return err
+	}
+	return answers[0]
+}
+
 func produceFault(err *kerr.Error) kfake.Fault {
 	return kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err}
 }
@@ -164,7 +175,7 @@ func TestALostAnswerCausesNoDuplicateWhenThereIsNoRoomToHoldTheBatch(t *testing.
 		if n, err := s.Publish(t.Context(), lane, pods("a", from, from+5)); n != 0 || err == nil {
 			t.Fatalf("published %d: %v", n, err)
 		}
-		if s.lanes[lane].flight.bytes != nil {
+		if s.lanes[lane].flights[0].bytes != nil {
 			t.Error("the batch is held without room")
 		}
 		publish(t, s, lane, pods("a", from, from+5))
@@ -256,18 +267,20 @@ func TestABatchThatIsTooLargeIsHalvedAndOnlyTheLargeRecordRejected(t *testing.T)
 func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
 	const limit = 5000
 	c, brokers, s, lane := one(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
-	smallest, refused := math.MaxInt, 0
+	smallest, refused, gap := math.MaxInt, 0, uint32(math.MaxUint32)
 	var seen kmsg.Request // the fake asks several times about one request
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, Count: -1, When: func(r kmsg.Request) bool {
-		size := len(r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records)
-		if r == seen {
+		batch := r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records
+		sequence := binary.BigEndian.Uint32(batch[atSequence:])
+		if r == seen || sequence > gap { // those were sent together with the one that was refused
 			return false
 		}
-		if seen = r; size >= smallest {
-			t.Errorf("%d bytes are sent after %d were refused", size, smallest)
+		seen, gap = r, math.MaxUint32
+		if len(batch) >= smallest {
+			t.Errorf("%d bytes are sent after %d were refused", len(batch), smallest)
 		}
-		if size > limit {
-			smallest = size
+		if len(batch) > limit {
+			smallest, gap = len(batch), sequence
 			refused++
 		}
 		return false
@@ -356,8 +369,8 @@ func TestEpochsRunOutIntoANewProducerID(t *testing.T) {
 
 func TestSequencesWrapAsTheJavaClientsDo(t *testing.T) {
 	l := &lane{sink: &Sink{config: Config{BatchBytes: 1000}}, next: stamp{sequence: 1<<31 - 3}}
-	l.flight = &flight{offsets: make([]uint64, 5), records: 5, bytes: make([]byte, 100)}
-	l.settle(5)
+	l.flights = []*flight{{offsets: make([]uint64, 5), records: 5, bytes: make([]byte, 100)}}
+	l.settle()
 	if l.next.sequence != 2 {
 		t.Errorf("sequence %d, want 2", l.next.sequence)
 	}

@@ -37,7 +37,7 @@ func (r *plainResponse) ApiKey() protocol.ApiKey { return r.key }
 const mostAnswer = 64 << 20
 
 // exchange writes the request and reads its answer.
-func (r *plainRequest) exchange(rw io.ReadWriter, correlation int32, clientID string) (protocol.Message, error) {
+func (r *plainRequest) exchange(rw io.ReadWriter, _ int16, correlation int32, clientID string) (protocol.Message, error) {
 	be := binary.BigEndian
 	b := make([]byte, lengthPrefix, 64+len(clientID)+len(r.body))
 	b = be.AppendUint16(b, uint16(r.key))

@@ -1,0 +1,81 @@
+package kafka
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/produce"
+	"github.com/segmentio/kafka-go/protocol/rawproduce"
+)
+
+// train is record batches of one partition that leave on one connection, each without waiting for the answer to the one
+// before. A request carries only one batch per partition, so it is as many requests. A broker takes up the requests of a
+// connection one after the other and answers in that order (kafka.apache.org/protocol#protocol_network), so no batch
+// overtakes another. The library gives a connection to one request at a time, and takes the train for one.
+type train struct {
+	topic     string
+	partition int32
+	timeout   int32 // milliseconds the broker may take for each batch
+	batches   [][]byte
+}
+
+// answers are what the broker said to the first batches of a train: nil where a batch is durable.
+type answers []error
+
+// cutShort is a train whose last batches have no answer. What became of them is unknown.
+type cutShort struct {
+	answered answers
+	err      error
+}
+
+var _ exchanger = (*train)(nil)
+
+func (t *train) ApiKey() protocol.ApiKey  { return protocol.Produce }
+func (a answers) ApiKey() protocol.ApiKey { return protocol.Produce }
+
+func (e *cutShort) Error() string { return e.err.Error() }
+func (e *cutShort) Unwrap() error { return e.err }
+
+// exchange writes all requests and reads their answers. These are small: no broker waits for us to read them.
+func (t *train) exchange(rw io.ReadWriter, version int16, correlation int32, clientID string) (protocol.Message, error) {
+	for i, batch := range t.batches {
+		if err := protocol.WriteRequest(rw, version, correlation+int32(i), clientID, t.request(batch)); err != nil {
+			return nil, err
+		}
+	}
+	var got answers
+	for i := range t.batches {
+		id, m, err := protocol.ReadResponse(rw, protocol.Produce, version)
+		if err == nil && id != correlation+int32(i) {
+			err = fmt.Errorf("answer %d to request %d", id, correlation+int32(i))
+		}
+		if err != nil {
+			return nil, &cutShort{got, err}
+		}
+		answer, err := t.read(m.(*produce.Response))
+		if err != nil {
+			return nil, &cutShort{got, err}
+		}
+		got = append(got, answer)
+	}
+	return got, nil
+}
+
+func (t *train) request(batch []byte) *rawproduce.Request {
+	return &rawproduce.Request{Acks: acksAll, Timeout: t.timeout, Topics: []rawproduce.RequestTopic{{
+		Topic: t.topic, Partitions: []rawproduce.RequestPartition{{
+			Partition: t.partition, RecordSet: protocol.RawRecordSet{Reader: bytes.NewReader(batch)},
+		}},
+	}}}
+}
+
+// read returns what the broker says about one batch, or that this is no answer to it.
+func (t *train) read(r *produce.Response) (answer, err error) {
+	if len(r.Topics) != 1 || len(r.Topics[0].Partitions) != 1 || r.Topics[0].Partitions[0].Partition != t.partition {
+		return nil, fmt.Errorf("the broker answered for other partitions than asked for")
+	}
+	p := r.Topics[0].Partitions[0]
+	return coded(p.ErrorCode, p.ErrorMessage), nil
+}
