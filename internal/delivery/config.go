@@ -22,7 +22,8 @@ type Config struct {
 	Workers int
 
 	// BatchBytes and BatchMessages bound one Publish; a larger single change is a batch of its own. Defaults 960 KiB, which
-	// with the envelope of a change mostly fits one request where destinations take a megabyte, and 1000.
+	// with the envelope of a change mostly fits one request where destinations take a megabyte, and 1000. A sink that has
+	// several requests on its way in one Publish asks for more.
 	BatchBytes    int64
 	BatchMessages int
 

@@ -3,8 +3,8 @@
 //
 // It uses kafka-go for connections, TLS, SASL and the coding of requests, and neither its Writer, which duplicates and
 // reorders when connections break, nor its metadata cache, which follows every topic there is. It never acknowledges a
-// change before all in-sync replicas have it (acks=all), never retries a part of a batch, and never keeps more than one
-// batch in flight per partition.
+// change before all in-sync replicas have it (acks=all), never retries a part of a batch, and never keeps more than five
+// batches in flight per partition.
 //
 // # Lanes
 //
@@ -21,6 +21,17 @@
 // fails or the answer is lost, the same bytes with the same numbers are sent until there is an answer. The leader of the
 // partition writes them once, however often they arrive, and refuses what arrives late. Which messages are in such a
 // batch outlives the call: the next Publish of the lane begins with them.
+//
+// A Publish that is handed more than one batch sends up to five before it reads the first answer, all on one connection,
+// on which a broker keeps their order. What is acknowledged counts up to the first that is not. The broker refuses those
+// behind it, since their numbers are ahead of their turn, and they are sent again behind it: five is how far back a
+// broker tells a copy from something new. It is one at a time
+//
+//   - after a failure, until a batch is acknowledged;
+//   - while the broker may not know our numbers, which is before the first acknowledgement under them and when the newest
+//     record of the lane is more than an hour old: Kafka takes any number from a producer that it does not know, and so
+//     would take the second batch after it has refused the first;
+//   - where sending one takes more than a tenth of the request timeout, as waiting is not what costs there.
 //
 // When the numbering is lost, or when the caller comes back with other messages while a batch is in doubt, the lane
 // begins a new epoch (KIP-360), numbered from 0. From the first batch of the new epoch on the broker refuses everything
@@ -79,6 +90,7 @@
 // # Memory
 //
 // One encoder per processor holds the uncompressed records of one batch (batchBytes, or one larger record). Each lane
-// that is being published holds one compressed batch until it is settled. What is unsettled when a call ends is held for
-// the next one, 64 MiB over all lanes; beyond that only its boundaries are, and it is encoded again.
+// that is being published holds the compressed batches that are in flight, five at most and no more than it was handed,
+// until they are settled. What is unsettled when a call ends is held for the next one, 64 MiB over all lanes; beyond that
+// only its boundaries are, and it is encoded again.
 package kafka

@@ -1,63 +1,35 @@
 package kafka
 
 import (
+	"context"
 	"encoding/binary"
-	"sync"
+	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-// producers is what a fake cluster remembers about producers for DescribeProducers. kfake itself only tells about those
-// in transactions.
-type producers struct {
-	mu    sync.Mutex
-	known map[int64]producerAt // by ID, which is one lane's alone
-}
-
-// tellProducers makes a fake cluster answer DescribeProducers as Kafka does.
-func tellProducers(c *kfake.Cluster) {
-	p := &producers{known: map[int64]producerAt{}}
-	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+// tellProducers makes a fake cluster answer DescribeProducers as Kafka does, from what is in the log. kfake itself only
+// tells about producers in transactions.
+func tellProducers(t testing.TB, c *kfake.Cluster) {
+	c.ControlKey(describeProducers, func(request kmsg.Request) (answer kmsg.Response, err error, _ bool) {
 		c.KeepControl()
-		p.see(r.(*kmsg.ProduceRequest))
-		return nil, nil, false
-	})
-	c.ControlKey(describeProducers, func(r kmsg.Request) (kmsg.Response, error, bool) {
-		c.KeepControl()
-		return p.tell(r.(*kmsg.DescribeProducersRequest)), nil, true
+		c.SleepControl(func() { answer = tell(t, c, request.(*kmsg.DescribeProducersRequest)) })
+		return answer, nil, true
 	})
 }
 
-// see notes the batches that the cluster is about to take: those that follow the newest one, or begin an epoch.
-func (p *producers) see(r *kmsg.ProduceRequest) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	be := binary.BigEndian
-	for _, t := range r.Topics {
-		for _, part := range t.Partitions {
-			b := part.Records
-			id, epoch := int64(be.Uint64(b[atProducerID:])), int32(be.Uint16(b[atEpoch:]))
-			first, last := int32(be.Uint32(b[atSequence:])), int32(be.Uint32(b[atSequence:]))+int32(be.Uint32(b[atCount:]))-1
-			at, known := p.known[id]
-			if !known || epoch > at.epoch || epoch == at.epoch && first == at.last+1 {
-				p.known[id] = producerAt{epoch, last}
-			}
-		}
-	}
-}
-
-func (p *producers) tell(r *kmsg.DescribeProducersRequest) kmsg.Response {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func tell(t testing.TB, c *kfake.Cluster, r *kmsg.DescribeProducersRequest) kmsg.Response {
 	answer := r.ResponseKind().(*kmsg.DescribeProducersResponse)
-	for _, t := range r.Topics {
+	for _, asked := range r.Topics {
 		topic := kmsg.NewDescribeProducersResponseTopic()
-		topic.Topic = t.Topic
-		for _, number := range t.Partitions {
+		topic.Topic = asked.Topic
+		for _, number := range asked.Partitions {
 			part := kmsg.NewDescribeProducersResponseTopicPartition()
 			part.Partition = number
-			for id, at := range p.known {
+			for id, at := range producersIn(t, c, asked.Topic, number) {
 				producer := kmsg.NewDescribeProducersResponseTopicPartitionActiveProducer()
 				producer.ProducerID, producer.ProducerEpoch, producer.LastSequence = id, at.epoch, at.last
 				part.ActiveProducers = append(part.ActiveProducers, producer)
@@ -67,4 +39,35 @@ func (p *producers) tell(r *kmsg.DescribeProducersRequest) kmsg.Response {
 		answer.Topics = append(answer.Topics, topic)
 	}
 	return answer
+}
+
+// producersIn reads a partition: who has written to it, by producer ID, which is one lane's alone.
+func producersIn(t testing.TB, c *kfake.Cluster, topic string, partition int32) map[int64]producerAt {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.MaxVersions(kversion.V2_7_0())) // later ones name topics by ID
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	defer client.Close()
+	part := kmsg.NewFetchRequestTopicPartition()
+	part.Partition, part.PartitionMaxBytes = partition, mostAnswer
+	asked := kmsg.NewFetchRequestTopic()
+	asked.Topic, asked.Partitions = topic, []kmsg.FetchRequestTopicPartition{part}
+	fetch := kmsg.NewPtrFetchRequest()
+	fetch.MaxBytes, fetch.Topics = mostAnswer, []kmsg.FetchRequestTopic{asked}
+	r, err := client.Broker(int(c.LeaderFor(topic, partition))).Request(ctx, fetch)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	be := binary.BigEndian
+	known := map[int64]producerAt{}
+	for b := r.(*kmsg.FetchResponse).Topics[0].Partitions[0].RecordBatches; len(b) > headerSize; {
+		last := int32(be.Uint32(b[atSequence:])) + int32(be.Uint32(b[atCount:])) - 1
+		known[int64(be.Uint64(b[atProducerID:]))] = producerAt{int32(be.Uint16(b[atEpoch:])), last}
+		b = b[atLeaderEpoch+be.Uint32(b[atBatchLength:]):]
+	}
+	return known
 }

@@ -75,7 +75,7 @@ func TestContractOnApacheKafka(t *testing.T) {
 func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
 	const partitions, each, kills = 4, 25_000, 3
 	b := apache(t)
-	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second,
+	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: 8 * leastBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
 	laneOf(t, s, pod("a", 1))
 

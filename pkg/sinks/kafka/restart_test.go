@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"strings"
@@ -37,13 +38,14 @@ func keep(t testing.TB, s *Sink, k *kept, newest uint64) {
 	}
 }
 
-// lives opens one sink after the other on a fake cluster with one partition, and keeps the state between them.
+// lives opens one sink after the other on a fake cluster with one partition, and keeps the state between them. Their
+// batches hold a few messages each, so that several are in flight.
 func lives(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string, next func(newest uint64) (*Sink, sinks.Lane), k *kept) {
 	t.Helper()
 	c, brokers = fake(t, append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(1, topicA)}, opts...)...)
 	k = &kept{}
 	next = func(newest uint64) (*Sink, sinks.Lane) {
-		s := open(t, Config{Brokers: brokers, Topic: topicA})
+		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: leastBatchBytes})
 		keep(t, s, k, newest)
 		return s, laneOf(t, s, pod("a", 1))
 	}
@@ -52,7 +54,7 @@ func lives(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string,
 
 func TestWhatWasAcknowledgedAfterTheLastStoreIsNotWrittenAgain(t *testing.T) {
 	c, brokers, next, k := lives(t)
-	tellProducers(c)
+	tellProducers(t, c)
 	s, lane := next(0)
 	publish(t, s, lane, pods("a", 1, 5))
 	k.state = s.State(0)
@@ -65,7 +67,7 @@ func TestWhatWasAcknowledgedAfterTheLastStoreIsNotWrittenAgain(t *testing.T) {
 
 func TestABatchWhoseAnswerWasLostIsNotWrittenAgainByTheNextProcess(t *testing.T) {
 	c, brokers, next, _ := lives(t)
-	tellProducers(c)
+	tellProducers(t, c)
 	s, lane := next(0)
 	publish(t, s, lane, pods("a", 1, 5))
 	c.Fault(produceFault(kerr.RequestTimedOut)) // applied by kfake
@@ -79,7 +81,7 @@ func TestABatchWhoseAnswerWasLostIsNotWrittenAgainByTheNextProcess(t *testing.T)
 
 func TestProcessesThatDieBeforeTheyStoreAnythingCauseNoDuplicates(t *testing.T) {
 	c, brokers, next, _ := lives(t)
-	tellProducers(c)
+	tellProducers(t, c)
 	for life := range 6 {
 		s, lane := next(uint64(3 * life))
 		publish(t, s, lane, pods("a", 1, 4+3*life))
@@ -90,7 +92,7 @@ func TestProcessesThatDieBeforeTheyStoreAnythingCauseNoDuplicates(t *testing.T) 
 // The batch of a dead process may reach the broker after its successor has asked what is there.
 func TestABatchThatArrivesLateIsNotThereTwice(t *testing.T) {
 	c, brokers, next, k := lives(t)
-	tellProducers(c)
+	tellProducers(t, c)
 	s, lane := next(0)
 	publish(t, s, lane, pods("a", 1, 5))
 	k.state = s.State(0)
@@ -108,9 +110,66 @@ func TestABatchThatArrivesLateIsNotThereTwice(t *testing.T) {
 	wantVersions(t, read(t, brokers, topicA), 1, 20)
 }
 
+func TestATrainWhoseAnswersWereLostIsNotWrittenAgainByTheNextProcess(t *testing.T) {
+	for _, lost := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicas} { // the first one is applied by kfake, with those behind
+		for _, version := range []int{2, 5, 9} {
+			c, brokers, next, _ := lives(t)
+			tellProducers(t, c)
+			s, lane := next(0)
+			publish(t, s, lane, pods("a", 1, 2))
+			c.Fault(faultAt(t, lost, version))
+			if n, err := s.Publish(t.Context(), lane, pods("a", 2, 30)); err == nil || len(s.lanes[lane].flights) < 2 {
+				t.Fatalf("published %d: %v", n, err)
+			}
+			s, lane = next(29)
+			publish(t, s, lane, pods("a", 1, 60))
+			wantVersions(t, read(t, brokers, topicA), 1, 60)
+		}
+	}
+}
+
+// Each time its successor has asked what is there and sends what is missing, one more batch of a dead process arrives.
+func TestATrainThatArrivesInPiecesIsNotThereTwice(t *testing.T) {
+	c, brokers, next, k := lives(t)
+	tellProducers(t, c)
+	s, lane := next(0)
+	publish(t, s, lane, pods("a", 1, 2))
+	k.state = s.State(0)
+	dead := s.lanes[lane]
+	dead.most = 1 // other boundaries than its successor's
+	var late []*flight
+	for v := 2; v < 2+mostInFlight; v++ {
+		f, err := dead.encode(t.Context(), pods("a", v, v+1), dead.end())
+		if err != nil {
+			t.Fatal(err)
+		}
+		late, dead.flights = append(late, f), append(dead.flights, f)
+	}
+	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		first := binary.BigEndian.Uint32(r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records[atCount:]) > 1
+		if first && len(late) > 0 {
+			f := late[0]
+			late = late[1:]
+			c.SleepControl(func() {
+				if err := produceAlone(t, s, 0, f); err != nil {
+					t.Errorf("a late batch: %v", err)
+				}
+			})
+		}
+		return nil, nil, false
+	})
+	successor, lane := next(29)
+	publish(t, successor, lane, pods("a", 1, 60))
+	wantVersions(t, read(t, brokers, topicA), 1, 60)
+	if len(late) > 0 {
+		t.Errorf("%d batches did not arrive: the test shows nothing", len(late))
+	}
+}
+
 func TestAMessageThatWasRejectedIsNotTakenForOneThatWasWritten(t *testing.T) {
 	c, brokers, next, k := lives(t)
-	tellProducers(c)
+	tellProducers(t, c)
 	s, lane := next(0)
 	publish(t, s, lane, pods("a", 1, 3))
 	k.state = s.State(0)
@@ -129,7 +188,7 @@ func TestAMessageThatWasRejectedIsNotTakenForOneThatWasWritten(t *testing.T) {
 
 func TestAJournalThatWentBackInTimeLosesNothing(t *testing.T) {
 	c, brokers, next, k := lives(t)
-	tellProducers(c)
+	tellProducers(t, c)
 	s, lane := next(0)
 	publish(t, s, lane, pods("a", 1, 3))
 	k.state = s.State(0)

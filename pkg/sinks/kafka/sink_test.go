@@ -104,7 +104,7 @@ func TestContractOnAFakeCluster(t *testing.T) {
 	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
 		t.Run(compression, func(t *testing.T) {
 			c, brokers := fake(t, kfake.NumBrokers(3))
-			tellProducers(c)
+			tellProducers(t, c)
 			conformance(t, brokers, Config{
 				Brokers: brokers, Topic: "k8s.{resource}", Compression: compression,
 				CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1},

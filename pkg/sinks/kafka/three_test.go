@@ -37,7 +37,7 @@ func apaches(t *testing.T) broker.Brokers {
 }
 
 // TestThreeBrokersLoseAndRepeatNothing kills brokers in turn, moves leaders back when they return, and lets the sink die
-// with what it has in flight, while all lanes publish. FULL_SIZE makes it long.
+// with what it has in flight, several batches of each partition, while all lanes publish. FULL_SIZE makes it long.
 func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
 	const partitions = 3
 	kills, least, most := 2, 0, 10
@@ -45,7 +45,7 @@ func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
 		kills, least, most = 6, records/partitions, 50
 	}
 	cluster := apaches(t)
-	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second,
+	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: leastBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}}
 	insistOnLane(t, open(t, cfg))
 

@@ -33,9 +33,6 @@ import (
 const (
 	objects = 4096
 	body    = 4000 // bytes of an object
-	// Of one Publish, as delivery has it.
-	batchMessages = 1000
-	batchBytes    = 15 << 16
 )
 
 func main() {
@@ -200,11 +197,12 @@ func publish(s *kafka.Sink) func(context.Context, []*event.Change) error {
 			}
 			byLane[lane] = append(byLane[lane], sinks.Message{Offset: uint64(i + 1), Change: c})
 		}
+		most, bytes := s.BatchLimits() // of one Publish, as delivery has it
 		var workers sync.WaitGroup
 		failed := make(chan error, len(byLane))
 		for lane, messages := range byLane {
 			workers.Go(func() {
-				for batch := range slices.Chunk(messages, min(batchMessages, batchBytes/changes[0].Size())) {
+				for batch := range slices.Chunk(messages, min(most, int(bytes)/changes[0].Size())) {
 					if _, err := s.Publish(ctx, lane, batch); err != nil {
 						failed <- err
 						return

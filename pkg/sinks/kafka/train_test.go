@@ -1,0 +1,257 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/produce"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// several opens a sink whose batches hold a few messages each, and publishes version 1, so that the next Publish has several
+// batches in flight.
+func several(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
+	t.Helper()
+	c, brokers := fake(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)
+	s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: leastBatchBytes})
+	lane := laneOf(t, s, pod("a", 1))
+	publish(t, s, lane, pods("a", 1, 2))
+	return c, brokers, s, lane
+}
+
+// faultAt refuses, once, the batch that holds a version of pod a.
+func faultAt(t testing.TB, err *kerr.Error, version int) kfake.Fault {
+	f := produceFault(err)
+	id := pod("a", version).ID()
+	f.When = func(r kmsg.Request) bool { return holds(t, r, id) }
+	return f
+}
+
+func TestSeveralBatchesAreInFlightAndThoseInFrontOfAFailureAreAcknowledged(t *testing.T) {
+	c, brokers, s, lane := several(t)
+	c.Fault(faultAt(t, kerr.RequestTimedOut, 5)) // applied by kfake
+	n, err := s.Publish(t.Context(), lane, pods("a", 2, 40))
+	if n == 0 || n > 3 || err == nil {
+		t.Fatalf("published %d: %v; want what is in front of version 5", n, err)
+	}
+	if left := len(s.lanes[lane].flights); left < 2 || left >= mostInFlight {
+		t.Errorf("%d batches are left in flight; want those from the failure on", left)
+	}
+	publish(t, s, lane, pods("a", 2+n, 40))
+	wantVersions(t, read(t, brokers, topicA), 1, 40)
+}
+
+func TestWhereverATrainBreaksNothingIsLostRepeatedOrReordered(t *testing.T) {
+	for _, failure := range []*kerr.Error{
+		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, // applied by kfake
+		kerr.NotEnoughReplicas, kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.CorruptMessage, kerr.MessageTooLarge,
+		kerr.InvalidRecord, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.TopicAuthorizationFailed,
+	} {
+		for _, version := range []int{2, 8, 13, 30, 39} {
+			c, brokers, s, lane := several(t)
+			c.Fault(faultAt(t, failure, version))
+			insist(t, s, lane, pods("a", 2, 40))
+			wantVersions(t, read(t, brokers, topicA), 1, 40)
+			if t.Failed() {
+				t.Fatalf("after %s at version %d", failure.Message, version)
+			}
+		}
+	}
+}
+
+func TestARecordRejectedInTheMiddleOfATrainIsRejectedAlone(t *testing.T) {
+	for _, bad := range []int{2, 7, 12, 20, 39} {
+		c, brokers, s, lane := several(t)
+		f := faultAt(t, kerr.InvalidRecord, bad)
+		f.Count = -1
+		c.Fault(f)
+		n, err := s.Publish(t.Context(), lane, pods("a", 2, 40))
+		var rejected *sinks.RejectedError
+		if n != bad-2 || !errors.As(err, &rejected) {
+			t.Fatalf("published %d: %v; want a rejection of version %d", n, err, bad)
+		}
+		publish(t, s, lane, pods("a", bad+1, 50))
+		records := read(t, brokers, topicA)
+		wantVersions(t, records[:bad-1], 1, bad)
+		wantVersions(t, records[bad-1:], bad+1, 50)
+	}
+}
+
+func TestATrainInDoubtIsSentAgainWithoutRoomToHoldIt(t *testing.T) {
+	c, brokers, s, lane := several(t)
+	s.held.take(mostHeld)
+	for from := 2; from < 100; from += 40 {
+		c.Fault(faultAt(t, kerr.RequestTimedOut, from+4))
+		n, err := s.Publish(t.Context(), lane, pods("a", from, from+40))
+		if err == nil || len(s.lanes[lane].flights) < 2 {
+			t.Fatalf("published %d: %v", n, err)
+		}
+		for _, f := range s.lanes[lane].flights {
+			if f.bytes != nil {
+				t.Error("a batch is held without room")
+			}
+		}
+		publish(t, s, lane, pods("a", from+n, from+40))
+	}
+	if left := s.held.left.Load(); left != 0 {
+		t.Errorf("%d bytes of room came from nowhere", left)
+	}
+	wantVersions(t, read(t, brokers, topicA), 1, 122)
+}
+
+func TestShorterBatchesAfterATrainInDoubtCauseNoDuplicate(t *testing.T) {
+	c, brokers, s, lane := several(t)
+	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
+	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].flights) != mostInFlight {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	for v := 2; v < 40; v++ {
+		publish(t, s, lane, pods("a", v, v+1))
+	}
+	wantVersions(t, read(t, brokers, topicA), 1, 40)
+}
+
+func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
+	c, brokers, s, lane := several(t)
+	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
+	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	flights := s.lanes[lane].flights
+	begin := func(i int) int { return int(flights[i].offsets[0]) }
+	publish(t, s, lane, pods("a", 2, begin(1)))
+	fault := c.Fault(faultAt(t, kerr.RequestTimedOut, begin(2)))
+	publish(t, s, lane, pods("a", begin(1), begin(2))) // what is in doubt behind them is sent with them
+	if fault.Hits() != 1 {
+		t.Error("nothing failed: the test shows nothing")
+	}
+	publish(t, s, lane, pods("a", begin(2), 40))
+	wantVersions(t, read(t, brokers, topicA), 1, 40)
+}
+
+// A broker takes any number from a producer it does not know: had the first batch company, it could be refused and the
+// second one taken.
+func TestABrokerThatMayNotKnowOurNumbersIsSentOneBatch(t *testing.T) {
+	old := pods("a", 1, 2)
+	old[0].Change.ObservedAt = time.Now().Add(-2 * remembered)
+	for name, before := range map[string][]sinks.Message{"a new producer": nil, "a producer that may be forgotten": old} {
+		c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: leastBatchBytes})
+		lane := laneOf(t, s, pod("a", 1))
+		publish(t, s, lane, before)
+		c.Fault(produceFault(kerr.NotEnoughReplicas))
+		if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].flights) != 1 {
+			t.Errorf("%s: published %d: %v", name, n, err)
+		}
+	}
+}
+
+func TestANetworkThatTakesLongForOneBatchGetsOneAtATime(t *testing.T) {
+	l := &lane{sink: &Sink{config: Config{RequestTimeout: 10 * time.Second}}, newest: time.Now()}
+	for _, c := range []struct {
+		err   error
+		each  time.Duration
+		depth int
+	}{{nil, 900 * time.Millisecond, mostInFlight}, {nil, 1100 * time.Millisecond, 1}, {nil, 0, mostInFlight}, {io.EOF, 0, 1}} {
+		if l.pace(c.err, c.each); l.depth() != c.depth {
+			t.Errorf("%v and %v each: %d in flight, want %d", c.err, c.each, l.depth(), c.depth)
+		}
+	}
+}
+
+func TestACallCancelledInTheMiddleOfATrainIsTakenUpAgain(t *testing.T) {
+	c, brokers, s, lane := several(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	wake := make(chan struct{})
+	last := pod("a", 12).ID()
+	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if holds(t, r, last) && ctx.Err() == nil {
+			cancel()
+			c.SleepControl(func() { <-wake })
+		}
+		return nil, nil, false
+	})
+	n, err := s.Publish(ctx, lane, pods("a", 2, 40))
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	close(wake)
+	insist(t, s, lane, pods("a", 2+n, 40))
+	wantVersions(t, read(t, brokers, topicA), 1, 40)
+}
+
+// hurried is a broker that has its answers ready, and notes when it is asked for the first of them before it has all
+// requests.
+type hurried struct {
+	t        *testing.T
+	wants    int // requests
+	requests bytes.Buffer
+	answers  bytes.Buffer
+}
+
+func (h *hurried) Write(b []byte) (int, error) { return h.requests.Write(b) }
+
+func (h *hurried) Read(b []byte) (int, error) {
+	for ; h.requests.Len() > 0; h.wants-- {
+		size := binary.BigEndian.Uint32(h.requests.Next(lengthPrefix))
+		if len(h.requests.Next(int(size))) != int(size) {
+			h.t.Error("a request is not whole")
+		}
+	}
+	if h.wants > 0 {
+		h.t.Errorf("an answer is waited for when %d batches are not sent", h.wants)
+	}
+	return h.answers.Read(b)
+}
+
+func TestATrainIsWrittenBeforeItsAnswersAreRead(t *testing.T) {
+	const version, correlation, partition = 8, 7, 3
+	answer := func(h *hurried, id int32, partition int32, code int16) {
+		t.Helper()
+		if err := protocol.WriteResponse(&h.answers, version, id, &produce.Response{Topics: []produce.ResponseTopic{{
+			Topic: topicA, Partitions: []produce.ResponsePartition{{Partition: partition, ErrorCode: code}},
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	batch := []byte{0, 0, 0, 1, 0}
+	way := &train{topic: topicA, partition: partition, batches: [][]byte{batch, batch, batch}}
+	for name, c := range map[string]struct {
+		third func(h *hurried)
+		whole bool
+	}{
+		"all":                        {func(h *hurried) { answer(h, correlation+2, partition, 0) }, true},
+		"the last is missing":        {func(*hurried) {}, false},
+		"the last is of another one": {func(h *hurried) { answer(h, correlation+4, partition, 0) }, false},
+		"the last is of elsewhere":   {func(h *hurried) { answer(h, correlation+2, partition+1, 0) }, false},
+	} {
+		h := &hurried{t: t, wants: 3}
+		answer(h, correlation, partition, 0)
+		answer(h, correlation+1, partition, kerr.NotEnoughReplicas.Code)
+		c.third(h)
+		m, err := way.exchange(h, version, correlation, "client")
+		got, _ := m.(answers)
+		var short *cutShort
+		if errors.As(err, &short) {
+			got = short.answered
+		}
+		if want := 3; c.whole && (err != nil || len(got) != want) || !c.whole && (short == nil || len(got) != want-1) {
+			t.Errorf("%s: %v, %v", name, got, err)
+			continue
+		}
+		if judge(got[0]) != accepted || judge(got[1]) != unsettled || !fromBroker(got[1]) {
+			t.Errorf("%s: answers %v", name, got)
+		}
+	}
+}
