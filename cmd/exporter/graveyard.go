@@ -39,6 +39,11 @@ func openGraveyard(cfg *config.Config, s config.Sink, log *slog.Logger) (*gravey
 	if err != nil {
 		return nil, err
 	}
+	if in.Kafka != nil { // so that it looks for the topic of the dead letters, and not for its own
+		own := *in.Kafka
+		own.Topic = s.DeadLetters.Topic
+		in.Kafka = &own
+	}
 	o, _, err := newSink(in, log.With("sink", in.Name, "deadLettersOf", s.Name))
 	if err != nil {
 		return nil, fmt.Errorf("deadLetters of sink %s: %w", s.Name, err)

@@ -84,6 +84,11 @@ func (t *Template) Uses(placeholder string) bool {
 	return placeholder != "" && slices.ContainsFunc(t.parts, func(p part) bool { return p.placeholder == placeholder })
 }
 
+// Fixed says whether the template has no placeholder, so that its text is the name for every change.
+func (t *Template) Fixed() bool {
+	return !slices.ContainsFunc(t.parts, func(p part) bool { return p.placeholder != "" })
+}
+
 // Append appends the name for c to dst and returns the extended slice. escape appends a value in a form the destination
 // can take and returns the extended slice; nil takes values as they are. Literal text is never escaped. The core group
 // is "core", any other empty value is [Absent].

@@ -76,6 +76,13 @@ func TestTemplateKnowsWhatItUses(t *testing.T) {
 	if !template.Uses("namespace") || template.Uses("name") || template.Uses("") {
 		t.Errorf("namespace %v, name %v, empty %v", template.Uses("namespace"), template.Uses("name"), template.Uses(""))
 	}
+	fixed, err := ParseTemplate("name.namespace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if template.Fixed() || !fixed.Fixed() {
+		t.Errorf("fixed: %v and %v", template.Fixed(), fixed.Fixed())
+	}
 	if template.String() != "name.{namespace}" {
 		t.Errorf("String is %q", template)
 	}

@@ -23,7 +23,8 @@ const knownPassword, refusedPassword = "open-sesame", "hunter2"
 
 // TestRefusedCredentialsAreToldAndCuredWithoutARestart starts the exporter with a password that Kafka does not know. It is
 // not ready and says which sink it is and where to look, once however often it tries, and never the
-// password; the other sink goes on. When the file holds the right one, everything arrives, once.
+// password; the other sink goes on. When the file holds the right one, everything arrives, once. A second start, with nothing
+// to deliver, is not ready either while Kafka is away or refuses the password, and is when it lets us in.
 func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 	own := *servers(t)
 	dir := t.TempDir()
@@ -55,8 +56,11 @@ func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 		t.Errorf("more than the one sink is not ready:\n%s", text)
 	}
 
-	s.must(os.WriteFile(password+".new", []byte(knownPassword), 0o600))
-	s.must(os.Rename(password+".new", password))
+	writePassword := func(text string) {
+		s.must(os.WriteFile(password+".new", []byte(text), 0o600))
+		s.must(os.Rename(password+".new", password))
+	}
+	writePassword(knownPassword)
 	s.awaitAll()
 	s.awaitAnswer("/readyz", http.StatusOK, "")
 	s.awaitMetric(`kubecdc_sink_gate_closed{sink="kafka"}`, "0")
@@ -77,6 +81,19 @@ func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 			t.Errorf("%d lines with %q, want %d:\n%s", n, line, want, readFile(t, log))
 		}
 	}
+
+	// The same with nothing to deliver.
+	s.must(s.exporter.Stop())
+	s.must(own.kafka.Kill())
+	s.must(s.exporter.Launch(t.Context()))
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka no broker of "+own.kafka.SecureAddress()+" answers")
+	writePassword(refusedPassword)
+	s.must(own.kafka.Restart(t.Context()))
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka Kafka refuses the credentials: check kafka.sasl")
+	s.awaitMetric(`kubecdc_sink_retries_total{sink="kafka"}`, "0")
+	writePassword(knownPassword)
+	s.awaitAnswer("/readyz", http.StatusOK, "")
+	s.awaitMetric(`kubecdc_sink_retries_total{sink="kafka"}`, "0")
 }
 
 // guarded starts a broker that asks for a password, beside a listener that does not. The authority of its certificate goes

@@ -243,6 +243,12 @@ type description struct {
 	replicas int    // of the partition that has fewest
 }
 
+// greet finds a broker that lets us in.
+func (c *cluster) greet(ctx context.Context) error {
+	_, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: []string{}}) // empty, not nil: no topics, not all
+	return err
+}
+
 // describe asks about a topic: who leads its partitions, and for that matter the cluster.
 func (c *cluster) describe(ctx context.Context, topic string) (d description, controller int32, err error) {
 	answer, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: []string{topic}})

@@ -162,14 +162,11 @@ func (s *Sink) producerID(ctx context.Context, topic string) (int64, int16, erro
 	var (
 		id    int64
 		epoch int16
-		err   error
 	)
-	for range 2 { // the first failure is often just a stale connection
+	err := twice(ctx, func() (err error) {
 		id, epoch, err = s.cluster.producerID(ctx)
-		if err == nil || fromBroker(err) || ctx.Err() != nil {
-			break
-		}
-	}
+		return err
+	})
 	if errors.Is(err, kafka.UnsupportedVersion) {
 		return 0, 0, s.holdBack("", "Kafka gives no producer IDs: set kafka.producer to writer, or use brokers from Kafka 0.11 on", err)
 	}

@@ -56,6 +56,18 @@ func (s *status) works(topic string) {
 	s.log.Info("kafka delivers", "topic", topic)
 }
 
+// found notes that the cluster answers, and a topic is there. That nothing was acknowledged yet stays as it is.
+func (s *status) found(topic string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(s.troubles)
+	delete(s.troubles, "")
+	delete(s.troubles, topic)
+	if len(s.troubles) < before {
+		s.log.Info("kafka is there")
+	}
+}
+
 // fails notes that a scope is in trouble.
 func (s *status) fails(scope, reason string, err error) {
 	s.mu.Lock()

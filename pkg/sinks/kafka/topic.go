@@ -94,15 +94,12 @@ func (s *Sink) awaitCreated(ctx context.Context, name string) ([]lead, error) {
 	}
 }
 
-// describe asks twice when the network fails: the first failure is often just a connection that a broker closed while
-// it was idle.
+// describe asks the cluster about a topic. One without partitions is not ready.
 func (s *Sink) describe(ctx context.Context, name string) (found description, controller int32, err error) {
-	for range 2 {
+	err = twice(ctx, func() (err error) {
 		found, controller, err = s.cluster.describe(ctx, name)
-		if err == nil || fromBroker(err) || ctx.Err() != nil {
-			break
-		}
-	}
+		return err
+	})
 	if err == nil && len(found.leads) == 0 {
 		err = kafka.LeaderNotAvailable
 	}

@@ -1,0 +1,156 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// loud opens a sink with a log.
+func loud(t *testing.T, cfg Config) (*Sink, *lines) {
+	t.Helper()
+	log := &lines{}
+	s, err := New(cfg, format.JSON, log.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeSink(t, s) })
+	return s, log
+}
+
+// insistOnKafka checks as the exporter does: until it succeeds.
+func insistOnKafka(t *testing.T, s *Sink) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	pause := time.NewTicker(10 * time.Millisecond)
+	defer pause.Stop()
+	for err := s.Check(ctx); err != nil; err = s.Check(ctx) {
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		<-pause.C
+	}
+	if now := s.Status(); now != (Status{State: Connecting}) {
+		t.Errorf("status %+v before anything is acknowledged", now)
+	}
+}
+
+func TestASinkWithNothingToDeliverTellsThatKafkaIsAway(t *testing.T) {
+	for _, topic := range []string{topicA, "k8s.{group}.{resource}"} {
+		cut, _, brokers := cuttable(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
+		s, log := loud(t, Config{Brokers: brokers, Topic: topic, RequestTimeout: lateTimeout})
+		cut.set(true)
+		for range 3 {
+			var away *sinks.UnavailableError
+			if err := s.Check(t.Context()); !errors.As(err, &away) {
+				t.Fatalf("%s: %v", topic, err)
+			}
+		}
+		if now := s.Status(); now.State != Unavailable || !strings.Contains(now.Reason, "no broker of "+brokers[0]) {
+			t.Errorf("%s: status %+v", topic, now)
+		}
+		cut.set(false)
+		insistOnKafka(t, s)
+		if log.count() != 2 || !strings.Contains(log.String(), "does not take changes") || !strings.Contains(log.String(), "kafka is there") {
+			t.Errorf("%s: the log says\n%s", topic, log)
+		}
+	}
+}
+
+func TestASinkWithNothingToDeliverTellsThatItsTopicIsMissing(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1))
+	s, log := loud(t, Config{Brokers: brokers, Topic: topicA})
+	for range 3 {
+		if err := s.Check(t.Context()); !errors.Is(err, kafka.UnknownTopicOrPartition) {
+			t.Fatal(err)
+		}
+	}
+	if now := s.Status(); now.State != Unavailable || !strings.Contains(now.Reason, `topic "k8s.core.pods" does not exist: create it`) {
+		t.Errorf("status %+v", now)
+	}
+	createTopic(t, brokers, topicA, 2)
+	insistOnKafka(t, s)
+	if log.count() != 2 {
+		t.Errorf("the log says\n%s", log)
+	}
+}
+
+func TestASinkWithNothingToDeliverTellsThatItsTopicIsNotAsRequired(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s, _ := loud(t, expecting(checkRequire, brokers))
+	if err := s.Check(t.Context()); err == nil || !strings.Contains(s.Status().Reason, "partitions 1, expected 2") {
+		t.Errorf("status %+v: %v", s.Status(), err)
+	}
+	addPartitions(t, brokers, topicA, 2)
+	alterTopic(t, brokers, topicA, "cleanup.policy", "compact")
+	insistOnKafka(t, s)
+}
+
+func TestASinkWithNothingToDeliverTellsThatItMayNotUseItsTopic(t *testing.T) {
+	c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s, _ := loud(t, Config{Brokers: brokers, Topic: topicA})
+	fault := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Err: kerr.TopicAuthorizationFailed, Count: -1})
+	var refused *sinks.UnavailableError
+	if err := s.Check(t.Context()); !errors.As(err, &refused) || !strings.Contains(s.Status().Reason, "grant WRITE and DESCRIBE") {
+		t.Errorf("status %+v: %v", s.Status(), err)
+	}
+	fault.Remove()
+	insistOnKafka(t, s)
+}
+
+func TestATopicIsThereBeforeTheFirstChangeIfItsNameIsFixed(t *testing.T) {
+	for topic, want := range map[string]int{topicA: 3, "k8s.{group}.{resource}": 0} {
+		_, brokers := fake(t, kfake.NumBrokers(1))
+		s, _ := loud(t, Config{Brokers: brokers, Topic: topic, CreateTopics: CreateTopics{Enabled: true, Partitions: 3}})
+		insistOnKafka(t, s)
+		if got := len(ends(t, brokers, topicA)); got != want {
+			t.Errorf("%s: %d partitions, want %d", topic, got, want)
+		}
+		publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
+		if now := s.Status(); now.State != Ready {
+			t.Errorf("%s: status %+v", topic, now)
+		}
+	}
+}
+
+func TestChecksWhileChangesArePublishedDisturbNothing(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1))
+	s, _ := loud(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+	var checks sync.WaitGroup
+	for range 4 {
+		checks.Go(func() {
+			for range 5 {
+				if err := s.Check(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	lane := laneOf(t, s, pod("a", 1))
+	for v := 1; v < 20; v++ {
+		publish(t, s, lane, pods("a", v, v+1))
+	}
+	checks.Wait()
+	wantVersions(t, read(t, brokers, topicA), 1, 20)
+}
+
+func TestACheckThatIsCalledOffTellsNothing(t *testing.T) {
+	s, log := loud(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Check(ctx); !errors.Is(err, context.Canceled) || s.Status().State != Connecting || log.count() != 0 {
+		t.Errorf("%v, status %+v, log\n%s", err, s.Status(), log)
+	}
+}
