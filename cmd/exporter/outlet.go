@@ -28,6 +28,7 @@ type outlet struct {
 	kind    string
 	sink    sinks.Sink
 	trouble func() string // why the destination is not reached, as the sink itself sees it; "" when it is
+	slowed  func() string // why the destination takes changes slowly, as the sink itself sees it; "" when it does not; nil for never
 	grave   *graveyard    // where its dead letters go besides the journal; nil for nowhere
 	journal sinkJournal
 	log     *slog.Logger
@@ -104,8 +105,15 @@ func newSink(s config.Sink, log *slog.Logger) (o *outlet, layout string, err err
 		if err != nil {
 			return nil, "", err
 		}
-		trouble := func() string { return sink.Status().Reason }
-		return &outlet{name: s.Name, kind: "kafka", sink: sink, trouble: trouble}, "kafka " + strconv.Quote(s.Kafka.Topic), nil
+		reason := func(state kafka.State) func() string {
+			return func() string {
+				if now := sink.Status(); now.State == state {
+					return now.Reason
+				}
+				return ""
+			}
+		}
+		return &outlet{name: s.Name, kind: "kafka", sink: sink, trouble: reason(kafka.Unavailable), slowed: reason(kafka.Throttled)}, "kafka " + strconv.Quote(s.Kafka.Topic), nil
 	case s.NATS != nil:
 		sink, err := nats.New(*s.NATS, f, log)
 		if err != nil {

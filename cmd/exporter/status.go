@@ -79,12 +79,16 @@ func (o *outlet) status() admin.SinkStatus {
 	if s, ok := o.sink.(interface{ Omitted() uint64 }); ok {
 		omitted = s.Omitted()
 	}
+	slowed := ""
+	if o.slowed != nil {
+		slowed = o.slowed()
+	}
 	held := ""
 	if o.grave != nil {
 		held = o.grave.status()
 	}
 	return admin.SinkStatus{
-		Name: o.name, Kind: o.kind, NotReady: notReady, Reason: firstOf(notReady, d.LaneReason), Held: held,
+		Name: o.name, Kind: o.kind, NotReady: notReady, Reason: firstOf(notReady, d.LaneReason, slowed), Held: held,
 		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Reduced, Passed: d.Passed, Skipped: d.Skipped, Retries: d.Retries,
 		DeadLetters: d.DeadLetters, Breaches: d.Breaches, Omitted: omitted, Losses: o.losses(),
 		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit, Lanes: d.Lanes, LanesBackingOff: d.LanesBackingOff,

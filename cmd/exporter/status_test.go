@@ -10,9 +10,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
-// TestNotReadyBeforeItIsKnownWhatToWatch holds the moment between the start and the API server's first answer: no resource
-// is amiss yet, because none is known.
-func TestNotReadyBeforeItIsKnownWhatToWatch(t *testing.T) {
+// unstarted opens an exporter with one sink, and runs nothing of it.
+func unstarted(t *testing.T) *exporter {
+	t.Helper()
 	kubeconfig := write(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
 		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
 	path := write(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\n"+
@@ -25,12 +25,31 @@ func TestNotReadyBeforeItIsKnownWhatToWatch(t *testing.T) {
 	if err := e.open(); err != nil {
 		t.Fatal(errors.Join(err, e.close()))
 	}
+	return e
+}
+
+// TestNotReadyBeforeItIsKnownWhatToWatch holds the moment between the start and the API server's first answer: no resource
+// is amiss yet, because none is known.
+func TestNotReadyBeforeItIsKnownWhatToWatch(t *testing.T) {
+	e := unstarted(t)
 	s := e.snapshot()
 	if err := e.close(); err != nil {
 		t.Error(err)
 	}
 	if len(s.Resources) != 0 || !strings.Contains(s.Discovery, "discovery: ") {
 		t.Errorf("resources %+v, discovery %q; want no resource and a reason", s.Resources, s.Discovery)
+	}
+}
+
+func TestASinkThatIsSlowedDownIsReadyAndSaysWhy(t *testing.T) {
+	e := unstarted(t)
+	e.outlets[0].slowed = func() string { return "a quota" }
+	s := e.snapshot().Sinks[0]
+	if err := e.close(); err != nil {
+		t.Error(err)
+	}
+	if s.NotReady != "" || s.Reason != "a quota" {
+		t.Errorf("not ready %q, reason %q", s.NotReady, s.Reason)
 	}
 }
 

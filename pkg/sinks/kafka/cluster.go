@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,7 @@ type cluster struct {
 	clientID  string
 	timeout   time.Duration
 	requests  atomic.Int32
+	mutes     *mutes
 
 	mu      sync.Mutex
 	dropped time.Time
@@ -54,7 +56,7 @@ type kafkaAddr interface {
 	String() string
 }
 
-func newCluster(cfg Config) (*cluster, error) {
+func newCluster(cfg Config, log *slog.Logger) (*cluster, error) {
 	if _, err := cfg.TLS.config(""); err != nil { // a wrong path shows at start
 		return nil, err
 	}
@@ -65,7 +67,7 @@ func newCluster(cfg Config) (*cluster, error) {
 	conns := newConnections(cfg.TLS)
 	return &cluster{
 		brokers: strings.Join(cfg.Brokers, ", "), addr: kafka.TCP(cfg.Brokers...), conns: conns,
-		clientID: cfg.ClientID, timeout: cfg.RequestTimeout,
+		clientID: cfg.ClientID, timeout: cfg.RequestTimeout, mutes: newMutes(cfg.ClientID, log),
 		transport: &kafka.Transport{
 			Dial: conns.dial, DialTimeout: cfg.RequestTimeout, ClientID: cfg.ClientID, SASL: mechanism,
 			MetadataTTL: layoutInterval, MetadataTopics: []string{}, // empty, not nil: none, not all
@@ -125,11 +127,19 @@ func (d *directed) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	return answered{m}, nil
 }
 
-// ask sends one request and waits for the answer, at most for the request timeout. When it fails without an answer the
-// library may go on sending for a while: whatever the request refers to must not be changed any more.
+// ask sends one request, as soon as the broker listens, and waits for the answer, at most for the request timeout.
 func (c *cluster) ask(ctx context.Context, broker int32, request protocol.Message) (protocol.Message, error) {
+	if err := c.mutes.wait(ctx, broker); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
+	return c.send(ctx, broker, request)
+}
+
+// send sends one request and waits for the answer until ctx ends. When it fails without an answer the library may go on
+// sending for a while: whatever the request refers to must not be changed any more.
+func (c *cluster) send(ctx context.Context, broker int32, request protocol.Message) (protocol.Message, error) {
 	m, err := c.transport.RoundTrip(ctx, c.addr, &directed{
 		Message: request, broker: broker, correlation: c.requests.Add(1), clientID: c.clientID,
 	})
@@ -159,16 +169,25 @@ func (c *cluster) drop() {
 }
 
 // produce writes batches of one partition, each given with its length prefix, one behind the other without waiting. It
-// returns the answers to the first of them, nil where a batch is durable, and why there are no more.
+// returns the answers to the first of them, nil where a batch is durable, and why there are no more. It takes the request
+// timeout at most, and as long as the broker says in the meantime that it does not listen. The caller waits before it calls
+// if the broker has said so already.
 func (c *cluster) produce(ctx context.Context, leader int32, topic string, partition int32, batches ...[]byte) (answers, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p := &leeway{mutes: c.mutes, broker: leader, timeout: c.timeout, until: time.Now().Add(c.timeout)}
+	p.timer = time.AfterFunc(c.timeout, func() { cancel(context.DeadlineExceeded) })
+	defer p.timer.Stop()
 	// Half of what we wait ourselves, so that the broker gives up first and says so.
 	half := int32(c.timeout.Milliseconds() / 2)
-	m, err := c.ask(ctx, leader, &train{topic: topic, partition: partition, timeout: half, batches: batches})
+	m, err := c.send(ctx, leader, &train{topic: topic, partition: partition, timeout: half, batches: batches, leeway: p})
 	var short *cutShort
-	if errors.As(err, &short) {
+	switch {
+	case errors.As(err, &short):
 		return short.answered, err
-	}
-	if err != nil {
+	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return nil, context.DeadlineExceeded
+	case err != nil:
 		return nil, err
 	}
 	return m.(answers), nil
@@ -340,6 +359,7 @@ func coded(code int16, words string) error {
 
 // close ends every connection and waits for the goroutines that serve them, within ctx.
 func (c *cluster) close(ctx context.Context) error {
+	c.mutes.close()
 	c.transport.CloseIdleConnections()
 	return c.conns.close(ctx)
 }

@@ -12,8 +12,8 @@ import (
 // each from a goroutine of its own, has let go of all of them. It does TLS itself, since the library would read the files
 // of authorities only once.
 type connections struct {
-	dialer net.Dialer
-	tls    TLS
+	reach func(ctx context.Context, network, address string) (net.Conn, error)
+	tls   TLS
 
 	mu     sync.Mutex
 	closed bool
@@ -29,7 +29,7 @@ type connection struct {
 }
 
 func newConnections(security TLS) *connections {
-	return &connections{tls: security, open: map[*connection]struct{}{}, left: make(chan struct{})}
+	return &connections{reach: new(net.Dialer).DialContext, tls: security, open: map[*connection]struct{}{}, left: make(chan struct{})}
 }
 
 // dial opens a connection, with TLS where that is on, or refuses when the sink is closed.
@@ -58,7 +58,7 @@ func (cs *connections) dial(ctx context.Context, network, address string) (net.C
 }
 
 func (cs *connections) connect(ctx context.Context, network, address string) (net.Conn, error) {
-	raw, err := cs.dialer.DialContext(ctx, network, address)
+	raw, err := cs.reach(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +71,16 @@ func (cs *connections) connect(ctx context.Context, network, address string) (ne
 	}
 	cs.open[c] = struct{}{}
 	return c, nil
+}
+
+// SetDeadline leaves a connection alone that was ended by close.
+func (c *connection) SetDeadline(t time.Time) error {
+	c.owner.mu.Lock()
+	defer c.owner.mu.Unlock()
+	if c.owner.closed {
+		return net.ErrClosed
+	}
+	return c.Conn.SetDeadline(t)
 }
 
 func (c *connection) Close() error {
@@ -98,7 +108,7 @@ func (cs *connections) close(ctx context.Context) error {
 		}
 	}
 	for c := range cs.open {
-		_ = c.SetDeadline(time.Unix(1, 0)) // the past: reads and writes fail at once; a failure here means it is closed already
+		_ = c.Conn.SetDeadline(time.Unix(1, 0)) // the past: reads and writes fail at once; a failure here means it is closed already
 	}
 	cs.mu.Unlock()
 	select {

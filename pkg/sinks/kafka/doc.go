@@ -87,6 +87,12 @@
 // When no broker answers at all, that is an UnavailableError too. An unknown topic is created where that is configured;
 // else its changes wait, by an ordinary error that says so, and other topics go on.
 //
+// # Quotas
+//
+// A broker that throttles us answers at once, with a throttle time, and reads nothing from that connection until it is over
+// (KIP-219). No request is sent to that broker meanwhile; a Publish waits, and fails only when its ctx ends. What is on the
+// connection already is waited for as much longer. See throttle.go.
+//
 // # Memory
 //
 // One encoder per processor holds the uncompressed records of one batch (batchBytes, or one larger record). Each lane

@@ -189,6 +189,9 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 		return err
 	}
 	try.leader = lead.broker
+	if err := l.sink.cluster.mutes.wait(ctx, try.leader); err != nil {
+		return err
+	}
 	if l.plain {
 		// An attempt that is given up may be written long after it was sent again, and nothing refuses it then. So wait for
 		// its end, which the request timeout bounds.

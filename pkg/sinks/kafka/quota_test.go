@@ -3,45 +3,59 @@ package kafka
 import (
 	"context"
 	"slices"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // A broker with a quota answers at once, and then reads nothing more from the connection until the mean rate is below the
-// quota again (KIP-219): here for longer than the sink waits for an answer. What lies there unread is sent again over
-// another connection, and the broker reads both in the end.
+// quota again (KIP-219): here for longer than the sink waits for an answer. It is left alone until then, and no connection
+// is given up.
 func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
-	const partitions, each, size, clientID = 2, 40, 40_000, "throttled"
+	const partitions, size, clientID = 2, 36_000, "throttled"
 	b := apache(t)
-	cfg := Config{Brokers: b.Brokers(), Topic: topicA, ClientID: clientID, Compression: "none", RequestTimeout: time.Second,
-		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}}
-	s := created(t, cfg)
-	cfg.Topic = "another"
-	created(t, cfg)
-	limit(t, b.Brokers(), clientID, size/2)
-
-	var lanes sync.WaitGroup
+	s, log := loud(t, Config{Brokers: b.Brokers(), Topic: topicA, ClientID: clientID, Compression: "none", BatchBytes: leastBatchBytes,
+		RequestTimeout: 5 * time.Second, CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
+	insistOnLane(t, s)
+	lane := func(p int) sinks.Lane { return laneName(topicA, int32(p), partitions) }
 	for p := range partitions {
-		lanes.Go(func() {
-			for v := 1; v <= each; v += 4 {
-				insist(t, s, laneName(topicA, int32(p), partitions), large("p"+itoa(p), v, v+4, size))
-			}
-		})
+		insist(t, s, lane(p), pods("p"+itoa(p), 1, 2))
 	}
-	lanes.Wait()
-	if wait := throttled(t, b.Brokers(), clientID, "another"); wait < cfg.RequestTimeout {
-		t.Errorf("the broker throttles this client for %v; want more than %v", wait, cfg.RequestTimeout)
+	s.cluster.mu.Lock()
+	s.cluster.dropped = time.Time{}
+	s.cluster.mu.Unlock()
+	limit(t, b.Brokers(), clientID, size/9) // Kafka looks at 10 s
+
+	each, leader := 1, int32(b.ID())
+	for began := time.Now(); s.cluster.mutes.left(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
+		if time.Since(began) > patience {
+			t.Fatal("the broker does not throttle this client")
+		}
+		publish(t, s, lane(0), large("p0", each+1, each+3, size))
 	}
-	wantStreams(t, read(t, b.Brokers(), topicA), partitions, each)
-	if now := s.Status(); now.State != Ready {
-		t.Errorf("status %+v; want it to be ready", now)
+	listens := time.Now().Add(s.cluster.mutes.left(leader))
+	publish(t, s, lane(1), pods("p1", 2, each+1))
+	if time.Now().Before(listens) {
+		t.Error("the broker was asked before it listens")
+	}
+	publish(t, s, lane(0), pods("p0", each+1, each+11))
+	publish(t, s, lane(1), pods("p1", each+1, each+11))
+
+	wantStreams(t, read(t, b.Brokers(), topicA), partitions, each+10)
+	if now := s.Status(); now.State != Throttled || !strings.Contains(now.Reason, `producer_byte_rate of the client ID "throttled"`) {
+		t.Errorf("status %+v", now)
+	}
+	if n := strings.Count(log.String(), "throttles us"); n != 1 {
+		t.Errorf("throttling is told %d times:\n%s", n, log)
+	}
+	s.cluster.mu.Lock()
+	defer s.cluster.mu.Unlock()
+	if !s.cluster.dropped.IsZero() {
+		t.Error("connections were given up")
 	}
 }
 
@@ -67,28 +81,4 @@ func limit(t *testing.T, brokers []string, clientID string, bytes float64) {
 		}
 		return r.Entries[0].Error
 	})
-}
-
-// throttle notes what brokers say about a quota.
-type throttle struct{ most atomic.Int64 }
-
-func (th *throttle) OnBrokerThrottle(_ kgo.BrokerMetadata, d time.Duration, _ bool) {
-	th.most.Store(max(th.most.Load(), int64(d)))
-}
-
-// throttled says how long the broker wants a client of this ID to wait after one small record more.
-func throttled(t *testing.T, brokers []string, clientID, topic string) time.Duration {
-	t.Helper()
-	var told throttle
-	c, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ClientID(clientID), kgo.WithHooks(&told))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := c.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(told.most.Load())
 }

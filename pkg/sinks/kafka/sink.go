@@ -57,7 +57,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kafka.topic: %w", err)
 	}
-	cluster, err := newCluster(cfg)
+	cluster, err := newCluster(cfg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +89,14 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	return batches * batchMessages, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
 }
 
-// Status says whether the sink delivers and, if not, why. It does not block.
-func (s *Sink) Status() Status { return s.status.status() }
+// Status says whether the sink delivers and, if not or not at full speed, why. It does not block.
+func (s *Sink) Status() Status {
+	now := s.status.status()
+	if reason := s.cluster.mutes.reason(); reason != "" && now.State != Unavailable {
+		return Status{Throttled, reason}
+	}
+	return now
+}
 
 // Publish writes a batch to the partition that lane names. See [sinks.Sink].
 func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {

@@ -15,10 +15,11 @@ type State string
 const (
 	Connecting  State = "connecting"  // nothing was acknowledged yet, and nothing failed
 	Ready       State = "ready"       // the last requests succeeded
+	Throttled   State = "throttled"   // a quota of Kafka makes us wait between requests; changes are delivered at its pace
 	Unavailable State = "unavailable" // changes are held back; the reason says what has to happen
 )
 
-// Status is a State and, when Unavailable, the reason in a sentence for people.
+// Status is a State and, when Unavailable or Throttled, the reason in a sentence for people.
 type Status struct {
 	State  State
 	Reason string

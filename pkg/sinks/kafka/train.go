@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/produce"
@@ -19,6 +20,7 @@ type train struct {
 	partition int32
 	timeout   int32 // milliseconds the broker may take for each batch
 	batches   [][]byte
+	leeway    *leeway
 }
 
 // answers are what the broker said to the first batches of a train: nil where a batch is durable.
@@ -38,8 +40,13 @@ func (a answers) ApiKey() protocol.ApiKey { return protocol.Produce }
 func (e *cutShort) Error() string { return e.err.Error() }
 func (e *cutShort) Unwrap() error { return e.err }
 
-// exchange writes all requests and reads their answers. These are small: no broker waits for us to read them.
+// exchange writes all requests and reads their answers. These are small: no broker waits for us to read them. After an
+// answer with a throttle time the broker leaves the rest of the train unread for that long (KIP-219).
 func (t *train) exchange(rw io.ReadWriter, version int16, correlation int32, clientID string) (protocol.Message, error) {
+	if err := t.leeway.bind(rw); err != nil {
+		return nil, err
+	}
+	defer t.leeway.release()
 	for i, batch := range t.batches {
 		if err := protocol.WriteRequest(rw, version, correlation+int32(i), clientID, t.request(batch)); err != nil {
 			return nil, err
@@ -54,11 +61,15 @@ func (t *train) exchange(rw io.ReadWriter, version int16, correlation int32, cli
 		if err != nil {
 			return nil, &cutShort{got, err}
 		}
-		answer, err := t.read(m.(*produce.Response))
+		r := m.(*produce.Response)
+		answer, err := t.read(r)
 		if err != nil {
 			return nil, &cutShort{got, err}
 		}
 		got = append(got, answer)
+		if err := t.leeway.told(time.Duration(r.ThrottleTimeMs) * time.Millisecond); err != nil {
+			return nil, &cutShort{got, err}
+		}
 	}
 	return got, nil
 }

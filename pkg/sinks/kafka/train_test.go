@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -200,6 +201,8 @@ type hurried struct {
 	answers  bytes.Buffer
 }
 
+func (h *hurried) SetDeadline(time.Time) error { return nil }
+
 func (h *hurried) Write(b []byte) (int, error) { return h.requests.Write(b) }
 
 func (h *hurried) Read(b []byte) (int, error) {
@@ -226,7 +229,8 @@ func TestATrainIsWrittenBeforeItsAnswersAreRead(t *testing.T) {
 		}
 	}
 	batch := []byte{0, 0, 0, 1, 0}
-	way := &train{topic: topicA, partition: partition, batches: [][]byte{batch, batch, batch}}
+	way := &train{topic: topicA, partition: partition, batches: [][]byte{batch, batch, batch},
+		leeway: &leeway{mutes: newMutes("client", slog.New(slog.DiscardHandler))}}
 	for name, c := range map[string]struct {
 		third func(h *hurried)
 		whole bool

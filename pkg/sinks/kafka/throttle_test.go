@@ -1,0 +1,220 @@
+package kafka
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// stingy is a fake broker with throttle times. As Kafka does, it answers at once, and takes up no request of that
+// connection, here of any, until the throttle time is over.
+type stingy struct {
+	t       *testing.T
+	cluster *kfake.Cluster
+
+	mu    sync.Mutex
+	waits []time.Duration // throttle times of the next answers
+	mute  time.Time       // until when it does not listen
+	early int             // requests that came before that
+	seen  map[[2]int32]bool
+}
+
+// roomy is a connection on which what is written waits for its reader, as on TCP; on that of a virtual network the writer does.
+type roomy struct {
+	net.Conn
+	written chan []byte
+	end     sync.Once
+}
+
+func newRoomy(c net.Conn) *roomy {
+	r := &roomy{Conn: c, written: make(chan []byte, 100)}
+	go func() { // until Close
+		for b := range r.written {
+			_, _ = c.Write(b) // a failure shows when the answer is read
+		}
+	}()
+	return r
+}
+
+func (r *roomy) Write(b []byte) (int, error) {
+	r.written <- slices.Clone(b)
+	return len(b), nil
+}
+
+func (r *roomy) Close() error {
+	r.end.Do(func() { close(r.written) })
+	return r.Conn.Close()
+}
+
+// throttling opens a sink, in a bubble of virtual time, on a stingy broker.
+func throttling(t *testing.T, timeout time.Duration) (*stingy, *Sink, *lines) {
+	t.Helper()
+	network := &kfake.VirtualNetwork{}
+	c, brokers := fake(t, kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(2, topicA), kfake.ListenFn(network.Listen))
+	b := &stingy{t: t, cluster: c, seen: map[[2]int32]bool{}}
+	c.ControlKey(int16(kmsg.Produce), b.produce)
+	s, log := loud(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: leastBatchBytes, RequestTimeout: timeout})
+	s.cluster.conns.reach = func(ctx context.Context, kind, address string) (net.Conn, error) {
+		c, err := network.DialContext(ctx, kind, address)
+		if err != nil {
+			return nil, err
+		}
+		return newRoomy(c), nil
+	}
+	for p := range 2 { // the connections and numbers of both lanes
+		publish(t, s, laneName(topicA, int32(p), 2), pods("p"+itoa(p), 1, 2))
+	}
+	return b, s, log
+}
+
+func (b *stingy) produce(r kmsg.Request) (kmsg.Response, error, bool) {
+	b.cluster.KeepControl()
+	b.mu.Lock()
+	muted := time.Until(b.mute)
+	if muted > 0 {
+		b.early++
+	}
+	b.mu.Unlock()
+	if muted > 0 {
+		b.cluster.SleepControl(func() { time.Sleep(muted) })
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	request := r.(*kmsg.ProduceRequest)
+	answer := r.ResponseKind().(*kmsg.ProduceResponse)
+	topic, part := kmsg.NewProduceResponseTopic(), kmsg.NewProduceResponseTopicPartition()
+	asked := request.Topics[0].Partitions[0]
+	topic.Topic, part.Partition = request.Topics[0].Topic, asked.Partition
+	topic.Partitions = append(topic.Partitions, part)
+	answer.Topics = append(answer.Topics, topic)
+	batch := [2]int32{asked.Partition, int32(binary.BigEndian.Uint32(asked.Records[atSequence:]))}
+	if b.seen[batch] {
+		b.t.Errorf("batch %d of partition %d is sent again", batch[1], batch[0])
+	}
+	b.seen[batch] = true
+	if len(b.waits) > 0 {
+		answer.ThrottleMillis = int32(b.waits[0].Milliseconds())
+		b.mute, b.waits = time.Now().Add(b.waits[0]), b.waits[1:]
+	}
+	return answer, nil, true
+}
+
+// throttle sets the throttle times of the next answers.
+func (b *stingy) throttle(waits ...time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waits, b.early = waits, 0
+}
+
+// asked says how many requests came early since the last throttle, and fails the test if connections were given up.
+func (b *stingy) asked(s *Sink) (early int) {
+	b.t.Helper()
+	s.cluster.mu.Lock()
+	defer s.cluster.mu.Unlock()
+	if !s.cluster.dropped.IsZero() {
+		b.t.Error("connections were given up")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.early
+}
+
+func TestABrokerThatThrottlesIsLeftAloneByAllLanesUntilItListens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s, _ := throttling(t, 2*time.Second)
+		b.throttle(20 * time.Second)
+		publish(t, s, laneName(topicA, 0, 2), pods("p0", 2, 3))
+		listens := time.Now().Add(20 * time.Second)
+		var lanes sync.WaitGroup
+		for p := range 2 {
+			lanes.Go(func() {
+				publish(t, s, laneName(topicA, int32(p), 2), pods("p"+itoa(p), 3, 5))
+				if now := time.Now(); now.Before(listens) {
+					t.Errorf("lane %d is answered %v before the broker listens", p, listens.Sub(now))
+				}
+			})
+		}
+		lanes.Wait()
+		if early := b.asked(s); early != 0 {
+			t.Errorf("%d requests came early", early)
+		}
+		if l := s.lanes[laneName(topicA, 0, 2)]; l.window != mostInFlight {
+			t.Errorf("after a wait %d batches may be in flight", l.window)
+		}
+	})
+}
+
+// The rest of a train is under way when the first answer comes: it waits on the connection, and so do we.
+func TestATrainThatIsThrottledOnItsWayIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s, _ := throttling(t, 2*time.Second)
+		began := time.Now()
+		b.throttle(7*time.Second, 0, 30*time.Second, time.Second)
+		publish(t, s, laneName(topicA, 0, 2), pods("p0", 2, 20))
+		if took := time.Since(began); took < 38*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if early := b.asked(s); early == 0 {
+			t.Error("nothing was under way: the test shows nothing")
+		}
+	})
+}
+
+func TestWhoIsStoppedDoesNotWaitForAQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s, log := throttling(t, 2*time.Second)
+		lane := laneName(topicA, 0, 2)
+		b.throttle(time.Hour)
+		publish(t, s, lane, pods("p0", 2, 3))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		if n, err := s.Publish(ctx, lane, pods("p0", 3, 5)); n != 0 || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Minute {
+			t.Errorf("published %d after %v: %v", n, time.Since(began), err)
+		}
+		if log.count() != 2 { // "kafka delivers" is the first
+			t.Errorf("a wait is no failure:\n%s", log)
+		}
+	})
+}
+
+func TestThrottlingIsToldWhenItBeginsAndWhenItHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s, log := throttling(t, 2*time.Second)
+		lane := laneName(topicA, 0, 2)
+		told := func(begins, ends int, state State) {
+			t.Helper()
+			synctest.Wait()
+			if now := s.Status(); now.State != state || (now.Reason == "") != (state == Ready) {
+				t.Errorf("status %+v, want %s", now, state)
+			}
+			if x, y := strings.Count(log.String(), "throttles us"), strings.Count(log.String(), "not throttle us any more"); x != begins || y != ends {
+				t.Errorf("told %d beginnings and %d ends, want %d and %d:\n%s", x, y, begins, ends, log)
+			}
+		}
+		told(0, 0, Ready)
+		for v := 2; v < 40; v++ { // every other answer
+			b.throttle(time.Duration(v%2) * 5 * time.Second)
+			publish(t, s, lane, pods("p0", v, v+1))
+			told(min(1, v-2), 0, map[bool]State{true: Ready, false: Throttled}[v == 2])
+			time.Sleep(calm / 3)
+		}
+		time.Sleep(calm - time.Nanosecond)
+		told(1, 0, Throttled)
+		time.Sleep(time.Nanosecond)
+		told(1, 1, Ready)
+		b.throttle(time.Second)
+		publish(t, s, lane, pods("p0", 40, 41))
+		told(2, 1, Throttled)
+	})
+}
