@@ -25,20 +25,13 @@ func (m *Members) Next() bool {
 	if m.I < 0 {
 		return false
 	}
-	b, i := m.b, SkipSpace(m.b, m.I)
-	switch {
-	case i < len(b) && b[i] == '}':
-		m.I = i + 1
-		return false
-	case m.first:
-		m.first = false
-	case i < len(b) && b[i] == ',':
-		m.Comma = i
-		i = SkipSpace(b, i+1)
-	default:
-		m.I = Fail(i)
+	b := m.b
+	i, comma, more := step(b, m.I, m.first, '}')
+	if !more {
+		m.I = i
 		return false
 	}
+	m.first, m.Comma = false, comma
 	if i >= len(b) || b[i] != '"' {
 		m.I = Fail(i)
 		return false
@@ -77,20 +70,25 @@ func (e *Elements) Next() bool {
 	if e.I < 0 {
 		return false
 	}
-	b, i := e.b, SkipSpace(e.b, e.I)
-	switch {
-	case i < len(b) && b[i] == ']':
-		e.I = i + 1
-		return false
-	case e.first:
-		e.first = false
-	case i < len(b) && b[i] == ',':
-		e.Comma = i
-		i = SkipSpace(b, i+1)
-	default:
-		e.I = Fail(i)
-		return false
+	i, comma, more := step(e.b, e.I, e.first, ']')
+	if more {
+		e.first, e.Comma, e.Start = false, comma, i
 	}
-	e.Start, e.I = i, i
-	return true
+	e.I = i
+	return more
+}
+
+// step goes from behind a bracket or a value to where the next member or element begins, and says which comma it passed, -1
+// for none. When there is no more, i is behind the closing bracket, or negative.
+func step(b []byte, from int, first bool, closing byte) (i, comma int, more bool) {
+	i = SkipSpace(b, from)
+	switch {
+	case i < len(b) && b[i] == closing:
+		return i + 1, -1, false
+	case first:
+		return i, -1, true
+	case i < len(b) && b[i] == ',':
+		return SkipSpace(b, i+1), i, true
+	}
+	return Fail(i), -1, false
 }

@@ -22,9 +22,9 @@ import (
 const knownPassword, refusedPassword = "open-sesame", "hunter2"
 
 // TestRefusedCredentialsAreToldAndCuredWithoutARestart starts the exporter with a password that Kafka does not know. It is
-// not ready and says which sink it is and where to look, once however often it tries, and never the
-// password; the other sink goes on. When the file holds the right one, everything arrives, once. A second start, with nothing
-// to deliver, is not ready either while Kafka is away or refuses the password, and is when it lets us in.
+// not ready and says which sink it is and where to look, once however often it tries, and never the password; the other
+// sink goes on. When the file holds the right one, everything arrives, once. A second start, with nothing to deliver, is not
+// ready either while Kafka is away or refuses the password, and is when it lets us in.
 func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 	own := *servers(t)
 	dir := t.TempDir()

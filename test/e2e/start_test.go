@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
@@ -224,16 +226,21 @@ func count(t *testing.T, path, text string) (n int) {
 	}
 }
 
-// listedNothing asks the audit log whether the exporter has read all ConfigMaps since then.
-func (l *least) listedNothing(since time.Time) {
+// asked is what the exporter has asked about ConfigMaps since then, as the audit log has it.
+func (l *least) asked(since time.Time) []controlplane.AuditEntry {
 	l.t.Helper()
 	entries, err := l.controlPlane.AuditEntries()
 	l.must(err)
+	return slices.DeleteFunc(entries, func(e controlplane.AuditEntry) bool {
+		return e.User != account || !strings.HasPrefix(e.UserAgent, "kubecdc/") || e.Resource != "configmaps" || e.Time.Before(since)
+	})
+}
+
+// listedNothing asks the audit log whether the exporter has read all ConfigMaps since then.
+func (l *least) listedNothing(since time.Time) {
+	l.t.Helper()
 	watches := 0
-	for _, e := range entries {
-		if e.User != account || !strings.HasPrefix(e.UserAgent, "kubecdc/") || e.Resource != "configmaps" || e.Time.Before(since) {
-			continue
-		}
+	for _, e := range l.asked(since) {
 		initial := strings.Contains(e.RequestURI, "sendInitialEvents=true") && !strings.Contains(e.RequestURI, "fieldSelector=metadata.name")
 		if e.Verb == "list" || initial && e.Stage == "ResponseStarted" {
 			l.t.Errorf("read again: %s %s", e.Verb, e.RequestURI)

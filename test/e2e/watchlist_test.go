@@ -3,7 +3,6 @@ package e2e
 import (
 	"net/http"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -47,13 +46,8 @@ type requests struct{ refused, pages int }
 // server is.
 func (l *least) requestsSince(since time.Time) (r requests) {
 	l.t.Helper()
-	entries, err := l.controlPlane.AuditEntries()
-	l.must(err)
 	watches := 0
-	for _, e := range entries {
-		if e.User != account || !strings.HasPrefix(e.UserAgent, "kubecdc/") || e.Resource != "configmaps" || e.Time.Before(since) {
-			continue
-		}
+	for _, e := range l.asked(since) {
 		asked, err := url.ParseRequestURI(e.RequestURI)
 		l.must(err)
 		query := asked.Query()

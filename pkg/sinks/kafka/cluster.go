@@ -154,6 +154,16 @@ func (c *cluster) send(ctx context.Context, broker int32, request protocol.Messa
 	return answer, nil
 }
 
+// twice asks again when the network fails: the first failure is often just a connection that a broker closed while it was
+// idle.
+func twice(ctx context.Context, request func() error) error {
+	err := request()
+	if err == nil || fromBroker(err) || ctx.Err() != nil {
+		return err
+	}
+	return request()
+}
+
 // drop throws idle connections and the known brokers away, at most once per dropInterval: after one broken connection
 // others to the same broker are broken too, and a broker may have come back under another address.
 func (c *cluster) drop() {

@@ -35,13 +35,3 @@ func (s *Sink) look(ctx context.Context, topic string) error {
 	}
 	return s.explain(ctx, "", twice(ctx, func() error { return s.cluster.greet(ctx) }))
 }
-
-// twice asks again when the network fails: the first failure is often just a connection that a broker closed while it was
-// idle.
-func twice(ctx context.Context, request func() error) error {
-	err := request()
-	if err == nil || fromBroker(err) || ctx.Err() != nil {
-		return err
-	}
-	return request()
-}

@@ -34,12 +34,7 @@ const right, wrong = "open-sesame", "hunter2"
 // shows no credential; when they are corrected it delivers.
 func corrected(t *testing.T, cfg Config, names string, correct func()) {
 	t.Helper()
-	log := &lines{}
-	s, err := New(cfg, format.JSON, log.logger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeSink(t, s) })
+	s, log := loud(t, cfg)
 	for range 3 {
 		_, err := s.Lane(t.Context(), pod("a", 1))
 		var unavailable *sinks.UnavailableError

@@ -65,8 +65,10 @@ func (p publisher) byLane(messages []sinks.Message) map[sinks.Lane][]sinks.Messa
 	p.t.Helper()
 	lanes := make(map[sinks.Lane][]sinks.Message)
 	for _, m := range messages {
-		lane := p.lane(m.Change)
-		if m.Topic != nil {
+		var lane sinks.Lane
+		if m.Topic == nil {
+			lane = p.lane(m.Change)
+		} else {
 			lane = p.laneTo(m.Change, m.Topic)
 		}
 		lanes[lane] = append(lanes[lane], m)
