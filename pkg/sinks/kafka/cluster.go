@@ -137,21 +137,37 @@ func (c *cluster) ask(ctx context.Context, broker int32, request protocol.Messag
 	return c.send(ctx, broker, request)
 }
 
+// unanswered is why a request got no answer, and when it was begun.
+type unanswered struct {
+	error
+	began time.Time
+}
+
+func (u *unanswered) Unwrap() error { return u.error }
+
 // send sends one request and waits for the answer until ctx ends. When it fails without an answer the library may go on
 // sending for a while: whatever the request refers to must not be changed any more.
 func (c *cluster) send(ctx context.Context, broker int32, request protocol.Message) (protocol.Message, error) {
-	m, err := c.transport.RoundTrip(ctx, c.addr, &directed{
-		Message: request, broker: broker, correlation: c.requests.Add(1), clientID: c.clientID,
-	})
+	began := time.Now()
+	m, err := c.roundTrip(ctx, broker, request)
+	if errors.Is(err, errNotRouted) && c.reroute(ctx) {
+		m, err = c.roundTrip(ctx, broker, request)
+	}
 	if err != nil {
 		c.drop()
-		return nil, err
+		return nil, &unanswered{err, began}
 	}
 	answer := m.(answered).Message
 	if r, ok := answer.(*plainResponse); ok && r.unsupported {
 		return nil, kafka.UnsupportedVersion
 	}
 	return answer, nil
+}
+
+func (c *cluster) roundTrip(ctx context.Context, broker int32, request protocol.Message) (protocol.Message, error) {
+	return c.transport.RoundTrip(ctx, c.addr, &directed{
+		Message: request, broker: broker, correlation: c.requests.Add(1), clientID: c.clientID,
+	})
 }
 
 // twice asks again when the network fails: the first failure is often just a connection that a broker closed while it was
@@ -162,6 +178,21 @@ func twice(ctx context.Context, request func() error) error {
 		return err
 	}
 	return request()
+}
+
+// reroute makes the library look for the brokers again, as soon as drop does that, and says whether ctx lasted so long.
+// Otherwise a broker that came up, or let us in, only after the library looked would be passed over until it looks next.
+func (c *cluster) reroute(ctx context.Context) bool {
+	c.mu.Lock()
+	wait := time.Until(c.dropped.Add(dropInterval))
+	c.mu.Unlock()
+	select {
+	case <-time.After(wait):
+		c.drop()
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // drop throws idle connections and the known brokers away, at most once per dropInterval: after one broken connection

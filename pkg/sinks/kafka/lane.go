@@ -128,10 +128,11 @@ func (l *lane) deliver(ctx context.Context) error {
 		if err := l.remember(ctx); err != nil {
 			return err
 		}
+		began := time.Now()
 		err := l.send(ctx, &try)
 		switch v := judge(err); v {
 		case accepted:
-			l.sink.status.works(l.topic.name)
+			l.sink.status.works(l.topic.name, began)
 			return nil
 		case tooLarge:
 			l.limit = min(l.limit, len(l.flights[0].bytes)-lengthPrefix)

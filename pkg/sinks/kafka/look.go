@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -16,6 +17,7 @@ func (s *Sink) Check(ctx context.Context) error {
 	if s.template.Fixed() {
 		topic = s.template.String()
 	}
+	began := time.Now()
 	if err := s.look(ctx, topic); err != nil {
 		var told *sinks.UnavailableError
 		if ctx.Err() == nil && !errors.As(err, &told) { // to Publish it is a matter of one topic; here there is no other
@@ -23,7 +25,7 @@ func (s *Sink) Check(ctx context.Context) error {
 		}
 		return err
 	}
-	s.status.found(topic)
+	s.status.found(topic, began)
 	return nil
 }
 

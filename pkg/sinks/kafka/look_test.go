@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -153,4 +154,65 @@ func TestACheckThatIsCalledOffTellsNothing(t *testing.T) {
 	if err := s.Check(ctx); !errors.Is(err, context.Canceled) || s.Status().State != Connecting || log.count() != 0 {
 		t.Errorf("%v, status %+v, log\n%s", err, s.Status(), log)
 	}
+}
+
+// TestABrokerThatLetsUsInAfterAllIsFoundAtOnce lets the library's look for brokers fail while the sink's own, a moment later,
+// succeeds: what is to go to one of them must not wait for the library to look again, or be taken for an outage.
+func TestABrokerThatLetsUsInAfterAllIsFoundAtOnce(t *testing.T) {
+	cut, _, brokers := cuttable(t, kfake.NumBrokers(1))
+	s, log := loud(t, Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+	cut.set(true)
+	for range 2 { // the first makes the library forget what it knows, and there is a second until it may again
+		if err := s.Check(t.Context()); err == nil {
+			t.Fatal("a broker that resets connections is there")
+		}
+	}
+	cut.set(false)
+	if err := s.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	batch := pods("p", 1, 2)
+	lane, err := s.Lane(t.Context(), batch[0].Change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Publish(t.Context(), lane, batch); n != 1 || err != nil {
+		t.Errorf("%d accepted: %v", n, err)
+	}
+	if now := s.Status(); now.State != Ready || log.count() != 4 {
+		t.Errorf("status %+v; the log says\n%s", now, log)
+	}
+}
+
+func TestWhatWasBegunBeforeTheLastChangeIsNoNews(t *testing.T) {
+	log := &lines{}
+	s := newStatus(log.logger())
+	refused := errors.New("refused")
+	now := time.Now
+	told := func(state State, lines int) {
+		t.Helper()
+		if got := s.status(); got.State != state || log.count() != lines {
+			t.Errorf("status %+v; the log says\n%s", got, log)
+		}
+	}
+
+	early := time.Now()
+	s.fails("", "no", &unanswered{refused, early})
+	told(Unavailable, 1)
+	s.found(topicA, early) // overtaken by the failure
+	s.works(topicA, early)
+	told(Unavailable, 1)
+	later := now()
+	s.found(topicA, later)
+	told(Connecting, 2)
+	s.fails("", "no", fmt.Errorf("late: %w", &unanswered{refused, later})) // overtaken by the success
+	told(Connecting, 2)
+	s.works(topicA, later)
+	told(Ready, 3)
+	s.fails("", "no", &unanswered{refused, now()})
+	told(Unavailable, 4)
+	s.works(topicA, later)
+	told(Unavailable, 4)
+	s.works(topicA, now())
+	told(Ready, 5)
 }

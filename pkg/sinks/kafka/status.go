@@ -2,10 +2,12 @@ package kafka
 
 import (
 	"cmp"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // State says whether the sink delivers.
@@ -26,57 +28,84 @@ type Status struct {
 }
 
 // status follows what works and what does not: the whole cluster, under the scope "", and topics that refuse us, each
-// under its name. It writes one log line per change, none per retry. It is safe for concurrent use.
+// under its name. It writes one log line per change, none per retry. What came of a request that was begun before the last
+// change is no news: requests overtake each other. It is safe for concurrent use.
 type status struct {
 	log *slog.Logger
 
-	mu       sync.Mutex
-	worked   bool
-	troubles map[string]string // scope → reason
+	mu        sync.Mutex
+	worked    bool
+	troubles  map[string]trouble // by scope
+	recovered time.Time          // when a trouble ended last
+}
+
+type trouble struct {
+	reason string
+	since  time.Time
 }
 
 func newStatus(log *slog.Logger) *status {
-	return &status{log: log, troubles: map[string]string{}}
+	return &status{log: log, troubles: map[string]trouble{}}
 }
 
-// works notes a success with a topic, which is one of the cluster too.
-func (s *status) works(topic string) {
+// works notes that a request with a topic, which is one of the cluster too, succeeded.
+func (s *status) works(topic string, began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.worked && len(s.troubles) == 0 {
 		return
 	}
-	_, cluster := s.troubles[""]
-	_, own := s.troubles[topic]
-	if s.worked && !cluster && !own {
+	if ended := s.end(topic, began); !ended && (s.worked || s.troubled(topic)) {
 		return
 	}
 	s.worked = true
-	delete(s.troubles, "")
-	delete(s.troubles, topic)
 	s.log.Info("kafka delivers", "topic", topic)
 }
 
-// found notes that the cluster answers, and a topic is there. That nothing was acknowledged yet stays as it is.
-func (s *status) found(topic string) {
+// found notes that the cluster answered, and a topic is there. That nothing was acknowledged yet stays as it is.
+func (s *status) found(topic string, began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := len(s.troubles)
-	delete(s.troubles, "")
-	delete(s.troubles, topic)
-	if len(s.troubles) < before {
+	if s.end(topic, began) {
 		s.log.Info("kafka is there")
 	}
+}
+
+// end ends the troubles of a topic and of the cluster that began before a request that succeeded, and says whether there
+// were any. mu is held.
+func (s *status) end(topic string, began time.Time) bool {
+	before := len(s.troubles)
+	for _, scope := range []string{"", topic} {
+		if t, known := s.troubles[scope]; known && t.since.Before(began) {
+			delete(s.troubles, scope)
+			s.recovered = time.Now()
+		}
+	}
+	return len(s.troubles) < before
+}
+
+// troubled says whether a topic, or the cluster, is in trouble. mu is held.
+func (s *status) troubled(topic string) bool {
+	_, cluster := s.troubles[""]
+	_, own := s.troubles[topic]
+	return cluster || own
 }
 
 // fails notes that a scope is in trouble.
 func (s *status) fails(scope, reason string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.troubles[scope]; !known {
+	var late *unanswered
+	if errors.As(err, &late) && late.began.Before(s.recovered) {
+		return
+	}
+	t, known := s.troubles[scope]
+	if !known {
+		t.since = time.Now()
 		s.log.Warn("kafka does not take changes; they are held until it does", "reason", reason, "error", err)
 	}
-	s.troubles[scope] = reason
+	t.reason = reason
+	s.troubles[scope] = t
 }
 
 func (s *status) status() Status {
@@ -84,7 +113,7 @@ func (s *status) status() Status {
 	defer s.mu.Unlock()
 	if len(s.troubles) > 0 {
 		scope := slices.MinFunc(slices.Collect(maps.Keys(s.troubles)), cmp.Compare[string])
-		return Status{Unavailable, s.troubles[scope]}
+		return Status{Unavailable, s.troubles[scope].reason}
 	}
 	if !s.worked {
 		return Status{State: Connecting}
