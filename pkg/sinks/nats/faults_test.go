@@ -417,6 +417,22 @@ func TestTheSinkIsMadeAndWaitsWhileThereIsNoServer(t *testing.T) {
 	}
 }
 
+// TestAConnectionThatTheLibraryHasNotToldOfIsWaitedFor keeps the library's callback from being heard: what is delivered over
+// such a connection would be delivered by a sink that says it is not connected.
+func TestAConnectionThatTheLibraryHasNotToldOfIsWaitedFor(t *testing.T) {
+	s := opened(t, configFor(serve(t, "").URL()), quiet)
+	s.health.mu.Lock()
+	l := s.current()
+	<-l.dialled
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := l.await(ctx); !l.nc.IsConnected() || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("connected is %v, awaited: %v", l.nc.IsConnected(), err)
+	}
+	s.health.mu.Unlock()
+	accepted(t, s, pod("web", 1))
+}
+
 func TestCloseEndsADialThatNobodyAnswers(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and does not greet
 	if err != nil {

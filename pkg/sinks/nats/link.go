@@ -41,6 +41,7 @@ type link struct {
 	closing atomic.Bool                            // the end is our own doing, and health knows why
 	refusal atomic.Pointer[sinks.UnavailableError] // why that is, when the server refused what the link cannot do without
 	gone    chan struct{}                          // closed when the library has closed nc
+	told    atomic.Bool                            // the library has told that nc stands, and health knows
 
 	mu      sync.Mutex
 	changed chan struct{} // closed, and replaced, when the connection's state may have changed
@@ -205,11 +206,13 @@ func (l *link) notify() {
 
 func (l *link) connected(nc *nats.Conn) {
 	l.health.up(nc.ConnectedUrlRedacted())
+	l.told.Store(true)
 	l.notify()
 }
 
 // lost tells every waiter that its answer will not come: the message may be stored, and must be sent again.
 func (l *link) lost(err error) {
+	l.told.Store(false)
 	if !l.closing.Load() {
 		l.health.down(reason(err))
 	}
@@ -308,7 +311,8 @@ func (l *link) dead() bool {
 	return l.err != nil || l.nc.IsClosed()
 }
 
-// await waits until the connection stands. It gives up when ctx ends, or when the link is dead.
+// await waits until the connection stands and the library has told so, which it does a little later: what is delivered
+// before that would be delivered by a sink that is not ready. It gives up when ctx ends, or when the link is dead.
 func (l *link) await(ctx context.Context) error {
 	select {
 	case <-l.dialled:
@@ -318,7 +322,7 @@ func (l *link) await(ctx context.Context) error {
 	for l.err == nil {
 		change := l.next()
 		switch {
-		case l.nc.IsConnected():
+		case l.nc.IsConnected() && l.told.Load():
 			return nil
 		case l.nc.IsClosed():
 			return nats.ErrConnectionClosed
