@@ -52,10 +52,7 @@ func newStatus(log *slog.Logger) *status {
 func (s *status) works(topic string, began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.worked && len(s.troubles) == 0 {
-		return
-	}
-	if ended := s.end(topic, began); !ended && (s.worked || s.troubled(topic)) {
+	if !s.end(topic, began) && (s.worked || s.troubled(topic)) {
 		return
 	}
 	s.worked = true
