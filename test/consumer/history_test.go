@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	crand "crypto/rand"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/test/parts/schemas"
 )
 
 const (
@@ -34,6 +36,28 @@ func TestTheStreamAloneGivesTheStateAtEveryPosition(t *testing.T) {
 			p.checkEveryPosition()
 			p.checkPartitions()
 		})
+	}
+}
+
+// TestWhateverIsToldIsAsItsSchemaSays holds such streams to the published schemas, in every format: crashes, lost history and
+// namesakes make records that nobody thinks of when writing a schema.
+func TestWhateverIsToldIsAsItsSchemaSays(t *testing.T) {
+	seen := make(map[string]bool)
+	for seed := range uint64(100) {
+		p := newPlay(t, rand.New(rand.NewPCG(seed, 13)))
+		p.run()
+		for _, l := range p.told {
+			seen[fmt.Sprint(l.change.Type, " within a snapshot: ", l.change.Snapshot != nil)] = true
+			for _, f := range format.All() {
+				if err := schemas.Check(f, f.AppendValue(nil, l.change)); err != nil {
+					t.Fatalf("seed %d, %v: %v", seed, f, err)
+				}
+			}
+		}
+	}
+	const want = 3*2 + 4 // a change within a snapshot and without; an object in it, its begin, its end; a gap
+	if len(seen) != want {
+		t.Errorf("seen %v, want %d kinds of record", slices.Sorted(maps.Keys(seen)), want)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
 
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
@@ -23,13 +24,13 @@ import (
 // TestTheCloudEventsSDKReadsWholeRuns has the CNCF's own SDK read every event of a run from both buses, and judges what it
 // gives out by etcd's history, as other tests judge the native form.
 func TestTheCloudEventsSDKReadsWholeRuns(t *testing.T) {
-	for format, encoding := range map[string]binding.Encoding{
-		"cloudevents": binding.EncodingBinary, "cloudevents-structured": binding.EncodingStructured,
+	for as, encoding := range map[format.Format]binding.Encoding{
+		format.CloudEvents: binding.EncodingBinary, format.CloudEventsStructured: binding.EncodingStructured,
 	} {
-		t.Run(format, func(t *testing.T) {
+		t.Run(as.String(), func(t *testing.T) {
 			kinds := workload.AllKinds()
-			s := newScene(t, kinds, func(settings *exporter.Settings) { settings.Format = format })
-			s.read(format, reading{"ce_", "content-type", encoding}.unwrap, reading{"ce-", "Content-Type", encoding}.unwrap)
+			s := newScene(t, kinds, func(settings *exporter.Settings) { settings.Format = as.String() })
+			s.read(as, reading{"ce_", "content-type", encoding}.unwrap, reading{"ce-", "Content-Type", encoding}.unwrap)
 			s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "there-before"))
 			s.must(s.exporter.Start(t.Context()))
 			s.must(s.load(200, kinds).Wait())
@@ -39,7 +40,7 @@ func TestTheCloudEventsSDKReadsWholeRuns(t *testing.T) {
 			// What happens while the exporter is away is forgotten by etcd: a gap, and a delete of which nothing is known.
 			s.loseHistory()
 			s.must(s.exporter.Stop())
-			s.readElsewhere(format)
+			s.readElsewhere(as.String())
 		})
 	}
 }

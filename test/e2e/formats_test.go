@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
@@ -31,7 +32,7 @@ func TestFlinkAcceptsAWholeRun(t *testing.T) {
 		settings.Format, settings.Kafka = "debezium", map[string]any{"tombstones": true}
 	})
 	inKafka, inNATS := newFlink(kafkaFacts), newFlink(natsFacts)
-	s.read("debezium", inKafka.unwrap, inNATS.unwrap)
+	s.read(format.Debezium, inKafka.unwrap, inNATS.unwrap)
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "there-before"))
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.load(200, kinds).Wait())
@@ -195,7 +196,7 @@ func TestACompactedTopicEqualsTheCluster(t *testing.T) {
 			{"name": "min.cleanable.dirty.ratio", "value": "0.001"},
 		}}}
 	})
-	s.read("upsert", upsert{"id", "type", "cluster", "resource", "snapshot", kafkaFacts}.unwrap,
+	s.read(format.Upsert, upsert{"id", "type", "cluster", "resource", "snapshot", kafkaFacts}.unwrap,
 		upsert{"Kubecdc-Id", "Kubecdc-Type", "Kubecdc-Cluster", "Kubecdc-Resource", "Kubecdc-Snapshot", natsFacts}.unwrap)
 	s.buses[0].compacted = true
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "there-before"))

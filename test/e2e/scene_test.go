@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
@@ -91,9 +92,9 @@ func (s *scene) listen(settings exporter.Settings) {
 }
 
 // read says how the records of both buses are to be read.
-func (s *scene) read(format string, fromKafka, fromNATS bus.Unwrap) {
-	s.buses[0].Reader.(*bus.Kafka).Form = bus.Form{Format: format, Unwrap: fromKafka}
-	s.buses[1].Reader.(*bus.NATS).Form = bus.Form{Format: format, Unwrap: fromNATS}
+func (s *scene) read(as format.Format, fromKafka, fromNATS bus.Unwrap) {
+	s.buses[0].Reader.(*bus.Kafka).Form = bus.Form{Format: as, Unwrap: fromKafka}
+	s.buses[1].Reader.(*bus.NATS).Form = bus.Form{Format: as, Unwrap: fromNATS}
 }
 
 // end stops what the test has left running, and shows the log if the test failed.

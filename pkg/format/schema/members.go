@@ -1,6 +1,9 @@
 package schema
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Member describes one member of an object, or one attribute of a CloudEvent.
 type Member struct {
@@ -19,8 +22,8 @@ var (
 	objectTypes  = []string{"added", "updated", "deleted", "snapshot"}
 	existing     = []string{"added", "updated", "snapshot"}
 	controlTypes = []string{"snapshot.begin", "snapshot.end", "gap"}
-	framed       = []string{"snapshot", "snapshot.begin", "snapshot.end"}
-	allTypes     = append(append([]string(nil), objectTypes...), controlTypes...)
+	frames       = []string{"snapshot.begin", "snapshot.end"}
+	allTypes     = slices.Concat(objectTypes, controlTypes)
 )
 
 // Members returns the members of the native object in the order in which they are written.
@@ -54,8 +57,8 @@ var native = []Member{
 	{Name: "class", Type: "string", on: []string{"updated"}, schema: node{{"enum", []string{"deleting", "spec", "status", "metadata"}}},
 		Meaning: "which part changed, where what was there before is known: `deleting` (it now waits for its finalizers), `spec` " +
 			"(anything but metadata and status), `status`, `metadata`; the first that applies"},
-	{Name: "snapshot", Type: "object", on: framed, must: framed, schema: snapshot,
-		Meaning: "which snapshot this belongs to: `id`. On `snapshot.end` also `position` (resourceVersion of the list), `count` " +
+	{Name: "snapshot", Type: "object", on: slices.Concat(objectTypes, frames), must: append([]string{"snapshot"}, frames...), schema: snapshot,
+		Meaning: "which snapshot this belongs to: `id`; on a change too, where an exporter was restarted within the snapshot. On `snapshot.end` also `position` (resourceVersion of the list), `count` " +
 			"(objects that existed then) and `digest` over them"},
 	{Name: "gap", Type: "object", on: []string{"gap"}, must: []string{"gap"}, schema: gap, Meaning: "`from`, `to` (positions) and `reason`"},
 	{Name: "deadLetter", Type: "object", schema: deadLetter,

@@ -195,6 +195,9 @@ func anyChange(r *rand.Rand) *event.Change {
 	}
 	c.Name, c.UID, c.Delta, c.Coalesced = "web", pick(r, "", "u"), event.DeltaUpdated, maybe()
 	c.Generation = r.Int64N(2)
+	if c.Type == event.Snapshot || maybe() {
+		c.Snapshot = &event.SnapshotInfo{ID: "x"}
+	}
 	body := []byte(`{"kind":"Thing","metadata":{"name":"web"},"n":1e400}`)
 	if maybe() {
 		c.Omitted = []string{"before"}
@@ -210,10 +213,7 @@ func anyChange(r *rand.Rand) *event.Change {
 	if maybe() {
 		c.Actor = &event.Actor{Manager: "m", Operation: "Apply", Subresource: pick(r, "", "status"), Time: pick(r, "", "2026-01-02T03:04:05Z")}
 	}
-	switch c.Type {
-	case event.Snapshot:
-		c.Snapshot = &event.SnapshotInfo{ID: "x"}
-	case event.Updated:
+	if c.Type == event.Updated {
 		c.Class = event.Class(pick(r, "", "deleting", "spec", "status", "metadata"))
 		if maybe() {
 			c.Before, c.Changed, c.Patch = body, []string{"/a~1b/0"}, []byte(pick(r, `{"n":1}`, `[{"op":"remove","path":"/n"}]`))

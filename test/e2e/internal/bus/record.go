@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/test/parts/schemas"
 )
 
 // Object names one Kubernetes object. For a control record Name is empty, and Namespace unless it speaks of one.
@@ -68,14 +71,14 @@ type Unwrap func(headers map[string]string, value []byte) (payload []byte, key s
 
 // Form is how records are read. Its zero value is the native format.
 type Form struct {
-	Format string // as in the configuration; every value is held to its schema
-	Unwrap Unwrap // nil for the native format
+	Format format.Format // every value is held to its schema
+	Unwrap Unwrap        // nil for the native format
 }
 
 // read reads what lies on a bus. Without an unwrap it is the native object, under the key that the bus has for it. more is
 // false for what is passed over.
 func (f Form) read(place, key string, headers map[string]string, value []byte) (r Record, more bool, err error) {
-	if err := f.check(value); err != nil {
+	if err := schemas.Check(f.Format, value); err != nil {
 		return Record{}, false, fmt.Errorf("%s: %w", place, err)
 	}
 	if f.Unwrap == nil {

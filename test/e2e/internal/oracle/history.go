@@ -11,6 +11,7 @@ import (
 type Resource struct {
 	Group, Resource string
 	Prefix          string // "/registry/configmaps/", then NAMESPACE/NAME
+	Namespace       string // the only one that is asked for; "" asks for all
 }
 
 // Op is what a revision did to its object.
@@ -68,6 +69,9 @@ func object(resources []Resource, key string) (bus.Object, bool) {
 		namespace, name, namespaced := strings.Cut(rest, "/")
 		if !namespaced {
 			namespace, name = "", rest
+		}
+		if r.Namespace != "" && r.Namespace != namespace {
+			continue
 		}
 		return bus.Object{Group: r.Group, Resource: r.Resource, Namespace: namespace, Name: name}, true
 	}

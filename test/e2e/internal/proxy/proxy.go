@@ -23,7 +23,8 @@ type Proxy struct {
 	next   int // index of the backend of the next connection
 	open   map[*pair]bool
 	cuts   int
-	barred bool // no connection is taken: blocked, or closed for ever
+	barred bool  // no connection is taken: blocked, or closed for ever
+	ration int64 // bytes that a client gets over a connection; 0: all
 }
 
 // pair is a client's connection and the one that it is passed on to.
@@ -81,6 +82,14 @@ func (p *Proxy) Block() {
 // Unblock takes connections again.
 func (p *Proxy) Unblock() { p.bar(false) }
 
+// Ration lets every connection taken from now on carry so many bytes to its client and then no more, as if the network
+// swallowed the rest. 0 sets no limit. A connection keeps the ration that it began with.
+func (p *Proxy) Ration(bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ration = bytes
+}
+
 func (p *Proxy) bar(barred bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,13 +125,19 @@ func (p *Proxy) pass(client net.Conn) {
 		return
 	}
 	c := &pair{client, backend}
-	if !p.enter(c) {
+	ration, taken := p.enter(c)
+	if !taken {
 		c.cut()
 		return
 	}
 	var back sync.WaitGroup
 	back.Go(func() {
-		_, _ = io.Copy(client, backend)
+		if ration > 0 {
+			_, _ = io.CopyN(client, backend, ration)
+			_, _ = io.Copy(io.Discard, backend)
+		} else {
+			_, _ = io.Copy(client, backend)
+		}
 		c.cut()
 	})
 	_, _ = io.Copy(backend, client)
@@ -133,14 +148,15 @@ func (p *Proxy) pass(client net.Conn) {
 	delete(p.open, c)
 }
 
-func (p *Proxy) enter(c *pair) bool {
+// enter takes a connection, and says what its client may get.
+func (p *Proxy) enter(c *pair) (ration int64, taken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.barred {
-		return false
+		return 0, false
 	}
 	p.open[c] = true
-	return true
+	return p.ration, true
 }
 
 // dial connects to the next backend that answers, nil if none does.

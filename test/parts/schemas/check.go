@@ -1,4 +1,4 @@
-package bus
+package schemas
 
 import (
 	"bytes"
@@ -7,11 +7,12 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/format/schema"
 )
 
-// schemas are the strict schemas by their names, compiled once.
-var schemas = sync.OnceValues(func() (map[string]*jsonschema.Schema, error) {
+// strict are the schemas by their names, compiled once.
+var strict = sync.OnceValues(func() (map[string]*jsonschema.Schema, error) {
 	all := make(map[string]*jsonschema.Schema)
 	for _, name := range schema.Names() {
 		text, err := schema.Strict(name)
@@ -34,18 +35,17 @@ var schemas = sync.OnceValues(func() (map[string]*jsonschema.Schema, error) {
 	return all, nil
 })
 
-// check holds a value to the schema of its format, in the form that refuses what is not described.
-func (f Form) check(value []byte) error {
-	name := f.Format
-	switch name {
-	case "", "cloudevents":
-		name = "json"
-	case "debezium", "upsert":
-		if len(value) == 0 {
-			return nil
-		}
+// Check returns an error that shows the value where it is not as its format is described. A tombstone, which is no value, is
+// right in the formats that have them. It is safe for concurrent use.
+func Check(f format.Format, value []byte) error {
+	if len(value) == 0 && (f == format.Debezium || f == format.Upsert) {
+		return nil
 	}
-	all, err := schemas()
+	name := f.String()
+	if f == format.CloudEvents { // its attributes are headers, its value is the native object
+		name = format.JSON.String()
+	}
+	all, err := strict()
 	if err != nil {
 		return err
 	}
