@@ -58,7 +58,7 @@ var native = []Member{
 		Meaning: "which part changed, where what was there before is known: `deleting` (it now waits for its finalizers), `spec` " +
 			"(anything but metadata and status), `status`, `metadata`; the first that applies"},
 	{Name: "snapshot", Type: "object", on: slices.Concat(objectTypes, frames), must: append([]string{"snapshot"}, frames...), schema: snapshot,
-		Meaning: "which snapshot this belongs to: `id`; on a change too, where an exporter was restarted within the snapshot. On `snapshot.end` also `position` (resourceVersion of the list), `count` " +
+		Meaning: "which snapshot this belongs to: `id`; on changes too, where the snapshot was interrupted. On `snapshot.end` also `position` (resourceVersion of the list), `count` " +
 			"(objects that existed then) and `digest` over them"},
 	{Name: "gap", Type: "object", on: []string{"gap"}, must: []string{"gap"}, schema: gap, Meaning: "`from`, `to` (positions) and `reason`"},
 	{Name: "deadLetter", Type: "object", schema: deadLetter,
