@@ -24,7 +24,7 @@ const knownPassword, refusedPassword = "open-sesame", "hunter2"
 // TestRefusedCredentialsAreToldAndCuredWithoutARestart starts the exporter with a password that Kafka does not know. It is
 // not ready and says which sink it is and where to look, once however often it tries, and never the password; the other
 // sink goes on. When the file holds the right one, everything arrives, once. A second start, with nothing to deliver, is not
-// ready either while Kafka is away or refuses the password, and is when it lets us in.
+// ready either while Kafka is away or refuses the password, is when it lets us in, and not when it goes away again.
 func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 	own := *servers(t)
 	dir := t.TempDir()
@@ -92,6 +92,10 @@ func TestRefusedCredentialsAreToldAndCuredWithoutARestart(t *testing.T) {
 	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka Kafka refuses the credentials: check kafka.sasl")
 	s.awaitMetric(`kubecdc_sink_retries_total{sink="kafka"}`, "0")
 	writePassword(knownPassword)
+	s.awaitAnswer("/readyz", http.StatusOK, "")
+	s.must(own.kafka.Kill())
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/kafka no broker of "+own.kafka.SecureAddress()+" answers")
+	s.must(own.kafka.Restart(t.Context()))
 	s.awaitAnswer("/readyz", http.StatusOK, "")
 	s.awaitMetric(`kubecdc_sink_retries_total{sink="kafka"}`, "0")
 }

@@ -54,15 +54,21 @@ func (s *Sink) unreached(err error) string {
 
 // refused holds the sink back: Kafka does not let us in, or not write to a topic, until someone changes that.
 func (s *Sink) refused(topic string, err error) error {
+	scope, reason := refusal(topic, err)
+	return s.holdBack(scope, reason, err)
+}
+
+// refusal says, for people, why Kafka does not let us in, or not write to a topic, and whether it is a matter of that topic.
+func refusal(topic string, err error) (scope, reason string) {
 	switch {
 	case errors.Is(err, kafka.SASLAuthenticationFailed):
-		return s.holdBack("", "Kafka refuses the credentials: check kafka.sasl", err)
+		return "", "Kafka refuses the credentials: check kafka.sasl"
 	case errors.Is(err, kafka.UnsupportedSASLMechanism), errors.Is(err, kafka.IllegalSASLState):
-		return s.holdBack("", "Kafka does not authenticate in this way: check kafka.sasl.mechanism, and the port in kafka.brokers", err)
+		return "", "Kafka does not authenticate in this way: check kafka.sasl.mechanism, and the port in kafka.brokers"
 	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
-		return s.holdBack("", "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)", err)
+		return "", "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
 	}
-	return s.holdBack(topic, fmt.Sprintf("Kafka refuses to let us write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics)", topic), err)
+	return topic, fmt.Sprintf("Kafka refuses to let us write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics)", topic)
 }
 
 // holdBack notes why the sink is held back.

@@ -29,6 +29,36 @@ func (s *Sink) Check(ctx context.Context) error {
 	return nil
 }
 
+// looks is how many looks at an idle cluster fail, one behind the other, before it is told away: a connection that was idle
+// may just be closed, and one broker of several be dead without harm.
+const looks = 3
+
+// StillThere looks whether Kafka still answers, unless a change was acknowledged within quiet. Status tells a failure until a
+// later look, or a Publish, succeeds. It takes no longer than a few request timeouts and may run while others call Lane and
+// Publish.
+func (s *Sink) StillThere(ctx context.Context, quiet time.Duration) error {
+	began := time.Now()
+	if !s.status.quietSince(began.Add(-quiet)) {
+		return nil
+	}
+	var err error
+	for range looks {
+		if err = s.cluster.greet(ctx); err == nil {
+			s.status.answers(began)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	reason := s.unreached(err)
+	if judge(err) == unauthorized {
+		_, reason = refusal("", err)
+	}
+	s.status.silent(began, reason, err)
+	return err
+}
+
 // look asks about one topic or, where that is "", for any broker.
 func (s *Sink) look(ctx context.Context, topic string) error {
 	if topic != "" {

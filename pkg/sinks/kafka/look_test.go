@@ -70,6 +70,45 @@ func TestASinkWithNothingToDeliverTellsThatKafkaIsAway(t *testing.T) {
 	}
 }
 
+func TestAnOutageIsToldWithoutAChangeToDeliver(t *testing.T) {
+	cut, _, brokers := cuttable(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s, log := loud(t, Config{Brokers: brokers, Topic: topicA, RequestTimeout: lateTimeout})
+	publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 2))
+	cut.set(true)
+	if err := s.StillThere(t.Context(), time.Hour); err != nil {
+		t.Errorf("asked although a change was just acknowledged: %v", err)
+	}
+	for range 2 {
+		if err := s.StillThere(t.Context(), 0); err == nil {
+			t.Fatal("a broker that resets connections is there")
+		}
+		if now := s.Status(); now.State != Unavailable || !strings.Contains(now.Reason, "no broker of "+brokers[0]) {
+			t.Errorf("status %+v", now)
+		}
+	}
+	cut.set(false)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for s.StillThere(ctx, 0) != nil {
+		if ctx.Err() != nil {
+			t.Fatal(ctx.Err())
+		}
+	}
+	publish(t, s, laneOf(t, s, pod("a", 2)), pods("a", 2, 3))
+	if now := s.Status(); now.State != Ready || log.count() != 3 || !strings.Contains(log.String(), "kafka is there") {
+		t.Errorf("status %+v; the log says\n%s", now, log)
+	}
+}
+
+func TestALookThatIsCalledOffTellsNothing(t *testing.T) {
+	s, log := loud(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.StillThere(ctx, 0); !errors.Is(err, context.Canceled) || s.Status().State != Connecting || log.count() != 0 {
+		t.Errorf("%v, status %+v, log\n%s", err, s.Status(), log)
+	}
+}
+
 func TestASinkWithNothingToDeliverTellsThatItsTopicIsMissing(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(1))
 	s, log := loud(t, Config{Brokers: brokers, Topic: topicA})
@@ -215,4 +254,35 @@ func TestWhatWasBegunBeforeTheLastChangeIsNoNews(t *testing.T) {
 	told(Unavailable, 4)
 	s.works(topicA, now())
 	told(Ready, 5)
+}
+
+// TestALookEndsOnlyWhatALookHasMet has a broker that answers and does not take changes: that it answers is no news then.
+func TestALookEndsOnlyWhatALookHasMet(t *testing.T) {
+	log := &lines{}
+	s := newStatus(log.logger())
+	err := errors.New("refused")
+	began := time.Now()
+	s.works(topicA, began)
+	s.silent(began.Add(-1), "away", err) // overtaken by the success
+	if now := s.status(); now.State != Ready {
+		t.Errorf("status %+v", now)
+	}
+	s.silent(time.Now(), "away", err)
+	s.silent(time.Now(), "away", err)
+	if now := s.status(); now != (Status{Unavailable, "away"}) || log.count() != 2 {
+		t.Errorf("status %+v; the log says\n%s", now, log)
+	}
+	s.fails("", "refuses", err)
+	s.silent(time.Now(), "away", err)
+	s.fails("", "refuses", err)
+	s.answers(time.Now())
+	if now := s.status(); now != (Status{Unavailable, "refuses"}) || log.count() != 2 {
+		t.Errorf("status %+v; the log says\n%s", now, log)
+	}
+	s.works(topicA, time.Now())
+	s.silent(time.Now(), "away", err)
+	s.answers(time.Now())
+	if now := s.status(); now.State != Ready || log.count() != 5 {
+		t.Errorf("status %+v; the log says\n%s", now, log)
+	}
 }

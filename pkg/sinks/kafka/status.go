@@ -35,6 +35,7 @@ type status struct {
 
 	mu        sync.Mutex
 	worked    bool
+	heard     time.Time          // when a request that succeeded was begun last
 	troubles  map[string]trouble // by scope
 	recovered time.Time          // when a trouble ended last
 }
@@ -42,6 +43,7 @@ type status struct {
 type trouble struct {
 	reason string
 	since  time.Time
+	idle   bool // only a look at an idle cluster has met it
 }
 
 func newStatus(log *slog.Logger) *status {
@@ -52,6 +54,9 @@ func newStatus(log *slog.Logger) *status {
 func (s *status) works(topic string, began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if began.After(s.heard) {
+		s.heard = began
+	}
 	if !s.end(topic, began) && (s.worked || s.troubled(topic)) {
 		return
 	}
@@ -81,6 +86,23 @@ func (s *status) end(topic string, began time.Time) bool {
 	return len(s.troubles) < before
 }
 
+// quietSince says that no request has succeeded that was begun after at.
+func (s *status) quietSince(at time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.heard.After(at)
+}
+
+// answers notes that the cluster answered a look that was begun then. It ends what looks have met, and nothing else: a
+// broker that answers may still refuse changes.
+func (s *status) answers(began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.troubles[""].idle && s.end("", began) {
+		s.log.Info("kafka is there")
+	}
+}
+
 // troubled says whether a topic, or the cluster, is in trouble. mu is held.
 func (s *status) troubled(topic string) bool {
 	_, cluster := s.troubles[""]
@@ -96,12 +118,28 @@ func (s *status) fails(scope, reason string, err error) {
 	if errors.As(err, &late) && late.began.Before(s.recovered) {
 		return
 	}
-	t, known := s.troubles[scope]
-	if !known {
-		t.since = time.Now()
-		s.log.Warn("kafka does not take changes; they are held until it does", "reason", reason, "error", err)
+	s.note(scope, trouble{reason: reason}, err)
+}
+
+// silent notes that the cluster did not answer a look that was begun then, unless a request has succeeded since.
+func (s *status) silent(began time.Time, reason string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.heard.After(began) || s.recovered.After(began) {
+		return
 	}
-	t.reason = reason
+	_, known := s.troubles[""]
+	s.note("", trouble{reason: reason, idle: !known || s.troubles[""].idle}, err)
+}
+
+// note enters a trouble, and says so when it is new. mu is held.
+func (s *status) note(scope string, t trouble, err error) {
+	if old, known := s.troubles[scope]; known {
+		t.since = old.since
+	} else {
+		t.since = time.Now()
+		s.log.Warn("kafka does not take changes; they are held until it does", "reason", t.reason, "error", err)
+	}
 	s.troubles[scope] = t
 }
 
