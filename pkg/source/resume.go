@@ -67,7 +67,6 @@ func newResuming(e func() *endpoint, h *health, slots chan struct{}, position, l
 
 // Origin says where the list comes from that the Reflector is about to hand to the queue.
 func (r *resuming) Origin() deltas.Origin {
-	r.health.note(func(s *Status) { s.Synced = true })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.origin
@@ -222,6 +221,7 @@ func (r *resuming) confirmedWatch(ctx context.Context, o metav1.ListOptions, uns
 
 // listed notes that the Reflector has been given all there is.
 func (r *resuming) listed() {
+	r.health.note(func(s *Status) { s.Synced = true })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.endless, r.newest = 0, false

@@ -64,6 +64,9 @@ func TestWithoutWatchListTheListIsConsistent(t *testing.T) {
 		}
 	}
 	awaitState(t, st, s, Live)
+	if got := s.Status()[0]; !got.Synced {
+		t.Errorf("when all that exists was seen: %+v", got)
+	}
 }
 
 func TestAWatchListThatNeverMarksItsEndEndsInAList(t *testing.T) {
@@ -149,14 +152,21 @@ func TestARestartWithinTheFirstListGoesOnWithTheSameSnapshot(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	}}
-	_, _, stop := running(t, f, st)
+	s, _, stop := running(t, f, st)
 	st.awaitTold(t, "snapshot a@11")
+	if got := s.Status()[0]; got.Synced || got.State != Syncing {
+		t.Errorf("while the list is read: %+v", got)
+	}
 	stop()
 	close(hold)
-	_, _, _ = running(t, f, st)
+	s, _, _ = running(t, f, st)
 	st.awaitTold(t, "snapshot a@11", "snapshot b@12")
 	st.awaitPosition(t, "pods", "12")
 	checkFrames(t, st.frames(), "12", 2)
+	awaitState(t, st, s, Live)
+	if got := s.Status()[0]; !got.Synced {
+		t.Errorf("when all that exists was seen: %+v", got)
+	}
 }
 
 func TestEachNamespaceHasASnapshotOfItsOwn(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
@@ -33,6 +34,7 @@ func TestKilledAtRandomMomentsLosesNothing(t *testing.T) {
 	kinds := workload.AllKinds()
 	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
+	s.await(s.buses[0], func(records []bus.Record) string { return fewer(records, "snapshot.end", len(kinds)) }) // journaled, too
 	moments := s.moments(workload.Plan{Objects: manyObjects, Updates: 3}.Operations())
 	load := s.load(manyObjects, kinds)
 	var firstKill time.Time
