@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -39,6 +40,7 @@ func TestASnapshotGoesOnAfterAKill(t *testing.T) {
 	for _, b := range s.buses {
 		s.await(b, func(records []bus.Record) string { return fewer(records, "snapshot", 100) })
 	}
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]resource/configmaps;ns="+s.name+" the first list is not complete")
 	s.must(s.exporter.Kill())
 	for i, r := range s.buses[0].records {
 		if r.Type != "snapshot" {
