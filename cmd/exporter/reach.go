@@ -45,11 +45,10 @@ func reach(ctx context.Context, c checker, retry config.Retry) error {
 
 // insist asks, with back-off, until there is no error or ctx ends.
 func insist(ctx context.Context, retry config.Retry, ask func(context.Context) error) {
-	const one = "" // there is one only to back off from
-	backoff := ratelimit.NewBackoff[string](retry.Min, retry.Max, rand.Float64)
+	backoff := ratelimit.NewBackoff[struct{}](retry.Min, retry.Max, rand.Float64)
 	for ask(ctx) != nil {
 		select {
-		case <-time.After(backoff.When(one)):
+		case <-time.After(backoff.When(struct{}{})):
 		case <-ctx.Done():
 			return
 		}

@@ -128,8 +128,8 @@ func (s *status) silent(began time.Time, reason string, err error) {
 	if s.heard.After(began) || s.recovered.After(began) {
 		return
 	}
-	_, known := s.troubles[""]
-	s.note("", trouble{reason: reason, idle: !known || s.troubles[""].idle}, err)
+	t, known := s.troubles[""]
+	s.note("", trouble{reason: reason, idle: t.idle || !known}, err)
 }
 
 // note enters a trouble, and says so when it is new. mu is held.
