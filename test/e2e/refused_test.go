@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -127,16 +125,12 @@ func guarded(t *testing.T, caFile string) *kafka.Broker {
 // awaitRetries waits until so many attempts of a sink have failed.
 func (s *scene) awaitRetries(sink string, least int) {
 	s.t.Helper()
-	series := regexp.MustCompile(fmt.Sprintf(`(?m)^kubecdc_sink_retries_total\{sink=%q\} (\d+)$`, sink))
+	name := fmt.Sprintf("kubecdc_sink_retries_total{sink=%q}", sink)
 	s.await(s.buses[1], func([]bus.Record) string {
 		_, text, err := s.exporter.Get(s.t.Context(), "/metrics")
 		s.must(err)
-		found := series.FindStringSubmatch(text)
-		if found == nil {
-			return "the metric of retries"
-		}
-		if n, err := strconv.Atoi(found[1]); err != nil || n < least {
-			return fmt.Sprintf("%d of %d retries, %v", n, least, err)
+		if n := series(text, name)[name]; n < least {
+			return fmt.Sprintf("%d of %d retries", n, least)
 		}
 		return ""
 	})

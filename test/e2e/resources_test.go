@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +166,19 @@ func TestNotReadyUntilItIsKnownWhatToWatch(t *testing.T) {
 func (s *scene) awaitMetric(series, value string) {
 	s.t.Helper()
 	s.awaitAnswer("/metrics", 200, "\n"+series+" "+value+"\n")
+}
+
+// series are the values in a text of metrics by the names and labels of their series, of those that begin so. What is no
+// number counts as 0.
+func series(text, prefix string) map[string]int {
+	values := map[string]int{}
+	for line := range strings.Lines(text) {
+		if end := strings.LastIndexByte(line, ' '); end >= 0 && strings.HasPrefix(line, prefix) {
+			value, _ := strconv.ParseFloat(strings.TrimSpace(line[end:]), 64)
+			values[line[:end]] = int(value)
+		}
+	}
+	return values
 }
 
 // awaitAnswer waits until the admin server answers with a code and a text that holds part.

@@ -97,15 +97,10 @@ func (s *scene) awaitDropped(resource string, least int) (n int) {
 		_, text, err := s.exporter.Get(s.t.Context(), "/metrics")
 		s.must(err)
 		n = 0
-		dropped := map[string]int{}
-		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, fmt.Sprintf("kubecdc_resource_changes_total{resource=%q,", resource)) {
-				n += number(line)
-			}
-			if strings.HasPrefix(line, `kubecdc_route_dropped_total{route="routes[0]",`) {
-				dropped[line[:strings.IndexByte(line, ' ')]] = number(line)
-			}
+		for _, ofOneType := range series(text, fmt.Sprintf("kubecdc_resource_changes_total{resource=%q,", resource)) {
+			n += ofOneType
 		}
+		dropped := series(text, `kubecdc_route_dropped_total{route="routes[0]",`)
 		for _, got := range dropped {
 			if got != n || n < least {
 				return fmt.Sprintf("all of %d changes of %s to be dropped, at least %d: %v", n, resource, least, dropped)

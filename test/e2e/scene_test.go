@@ -197,6 +197,20 @@ func (s *scene) await(b *heard, waitingFor func([]bus.Record) string) {
 	}
 }
 
+// fewer says how many records of a type are missing.
+func fewer(records []bus.Record, kind string, want int) string {
+	got := 0
+	for _, r := range records {
+		if r.Type == kind {
+			got++
+		}
+	}
+	if got < want {
+		return fmt.Sprintf("%d records of type %s, there are %d", want, kind, got)
+	}
+	return ""
+}
+
 // pause waits between two looks at a condition.
 func pause(t *testing.T, d time.Duration) {
 	t.Helper()

@@ -136,19 +136,20 @@ func TestReplacedWhileAwayAreTwoObjects(t *testing.T) {
 	}
 }
 
-// large is a kind whose objects fill every buffer on the way soon.
-var large = workload.Kind{
-	Resource: workload.ConfigMaps.Resource,
-	Object: func() *unstructured.Unstructured {
+// weighing is the kind of ConfigMaps with so many bytes of ballast.
+func weighing(bytes int) workload.Kind {
+	kind := workload.ConfigMaps
+	kind.Object = func() *unstructured.Unstructured {
 		o := workload.ConfigMaps.Object()
-		o.Object["data"] = map[string]any{"step": "0", "ballast": strings.Repeat("0123456789abcdef", 4<<10)}
+		o.Object["data"] = map[string]any{"step": "0", "ballast": strings.Repeat("0123456789abcdef", bytes/16)}
 		return o
-	},
-	Change: workload.ConfigMaps.Change,
+	}
+	return kind
 }
 
 // TestAWatcherThatIsTooSlowLosesNothing lets the exporter stand still until the API server closes its watch.
 func TestAWatcherThatIsTooSlowLosesNothing(t *testing.T) {
+	large := weighing(64 << 10) // fills every buffer on the way soon
 	s := newLeastScene(t, []workload.Kind{large})
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.cluster.Create(t.Context(), large, s.name, "first"))
@@ -171,9 +172,9 @@ func (s *scene) closedAsSlow() int {
 	s.t.Helper()
 	text, err := s.cluster.Metrics(s.t.Context())
 	s.must(err)
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "apiserver_terminated_watchers_total{") && strings.Contains(line, `resource="configmaps"`) {
-			return number(line)
+	for name, value := range series(text, "apiserver_terminated_watchers_total{") {
+		if strings.Contains(name, `resource="configmaps"`) {
+			return value
 		}
 	}
 	return 0

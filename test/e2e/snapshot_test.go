@@ -3,10 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
@@ -20,12 +17,7 @@ func TestASnapshotGoesOnAfterAKill(t *testing.T) {
 	const objects, size = 400, 4 << 10
 	env := servers(t)
 	between, kubeconfig := startProxy(t, env, "admin")
-	large := workload.ConfigMaps
-	large.Object = func() *unstructured.Unstructured {
-		o := workload.ConfigMaps.Object()
-		o.Object["data"] = map[string]any{"content": strings.Repeat("x", size)}
-		return o
-	}
+	large := weighing(size)
 	s := newSceneIn(t, env, []workload.Kind{large}, func(settings *exporter.Settings) {
 		settings.Kubeconfig = kubeconfig
 		settings.Rule = map[string]any{"namespaces": map[string]any{"include": []string{settings.Stream}}}
@@ -74,18 +66,4 @@ func TestASnapshotGoesOnAfterAKill(t *testing.T) {
 			t.Errorf("%s: within %d snapshots: %v, want changes of every type within one", b.Name(), len(of), within)
 		}
 	}
-}
-
-// fewer says how many records of a type are missing.
-func fewer(records []bus.Record, kind string, want int) string {
-	got := 0
-	for _, r := range records {
-		if r.Type == kind {
-			got++
-		}
-	}
-	if got < want {
-		return fmt.Sprintf("%d records of type %s, there are %d", want, kind, got)
-	}
-	return ""
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -268,9 +267,9 @@ func (w *watched) footprint() footprint {
 	text, err := w.cluster.Metrics(w.t.Context())
 	w.must(err)
 	watches := 0
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "apiserver_longrunning_requests{") && strings.Contains(line, `verb="WATCH"`) {
-			watches += number(line)
+	for name, value := range series(text, "apiserver_longrunning_requests{") {
+		if strings.Contains(name, `verb="WATCH"`) {
+			watches += value
 		}
 	}
 	return footprint{
@@ -280,21 +279,7 @@ func (w *watched) footprint() footprint {
 }
 
 // value is that of a metric without labels.
-func (w *watched) value(metric string) int {
-	_, rest, _ := strings.Cut(w.get("/metrics"), "\n"+metric+" ")
-	line, _, _ := strings.Cut(rest, "\n")
-	return number(line)
-}
-
-// number is the last word of a line of metrics.
-func number(line string) int {
-	line = strings.TrimSpace(line)
-	value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
-	if err != nil {
-		return 0
-	}
-	return int(value)
-}
+func (w *watched) value(metric string) int { return series(w.get("/metrics"), metric)[metric] }
 
 // awaitFootprint waits until the exporter takes no more than before.
 func (w *watched) awaitFootprint(before footprint) {

@@ -132,12 +132,12 @@ func (p *Proxy) pass(client net.Conn) {
 	}
 	var back sync.WaitGroup
 	back.Go(func() {
+		var to io.Writer = client
 		if ration > 0 {
 			_, _ = io.CopyN(client, backend, ration)
-			_, _ = io.Copy(io.Discard, backend)
-		} else {
-			_, _ = io.Copy(client, backend)
+			to = io.Discard
 		}
+		_, _ = io.Copy(to, backend)
 		c.cut()
 	})
 	_, _ = io.Copy(backend, client)
