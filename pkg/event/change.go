@@ -14,6 +14,7 @@ const (
 	Updated  Type = "updated"  // the object has a new resourceVersion
 	Deleted  Type = "deleted"  // the object is gone, or left the selection
 	Snapshot Type = "snapshot" // the object exists, as seen in the first list of its resource; claims no change
+	Sync     Type = "sync"     // the object exists in this version, which was emitted before: told again because a rule asks for resync
 	Gap      Type = "gap"      // a control record: history of a whole resource was lost, see [GapInfo]
 
 	// Control records around the first list of a resource, see [SnapshotInfo]. What lies between them in the journal is
@@ -45,6 +46,7 @@ const (
 	DeltaUpdated  Delta = "Updated"
 	DeltaDeleted  Delta = "Deleted"
 	DeltaReplaced Delta = "Replaced"
+	DeltaSync     Delta = "Sync"
 )
 
 // Resource names a served API resource and the kind of its objects.
@@ -117,6 +119,7 @@ type Change struct {
 	ObservedAt        time.Time // when the exporter read it; UTC
 	Coalesced         bool      // history between the last change of this object and this one was lost
 	FinalStateUnknown bool      // deleted while nobody watched: identity, and Before where kept, are the last known ones
+	Left              bool      // only on Deleted: the rules were edited and do not select the object any more; it may still exist
 	Actor             *Actor    // nil when the API server's record does not tell, and on Deleted
 	Class             Class     // only on Updated; "" when what was there before is not known
 
@@ -131,6 +134,10 @@ type Change struct {
 
 	Gap      *GapInfo      // only on Gap
 	Snapshot *SnapshotInfo // only on what the list of a snapshot tells, whatever its type, and on SnapshotBegin and SnapshotEnd
+
+	// Pass is set where one version of an object can be told more than once: it names the pass over all objects, a comparison
+	// with an edited rule or a resync, that the change came from, and is a part of the ID.
+	Pass string
 
 	DeadLetter *DeadLetterInfo // only on copies that are published because the change could not be; never journaled
 }
