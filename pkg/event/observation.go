@@ -12,15 +12,19 @@ type Observation struct {
 	Forget   []string  // keys to remember no longer; none of them is in Known
 	Bodies   []Body    // to keep, where somebody asks for them
 	Snapshot string    // ID of the snapshot that has begun; "" when unchanged
-	Position string    // resourceVersion from which the scope can be watched on; "" when unchanged
+	Position string    // resourceVersion from which the scope can be watched on; "" when unchanged. It ends Lost and Pass
+	// Lost, if it is not empty, takes the scope's position and snapshot away, because the scope has to be listed again: the
+	// reason of the gap, which is told in the same observation. It is remembered until there is a position again.
+	Lost string
 }
 
 // StoredScope is what is remembered of a scope, which is a resource as selected by one rule, or one namespace of it.
 type StoredScope struct {
 	ID       string // "deployments.apps;ns=web;l=app=shop"; begins with the name of the resource
 	Position string // resourceVersion to watch on from; "" when the scope must be listed
-	Snapshot string // ID of the newest snapshot; it is in progress while Position is "" and Lost too
-	Lost     string // why there is no position though there was one: the reason of the gap to tell; "" else. A position ends it
+	Snapshot string // ID of the newest snapshot; it is in progress while Position is ""
+	Lost     string // why there is no position though there was one: the reason of the gap to tell; "" else
+	Pass     string // with Lost where the rules were edited: names the comparison with them, see Change.Pass; "" else
 }
 
 // StoredResource is what is remembered of a resource beside its known objects.
