@@ -18,7 +18,7 @@ var mayImport = map[string][]string{
 	"pkg/event":         nil,
 	"pkg/deltas":        {"pkg/event"},
 	"pkg/rawjson":       nil,
-	"pkg/source":        {"pkg/event", "pkg/deltas", "pkg/rawjson"},
+	"pkg/source":        {"pkg/event", "pkg/deltas", "pkg/rawjson", "internal/condition"},
 	"pkg/shape":         {"pkg/event", "pkg/deltas", "pkg/rawjson"},
 	"pkg/format":        {"pkg/event"},
 	"pkg/format/schema": nil,
@@ -26,16 +26,17 @@ var mayImport = map[string][]string{
 
 	"pkg/sinks":          {"pkg/event", "pkg/format"},
 	"pkg/sinks/sinktest": {"pkg/event", "pkg/format", "pkg/sinks"},
-	"pkg/sinks/stdout":   {"pkg/event", "pkg/format", "pkg/sinks"},
-	"pkg/sinks/kafka":    {"pkg/event", "pkg/format", "pkg/sinks"},
-	"pkg/sinks/nats":     {"pkg/event", "pkg/format", "pkg/sinks"},
-	"pkg/sinks/webhook":  {"pkg/event", "pkg/format", "pkg/sinks"},
+	"pkg/sinks/stdout":   {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
+	"pkg/sinks/kafka":    {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
+	"pkg/sinks/nats":     {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
+	"pkg/sinks/webhook":  {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
 
-	"internal/journal":    {"pkg/event"},
-	"internal/delivery":   {"pkg/event", "pkg/sinks", "pkg/ratelimit"},
+	"internal/condition":  nil,
+	"internal/journal":    {"pkg/event", "internal/condition"},
+	"internal/delivery":   {"pkg/event", "pkg/sinks", "pkg/ratelimit", "internal/condition"},
 	"internal/config":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/config/gen": {"internal/config"},
-	"internal/admin":      nil,
+	"internal/admin":      {"internal/condition"},
 
 	"cmd/exporter": {"*"},
 }

@@ -1,0 +1,170 @@
+package condition
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A fault that hits many members hits them one after the other. A Set waits until no further member has changed for the
+// quiet time, but no longer than the limit, and then writes one line for each reason. The end of a fault may come to each
+// member at its own next attempt, so that it is waited for longer.
+const (
+	quietFault = time.Second
+	limitFault = 5 * time.Second
+	quietEnd   = 3 * time.Second
+	limitEnd   = 20 * time.Second
+)
+
+// namesInLine bounds the names that a line gives of the members it is about.
+const namesInLine = 3
+
+// Set holds conditions of one kind by their names. Its methods may be called concurrently.
+type Set struct {
+	noun  string
+	lines *lines
+
+	mu        sync.Mutex
+	members   map[string]*Condition
+	pending   map[string]transition // since the last lines
+	announced map[string]key        // of members in trouble: what the log has of it
+	first     time.Time             // when the first of pending came
+	timer     *time.Timer
+	closed    bool
+}
+
+// NewSet returns an empty set. noun is the attribute of a line that names the members: "resources".
+func NewSet(log *slog.Logger, noun string) *Set {
+	return &Set{
+		noun: noun, lines: &lines{log: log},
+		members: map[string]*Condition{}, pending: map[string]transition{}, announced: map[string]key{},
+	}
+}
+
+// Add returns a new condition with a name, in place of one that had the name.
+func (s *Set) Add(name string, initial State) *Condition {
+	report := func(t transition) {
+		t.name = name
+		s.note(t)
+	}
+	c := newCondition(initial, report, func() {})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.members[name] = c
+	delete(s.announced, name)
+	if initial.Severity != OK {
+		s.announced[name] = key{state: initial.Name}
+	}
+	return c
+}
+
+// Remove forgets a condition. What happens to it is not logged any more.
+func (s *Set) Remove(name string) {
+	s.mu.Lock()
+	c := s.members[name]
+	delete(s.members, name)
+	delete(s.pending, name)
+	delete(s.announced, name)
+	s.mu.Unlock()
+	if c != nil {
+		c.Close()
+	}
+}
+
+// Statuses returns the status of every member by its name. The map is the caller's.
+func (s *Set) Statuses() map[string]Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]Status, len(s.members))
+	for name, c := range s.members {
+		all[name] = c.Status()
+	}
+	return all
+}
+
+// Close writes the lines that wait for others. Nothing is logged after it.
+func (s *Set) Close() {
+	s.mu.Lock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.announce()
+	s.closed = true
+	s.mu.Unlock()
+	s.lines.write()
+}
+
+// note keeps a transition for the next lines. It is called with the lock of the condition held.
+func (s *Set) note(t transition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	now := time.Now()
+	if len(s.pending) == 0 {
+		s.first = now
+	}
+	s.pending[t.name] = t
+	quiet, limit := quietEnd, limitEnd
+	for _, p := range s.pending {
+		if !p.to.OK() {
+			quiet, limit = quietFault, limitFault
+		}
+	}
+	wait := min(quiet, s.first.Add(limit).Sub(now))
+	if s.timer == nil {
+		s.timer = time.AfterFunc(wait, s.flush)
+		return
+	}
+	s.timer.Reset(wait)
+}
+
+func (s *Set) flush() {
+	s.mu.Lock()
+	s.announce()
+	s.mu.Unlock()
+	s.lines.write()
+}
+
+// announce queues one line for each status that members have entered. mu is held.
+func (s *Set) announce() {
+	statuses := map[string]Status{}
+	known := slices.Collect(maps.Values(s.announced))
+	for name, t := range s.pending {
+		before, inTrouble := s.announced[name]
+		if t.to.OK() {
+			delete(s.announced, name)
+		} else {
+			s.announced[name] = t.to.key()
+		}
+		if !inTrouble && t.to.OK() || inTrouble && (before == t.to.key() || slices.Contains(known, t.to.key())) {
+			continue // over before it was worth a line; or another reason of the same trouble, and the log has it already
+		}
+		statuses[name] = t.to
+	}
+	for _, summary := range Summarize(statuses) {
+		all := transition{to: summary.Status, attrs: []any{s.noun, names(summary.Names)}}
+		for _, name := range summary.Names {
+			t := s.pending[name]
+			all.lasted = max(all.lasted, t.lasted)
+			if len(summary.Names) == 1 {
+				all.attrs = append(all.attrs, t.attrs...)
+			}
+		}
+		s.lines.add(all.line())
+	}
+	clear(s.pending)
+}
+
+// names writes the first few of many.
+func names(all []string) string {
+	if len(all) <= namesInLine {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:namesInLine], ", "), len(all)-namesInLine)
+}

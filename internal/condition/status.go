@@ -1,0 +1,97 @@
+package condition
+
+import (
+	"cmp"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Severity says what a state means for readiness.
+type Severity int
+
+// The severities. Everything but OK is trouble: it has a reason, and it ends with a line in the log.
+const (
+	OK       Severity = iota // all is well
+	Degraded                 // people should know, and the exporter is ready all the same
+	NotReady                 // the exporter is not ready
+)
+
+// State is what a condition can be in. States are declared once, as variables of the package that uses them, and are
+// told apart by their names.
+type State struct {
+	Name     string // one word for metrics and the page, such as "unreachable"
+	Severity Severity
+	Message  string     // of the line in the log when the state is entered; "" for no line
+	Level    slog.Level // of that line
+}
+
+// Status describes a condition at one moment. It is a value: nobody changes it.
+type Status struct {
+	State  State
+	Reason string    // why, in one sentence; "" when there is nothing to explain
+	Remedy string    // what a person can do about it; "" when waiting is all there is
+	Since  time.Time // when the state was entered; another reason for the same state does not change it
+}
+
+// OK says whether all is well.
+func (s Status) OK() bool { return s.State.Severity == OK }
+
+// Explanation is the reason and the remedy in one line; "" when all is well.
+func (s Status) Explanation() string {
+	switch {
+	case s.OK():
+		return ""
+	case s.Remedy == "":
+		return cmp.Or(s.Reason, s.State.Name)
+	}
+	return cmp.Or(s.Reason, s.State.Name) + "; " + s.Remedy
+}
+
+// NotReady is the explanation of what makes the exporter not ready; "" when it does not.
+func (s Status) NotReady() string {
+	if s.State.Severity != NotReady {
+		return ""
+	}
+	return s.Explanation()
+}
+
+// Degraded is the explanation of what is amiss without touching readiness; "" when nothing is.
+func (s Status) Degraded() string {
+	if s.State.Severity != Degraded {
+		return ""
+	}
+	return s.Explanation()
+}
+
+func (s Status) key() key { return key{s.State.Name, s.Reason} }
+
+// key tells apart what deserves a line of its own.
+type key struct{ state, reason string }
+
+// Summary is a status that several conditions share.
+type Summary struct {
+	Status          // Since is the earliest of all
+	Names  []string // sorted, at least one
+}
+
+// Summarize joins equal statuses: those with the same state and reason. The result is ordered by the first name.
+func Summarize(statuses map[string]Status) []Summary {
+	places := map[key]int{}
+	var all []Summary
+	for _, name := range slices.Sorted(maps.Keys(statuses)) {
+		status := statuses[name]
+		at, known := places[status.key()]
+		if !known {
+			at = len(all)
+			places[status.key()] = at
+			all = append(all, Summary{Status: status})
+		}
+		all[at].Names = append(all[at].Names, name)
+		if status.Since.Before(all[at].Since) {
+			all[at].Since = status.Since
+		}
+	}
+	return all
+}
