@@ -15,8 +15,8 @@ var errMalformed = errors.New("malformed")
 // Codes of the enumerations in stored changes. They are part of the format: append only. Code 0 means that the value
 // follows as a string.
 var (
-	typeCodes  = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd}
-	deltaCodes = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced}
+	typeCodes  = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync}
+	deltaCodes = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync}
 	classCodes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )
 
@@ -39,6 +39,8 @@ const (
 	morePatch
 	moreOmitted
 	moreWithheld
+	moreLeft
+	morePass
 	moreKnown = 1<<iota - 1
 )
 
@@ -117,6 +119,9 @@ func appendMore(b []byte, c *event.Change) []byte {
 	if c.Withheld != "" {
 		b = appendString(b, c.Withheld)
 	}
+	if c.Pass != "" {
+		b = appendString(b, c.Pass)
+	}
 	return b
 }
 
@@ -137,7 +142,8 @@ func flagsOf(c *event.Change) byte {
 func moreOf(c *event.Change) byte {
 	return flag(c.Class != "", moreClass) | flag(c.Snapshot != nil, moreSnapshot) |
 		flag(c.Changed != nil, moreChanged) | flag(c.Patch != nil, morePatch) |
-		flag(c.Omitted != nil, moreOmitted) | flag(c.Withheld != "", moreWithheld)
+		flag(c.Omitted != nil, moreOmitted) | flag(c.Withheld != "", moreWithheld) |
+		flag(c.Left, moreLeft) | flag(c.Pass != "", morePass)
 }
 
 func flag(on bool, bit byte) byte {
@@ -236,6 +242,10 @@ func scanMore(s *scanner, c *event.Change, more byte) {
 	}
 	if more&moreWithheld != 0 {
 		c.Withheld = s.string()
+	}
+	c.Left = more&moreLeft != 0
+	if more&morePass != 0 {
+		c.Pass = s.string()
 	}
 }
 

@@ -62,6 +62,9 @@ func randomChange(r *rand.Rand) *event.Change {
 		c.Omitted, c.Withheld = list(), str()
 	}
 	if r.IntN(3) == 0 {
+		c.Left, c.Pass = true, str()
+	}
+	if r.IntN(3) == 0 {
 		c.Gap = &event.GapInfo{From: str(), To: str(), Reason: str()}
 	}
 	return c
@@ -122,7 +125,7 @@ func TestEveryFieldOfAChangeIsStored(t *testing.T) {
 		}
 	}
 	count(reflect.TypeFor[event.Change]())
-	if want := 33; fields != want {
+	if want := 35; fields != want {
 		t.Fatalf("event.Change has %d fields, the codec and randomChange know %d: store the new one, raise the format if needed", fields, want)
 	}
 }

@@ -142,8 +142,10 @@ type Change struct {
 	DeadLetter *DeadLetterInfo // only on copies that are published because the change could not be; never journaled
 }
 
-// ID identifies the change for ever: a pure function of cluster, UID, resourceVersion and type (I4). It is the same on
-// every redelivery, after every restart and on every sink, so that consumers and brokers can drop duplicates.
+// ID identifies the change for ever (I4): a pure function of cluster, UID, resourceVersion and type, and where one version
+// can be emitted more than once, of what emits it again: the snapshot of a [Snapshot] record, the [Change.Pass] of others.
+// It is the same on every redelivery, after every restart and on every sink, so that consumers and brokers can drop
+// duplicates, and two changes that a consumer has to take both never share it.
 func (c *Change) ID() string {
 	uid := c.UID
 	switch c.Type {
@@ -156,7 +158,14 @@ func (c *Change) ID() string {
 	case SnapshotBegin, SnapshotEnd:
 		uid = c.Resource.String() + "@" + c.Snapshot.ID
 	}
-	return strings.Join([]string{c.Cluster, uid, c.ResourceVersion, string(c.Type)}, "/")
+	id := strings.Join([]string{c.Cluster, uid, c.ResourceVersion, string(c.Type)}, "/")
+	if c.Type == Snapshot && c.Snapshot != nil { // after a lost journal, what was emitted before is emitted again
+		id += "/" + c.Snapshot.ID
+	}
+	if c.Pass != "" {
+		id += "/" + c.Pass
+	}
+	return id
 }
 
 // Key orders changes: all changes of one object have the same key and no other object has it. The form is

@@ -23,6 +23,34 @@ func TestIDIsAPureFunctionOfIdentity(t *testing.T) {
 	}
 }
 
+// TestWhatIsEmittedAgainHasAnotherID is what makes "drop duplicates by id" right after a lost journal, edited rules and a
+// resync: they emit a version that a consumer has seen, and the consumer has to take it.
+func TestWhatIsEmittedAgainHasAnotherID(t *testing.T) {
+	ids := map[string]string{}
+	for what, c := range map[string]Change{
+		"snapshot s1": {Type: Snapshot, Snapshot: &SnapshotInfo{ID: "s1"}}, "snapshot s2": {Type: Snapshot, Snapshot: &SnapshotInfo{ID: "s2"}},
+		"left in p1": {Type: Deleted, Left: true, Pass: "p1"}, "left in p2": {Type: Deleted, Left: true, Pass: "p2"}, "deleted": {Type: Deleted},
+		"entered": {Type: Added, Pass: "p1"}, "added": {Type: Added}, "sync p1": {Type: Sync, Pass: "p1"}, "sync p2": {Type: Sync, Pass: "p2"},
+	} {
+		c.Cluster, c.UID, c.ResourceVersion = "prod", "u1", "7"
+		if other := ids[c.ID()]; other != "" {
+			t.Errorf("%s and %s share the ID %q", what, other, c.ID())
+		}
+		ids[c.ID()] = what
+	}
+}
+
+// TestAChangeWithinASnapshotKeepsItsID: only records of type snapshot say nothing but "so it is"; what changed while a
+// snapshot was interrupted happened once.
+func TestAChangeWithinASnapshotKeepsItsID(t *testing.T) {
+	alone := Change{Type: Updated, Cluster: "prod", UID: "u1", ResourceVersion: "7"}
+	within := alone
+	within.Snapshot = &SnapshotInfo{ID: "s1"}
+	if alone.ID() != within.ID() {
+		t.Errorf("%q and %q", alone.ID(), within.ID())
+	}
+}
+
 func TestGapsOfDifferentResourcesOrPositionsDiffer(t *testing.T) {
 	gap := func(resource, from, to string) string {
 		c := Change{Type: Gap, Cluster: "c", Resource: Resource{Resource: resource}, ResourceVersion: to, Gap: &GapInfo{From: from, To: to}}

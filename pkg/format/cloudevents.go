@@ -53,6 +53,7 @@ var attributes = []Attribute{
 	{Name: "snapshotid", write: appendSnapshotID},
 	{Name: "coalesced", boolean: true, write: whether(func(c *event.Change) bool { return c.Coalesced })},
 	{Name: "finalstateunknown", boolean: true, write: whether(func(c *event.Change) bool { return c.FinalStateUnknown })},
+	{Name: "left", boolean: true, write: whether(func(c *event.Change) bool { return c.Left })},
 }
 
 func constant(value string) func([]byte, *event.Change) []byte {

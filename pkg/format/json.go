@@ -63,6 +63,9 @@ func appendHistory(b []byte, c *event.Change) []byte {
 	if c.FinalStateUnknown {
 		b = append(b, `,"finalStateUnknown":true`...)
 	}
+	if c.Left {
+		b = append(b, `,"left":true`...)
+	}
 	b = appendActor(b, c.Actor)
 	return appendOptional(b, `,"class":`, string(c.Class))
 }

@@ -52,6 +52,9 @@ func samples() []named {
 	unseen.Coalesced, unseen.FinalStateUnknown = true, true
 	snapshot.Type, snapshot.Delta, snapshot.After = event.Snapshot, event.DeltaReplaced, body("4711", "1", "2")
 	snapshot.Snapshot = &event.SnapshotInfo{ID: "4712"}
+	left, synced := object, object
+	left.Type, left.Delta, left.Left, left.Pass = event.Deleted, event.DeltaDeleted, true, "4790"
+	synced.Type, synced.Delta, synced.Pass, synced.After = event.Sync, event.DeltaSync, "4791", body("4711", "1", "2")
 
 	node := event.Change{
 		Type: event.Updated, Delta: event.DeltaReplaced, Cluster: "prod", Name: "node-1", UID: "0b7d2c7a-7f43-43a9-8f0e-3f9a5f1c2d22",
@@ -72,6 +75,7 @@ func samples() []named {
 	return []named{
 		{"added", added}, {"updated", updated}, {"deleted", deleted}, {"snapshot.begin", begin}, {"snapshot", snapshot},
 		{"snapshot.end", end}, {"gap", gap}, {"updated-coalesced-omitted", node}, {"deleted-final-state-unknown", unseen},
+		{"deleted-left", left}, {"sync", synced},
 	}
 }
 

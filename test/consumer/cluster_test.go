@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
@@ -153,7 +154,7 @@ func (t *thing) at(revision int) *thing {
 // object is what the exporter reads of t.
 func (t *thing) object() *deltas.Object {
 	o := deltas.NewObject(t.Metadata.Namespace, t.Metadata.Name)
-	o.UID, o.ResourceVersion = t.Metadata.UID, t.Metadata.ResourceVersion
+	o.UID, o.ResourceVersion, o.ObservedAt = t.Metadata.UID, t.Metadata.ResourceVersion, time.Unix(1767323045, 0)
 	o.Raw, _ = json.Marshal(t)
 	return o
 }

@@ -12,6 +12,8 @@ type Member struct {
 	Meaning string // Markdown, one line
 
 	schema node     // what its value looks like
+	blank  bool     // a string that may be empty
+	known  []string // its values; more may come
 	always bool     // on every record
 	on     []string // the only types that have it; nil: all may
 	must   []string // types that always have it
@@ -19,42 +21,49 @@ type Member struct {
 
 // The types of the native format, by what they speak of.
 var (
-	objectTypes  = []string{"added", "updated", "deleted", "snapshot"}
-	existing     = []string{"added", "updated", "snapshot"}
+	objectTypes  = []string{"added", "updated", "deleted", "snapshot", "sync"}
+	existing     = []string{"added", "updated", "snapshot", "sync"}
 	controlTypes = []string{"snapshot.begin", "snapshot.end", "gap"}
 	frames       = []string{"snapshot.begin", "snapshot.end"}
 	allTypes     = slices.Concat(objectTypes, controlTypes)
+	deltas       = []string{"Added", "Updated", "Deleted", "Replaced", "Sync"}
+	classes      = []string{"deleting", "spec", "status", "metadata"}
 )
 
 // Members returns the members of the native object in the order in which they are written.
 func Members() []Member { return native }
 
 var native = []Member{
-	{Name: "id", Type: "string", always: true, Meaning: "identity of the change, for ever: `cluster/uid/resourceVersion/type`. Drop duplicates by it"},
-	{Name: "type", Type: "string", always: true, Meaning: "see [Types](#types)"},
+	{Name: "id", Type: "string", always: true, Meaning: "identity of the change, for ever: `cluster/uid/resourceVersion/type`, on " +
+		"`snapshot` also `/` and the id of the snapshot, and on what a comparison with edited rules or a resync emits `/` and its own. " +
+		"No two changes share it: drop duplicates by it"},
+	{Name: "type", Type: "string", always: true, known: allTypes, Meaning: "see [Types](#types)"},
 	{Name: "cluster", Type: "string", always: true, Meaning: "`cluster.name`, else the UID of the kube-system namespace"},
-	{Name: "group", Type: "string", always: true, Meaning: "API group of the resource; the core group is `\"\"`"},
-	{Name: "version", Type: "string", always: true, Meaning: "API version of the resource"},
+	{Name: "group", Type: "string", always: true, blank: true, Meaning: "API group of the resource; the core group is `\"\"`"},
+	{Name: "version", Type: "string", always: true, blank: true,
+		Meaning: "API version of the resource; empty on a `deleted` of what a journal knows that did not keep versions yet"},
 	{Name: "resource", Type: "string", always: true, Meaning: "name of the resource, in the plural: `deployments`"},
-	{Name: "kind", Type: "string", always: true, Meaning: "kind of its objects: `Deployment`"},
+	{Name: "kind", Type: "string", always: true, blank: true, Meaning: "kind of its objects: `Deployment`; empty where `version` is"},
 	{Name: "namespace", Type: "string", Meaning: "absent for cluster-scoped objects; on control records only where a resource is watched by namespace"},
 	{Name: "name", Type: "string", on: objectTypes, must: objectTypes, Meaning: "of the object; absent on control records"},
 	{Name: "uid", Type: "string", on: objectTypes, Meaning: "of the object; absent on control records"},
-	{Name: "resourceVersion", Type: "string", must: []string{"added", "updated", "deleted", "snapshot", "gap"},
+	{Name: "resourceVersion", Type: "string", must: append([]string{"gap"}, objectTypes...),
 		Meaning: "of the object. On a `gap` the position where it ends, on the other control records a position, if any"},
-	{Name: "generation", Type: "integer", on: objectTypes, Meaning: "`metadata.generation`, where the object has one"},
+	{Name: "generation", Type: "integer", on: objectTypes, schema: node{{"minimum", 1}}, Meaning: "`metadata.generation`, where the object has one"},
 	{Name: "observedAt", Type: "string", always: true, schema: node{{"format", "date-time"}}, Meaning: "when the exporter read it; RFC 3339, UTC"},
-	{Name: "delta", Type: "string", on: objectTypes, must: objectTypes,
-		Meaning: "what client-go's DeltaFIFO called it: `Added`, `Updated`, `Deleted`, `Replaced`"},
+	{Name: "delta", Type: "string", on: objectTypes, must: objectTypes, known: deltas,
+		Meaning: "what client-go's DeltaFIFO called it: `Added`, `Updated`, `Deleted`, `Replaced`, `Sync`"},
 	{Name: "coalesced", Type: "true", on: objectTypes, Meaning: "history of this object between its last change and this one was lost"},
 	{Name: "finalStateUnknown", Type: "true", on: []string{"deleted"},
 		Meaning: "deleted while nobody watched: the identity is the last known one, and so is `before`, where there is one"},
+	{Name: "left", Type: "true", on: []string{"deleted"},
+		Meaning: "the rules were edited and do not select the object any more: it left the stream, and may still exist in the cluster"},
 	{Name: "actor", Type: "object", on: existing, schema: actor,
 		Meaning: "who made the write: `manager`, `operation`, `subresource`, `time`, as `metadata.managedFields` has them. On `updated` " +
 			"it is the one entry that the write made, renewed or gave fields to; on `added` the only entry. Absent where that does not " +
 			"tell for certain: the write only removed fields, repeated the manager's last one within the same second, went past field " +
 			"managers (deletion, binding, eviction) or is `coalesced`. `time` has one-second resolution, and writes through `scale` have none"},
-	{Name: "class", Type: "string", on: []string{"updated"}, schema: node{{"enum", []string{"deleting", "spec", "status", "metadata"}}},
+	{Name: "class", Type: "string", on: []string{"updated"}, known: classes,
 		Meaning: "which part changed, where what was there before is known: `deleting` (it now waits for its finalizers), `spec` " +
 			"(anything but metadata and status), `status`, `metadata`; the first that applies"},
 	{Name: "snapshot", Type: "object", on: slices.Concat(objectTypes, frames), must: append([]string{"snapshot"}, frames...), schema: snapshot,
@@ -63,8 +72,8 @@ var native = []Member{
 	{Name: "gap", Type: "object", on: []string{"gap"}, must: []string{"gap"}, schema: gap, Meaning: "`from`, `to` (positions) and `reason`"},
 	{Name: "deadLetter", Type: "object", schema: deadLetter,
 		Meaning: "only in a topic of dead letters: the `sink` that could not deliver the change, and its `reason`"},
-	{Name: "omitted", Type: "array", on: objectTypes, schema: list, Meaning: "members left out so that the destination takes the change: `before`, `status`, …"},
-	{Name: "changed", Type: "array", on: []string{"updated"}, schema: list,
+	{Name: "omitted", Type: "array", on: objectTypes, schema: names, Meaning: "members left out so that the destination takes the change: `before`, `status`, …"},
+	{Name: "changed", Type: "array", on: []string{"updated"}, schema: paths,
 		Meaning: "where asked: JSON Pointers ([RFC 6901](https://www.rfc-editor.org/rfc/rfc6901)) of what differs, sorted"},
 	{Name: "patch", Type: "object or array", on: []string{"updated"}, schema: node{{"type", []string{"object", "array"}}},
 		Meaning: "where asked: makes `after` of what was before. An object is a merge patch " +
@@ -77,11 +86,11 @@ var native = []Member{
 
 var (
 	actor = node{{"properties", node{
-		{"manager", text("field manager, as it calls itself")}, {"operation", text("Apply or Update")},
-		{"subresource", text("status, scale, …; absent for the object itself")}, {"time", text("RFC 3339")},
+		{"manager", text("field manager, as it calls itself")}, {"operation", text("of the field manager").with(member{"enum", []string{"Apply", "Update"}})},
+		{"subresource", word("status, scale, …; absent for the object itself")}, {"time", text("RFC 3339").with(member{"format", "date-time"})},
 	}}, {"required", []string{"manager", "operation"}}}
 	snapshot = node{{"properties", node{
-		{"id", text("unique among the snapshots of a resource")}, {"position", text("resourceVersion of the list")},
+		{"id", word("unique among the snapshots of a resource")}, {"position", word("resourceVersion of the list")},
 		{"count", node{{"type", "integer"}, {"minimum", 0}}},
 		{"digest", node{{"type", "string"}, {"pattern", "^[0-9a-f]{64}$"}}},
 	}}, {"required", []string{"id"}}, {"dependentRequired", node{
@@ -89,12 +98,13 @@ var (
 	}}}
 	gap = node{{"properties", node{
 		{"from", text("last position that was complete; empty when nothing was known before")},
-		{"to", text("position at which the stream is complete again")}, {"reason", text("for people")},
+		{"to", word("position at which the stream is complete again")}, {"reason", text("for people")},
 	}}, {"required", []string{"from", "to", "reason"}}}
 	deadLetter = node{{"properties", node{
-		{"sink", text("name of the sink")}, {"reason", text("for people")},
+		{"sink", word("name of the sink")}, {"reason", text("for people")},
 	}}, {"required", []string{"sink", "reason"}}}
-	list   = node{{"items", node{{"type", "string"}}}, {"minItems", 1}}
+	names  = node{{"items", node{{"type", "string"}, {"minLength", 1}}}, {"minItems", 1}, {"uniqueItems", true}}
+	paths  = node{{"items", node{{"type", "string"}, {"format", "json-pointer"}}}, {"minItems", 1}, {"uniqueItems", true}}
 	object = node{{"properties", node{
 		{"apiVersion", text("group and version")}, {"kind", text("kind of the object")},
 		{"metadata", node{{"type", "object"}, {"properties", node{
@@ -114,10 +124,18 @@ func (m Member) describe(strict bool) node {
 	case m.Type == "true":
 		return n.with(member{"const", true})
 	case strings.Contains(m.Type, " "):
+	case m.Type == "string" && !m.blank && m.schema == nil:
+		n = n.with(member{"type", m.Type}, member{"minLength", 1})
 	default:
 		n = n.with(member{"type", m.Type})
 	}
 	n = n.with(m.schema...)
+	switch {
+	case m.known != nil && strict:
+		n = n.with(member{"enum", m.known})
+	case m.known != nil:
+		n = n.with(member{"examples", m.known})
+	}
 	if strict && m.closed() {
 		n = n.with(member{"additionalProperties", false})
 	}

@@ -45,5 +45,8 @@ func encode(b *bytes.Buffer, v any) error {
 
 func text(meaning string) node { return node{{"type", "string"}, {"description", meaning}} }
 
+// word is text that is never empty.
+func word(meaning string) node { return text(meaning).with(member{"minLength", 1}) }
+
 // with returns n with more members.
 func (n node) with(more ...member) node { return append(append(node(nil), n...), more...) }

@@ -56,11 +56,7 @@ func change(strict bool) node {
 	properties := node{}
 	required := []string{}
 	for _, m := range native {
-		d := m.describe(strict)
-		if m.Name == "type" {
-			d = d.with(typeNames(strict))
-		}
-		properties = append(properties, member{m.Name, d})
+		properties = append(properties, member{m.Name, m.describe(strict)})
 		if m.always {
 			required = append(required, m.Name)
 		}
@@ -73,14 +69,6 @@ func change(strict bool) node {
 		n = n.with(member{"additionalProperties", false})
 	}
 	return n
-}
-
-// typeNames lists the types: all that there can be, or those that are known.
-func typeNames(strict bool) member {
-	if strict {
-		return member{"enum", allTypes}
-	}
-	return member{"examples", allTypes}
 }
 
 // byType says which members each type has to have and which it never has.
@@ -112,11 +100,11 @@ var attributes = []Member{
 	{Name: "type", Type: "string", always: true, schema: node{{"pattern", `^io\.kubecdc\.resource\.`}}},
 	{Name: "subject", Type: "string"}, {Name: "time", Type: "string", always: true, schema: node{{"format", "date-time"}}},
 	{Name: "cluster", Type: "string", always: true}, {Name: "group", Type: "string", always: true},
-	{Name: "resource", Type: "string", always: true}, {Name: "kind", Type: "string", always: true},
+	{Name: "resource", Type: "string", always: true}, {Name: "kind", Type: "string"},
 	{Name: "uid", Type: "string"}, {Name: "resourceversion", Type: "string"},
 	{Name: "sequence", Type: "string", schema: node{{"pattern", "^[0-9]{20}$"}}}, {Name: "partitionkey", Type: "string", always: true},
-	{Name: "delta", Type: "string"}, {Name: "class", Type: "string"}, {Name: "snapshotid", Type: "string"},
-	{Name: "coalesced", Type: "true"}, {Name: "finalstateunknown", Type: "true"},
+	{Name: "delta", Type: "string", known: deltas}, {Name: "class", Type: "string", known: classes}, {Name: "snapshotid", Type: "string"},
+	{Name: "coalesced", Type: "true"}, {Name: "finalstateunknown", Type: "true"}, {Name: "left", Type: "true"},
 	{Name: "datacontenttype", Type: "string", always: true, schema: node{{"const", "application/json"}}},
 }
 
@@ -144,12 +132,12 @@ var sourceOnly = []Member{
 	{Name: "version", Type: "string", always: true, Meaning: "of this envelope"},
 	{Name: "connector", Type: "string", always: true, schema: node{{"const", "kubecdc"}}, Meaning: "always the same"},
 	{Name: "name", Type: "string", always: true, Meaning: "cluster"},
-	{Name: "ts_ms", Type: "integer", always: true, Meaning: "when the API server made the change, where its record tells, else when it was observed; milliseconds since 1970"},
+	{Name: "ts_ms", Type: "integer", always: true, schema: node{{"minimum", 0}}, Meaning: "when the API server made the change, where its record tells, else when it was observed; milliseconds since 1970"},
 	{Name: "snapshot", Type: "string", always: true, schema: node{{"enum", []string{"true", "false"}}}, Meaning: "whether this is read from a snapshot"},
 	{Name: "db", Type: "string", always: true, Meaning: "cluster"},
-	{Name: "schema", Type: "string", always: true, Meaning: "namespace, empty for cluster-scoped objects"},
+	{Name: "schema", Type: "string", always: true, blank: true, Meaning: "namespace, empty for cluster-scoped objects"},
 	{Name: "table", Type: "string", always: true, Meaning: "resource as kubectl writes it"},
-	{Name: "apiVersion", Type: "string", always: true, Meaning: "group and version"},
+	{Name: "apiVersion", Type: "string", always: true, blank: true, Meaning: "group and version"},
 	{Name: "objectName", Type: "string", always: true, Meaning: "name of the object"},
 	{Name: "snapshotId", Type: "string", Meaning: "id of the snapshot"},
 	{Name: "before", Type: "string", schema: node{{"enum", []string{"unknown", "identity"}}}, Meaning: "what is missing from before"},
@@ -185,7 +173,7 @@ func envelope(strict bool) node {
 		{"title", "A change of a Kubernetes object in Debezium's envelope, as kubecdc writes it"}, {"type", "object"},
 		{"properties", node{
 			{"before", row}, {"after", row}, {"source", source}, {"op", node{{"enum", []string{"c", "u", "d", "r"}}}},
-			{"ts_ms", node{{"type", "integer"}, {"description", "when the exporter read it; milliseconds since 1970"}}},
+			{"ts_ms", node{{"type", "integer"}, {"minimum", 0}, {"description", "when the exporter read it; milliseconds since 1970"}}},
 			{"transaction", node{{"type", "null"}}},
 		}},
 		{"required", []string{"before", "after", "source", "op", "ts_ms", "transaction"}},

@@ -202,8 +202,11 @@ func anyChange(r *rand.Rand) *event.Change {
 	if maybe() {
 		c.Omitted = []string{"before"}
 	}
+	if c.Type != event.Snapshot && maybe() {
+		c.Pass = "p1"
+	}
 	if c.Type == event.Deleted {
-		c.FinalStateUnknown = maybe()
+		c.FinalStateUnknown, c.Left = maybe(), maybe()
 		if maybe() {
 			c.Before = body
 		}
@@ -229,7 +232,7 @@ func TestAStrictSchemaCanFail(t *testing.T) {
 	c := anyChange(rand.New(rand.NewPCG(1, 1)))
 	c.Type, c.Snapshot, c.Gap, c.Class, c.Patch, c.Changed = event.Added, nil, nil, "", nil, nil
 	c.Name, c.Delta, c.ResourceVersion, c.Before, c.After = "web", event.DeltaAdded, "7", nil, []byte(`{}`)
-	c.FinalStateUnknown = false
+	c.Cluster, c.FinalStateUnknown, c.Left, c.Pass = "prod", false, false, ""
 	good := string(format.AppendJSON(nil, c))
 	both := compiled(t, "json")
 	if err := validate(both, []byte(good)); err != nil {
@@ -243,10 +246,19 @@ func TestAStrictSchemaCanFail(t *testing.T) {
 			t.Errorf("%s: strict must refuse what the published schema allows", what)
 		}
 	}
+	if len(good) == len(strings.Replace(good, c.ID(), "", 1)) {
+		t.Fatalf("no id in %s", good)
+	}
 	for what, bad := range map[string]string{
 		"no id":            strings.Replace(good, `"id"`, `"di"`, 1),
 		"added, no after":  strings.Replace(good, `,"after":{}`, ``, 1),
 		"a gap of objects": strings.Replace(good, `"type":"added"`, `"type":"gap"`, 1),
+		"an empty id":      strings.Replace(good, `"id":"`+c.ID(), `"id":"`, 1),
+		"an empty name":    strings.Replace(good, `"name":"web"`, `"name":""`, 1),
+		"no date":          strings.Replace(good, `"observedAt":"`, `"observedAt":"on `, 1),
+		"added, but left":  strings.Replace(good, `"after":{}`, `"left":true,"after":{}`, 1),
+		"not left":         strings.Replace(good, `"type":"added"`, `"type":"deleted","left":false`, 1),
+		"generation 0":     strings.Replace(good, `"after":{}`, `"generation":0,"after":{}`, 1),
 	} {
 		if validate(both[:1], []byte(bad)) == nil {
 			t.Errorf("%s: is allowed", what)

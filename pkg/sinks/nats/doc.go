@@ -3,12 +3,12 @@
 // # Order and duplicates
 //
 // Objects hash to lanes, 512 unless configured. Each lane has one message in flight: the next one leaves only when the
-// stream has acknowledged it, and every message carries the change ID as Nats-Msg-Id (of a snapshot also that of the
-// snapshot). Whatever is in doubt (no answer in time, a broken connection, an answer this package does not know) is an
-// error; the caller publishes the same message again, and if the first one was stored after all, the stream says so within
-// its duplicates window. So a lane can neither lose, repeat nor reorder, and no state has to be kept. Throughput comes from many lanes at once: the caller
-// should allow as many concurrent Publish calls as [Sink.Concurrency] says. Goroutines that wait are cheap, and a
-// weighted budget bounds the bytes in flight.
+// stream has acknowledged it, and every message carries the change ID as Nats-Msg-Id. Whatever is in doubt (no answer in
+// time, a broken connection, an answer this package does not know) is an error; the caller publishes the same message
+// again, and if the first one was stored after all, the stream says so within its duplicates window. So a lane can neither
+// lose, repeat nor reorder, and no state has to be kept. Throughput comes from many lanes at once: the caller should allow
+// as many concurrent Publish calls as [Sink.Concurrency] says. Goroutines that wait are cheap, and a weighted budget
+// bounds the bytes in flight.
 //
 // In mode kv the stream is the one behind a key-value bucket, and a deleted object becomes the purge marker of its key. In
 // mode core there is no stream: a batch counts when the server has read it, and nobody says whether anyone listens.
@@ -18,7 +18,7 @@
 // The subject comes from a template; values are escaped by [AppendToken] so that each is one token. The payload is one JSON
 // object, as the format has it, or empty where it has none. Headers:
 //
-//	Nats-Msg-Id                what the stream drops a repetition by: the change ID; on type snapshot with "/" and the snapshot's
+//	Nats-Msg-Id                what the stream drops a repetition by: the change ID
 //	Nats-Expected-Stream       the configured stream; another stream that captures the subject refuses the message
 //	Nats-Expected-Last-Subject-Sequence   with exact: where the subject must end for the message to be taken
 //	Content-Type               application/json; application/cloudevents+json in the format cloudevents-structured

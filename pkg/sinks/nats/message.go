@@ -61,14 +61,10 @@ func (m *message) setHeaders(c *event.Change) {
 	m.describe(c)
 }
 
-// messageID is what the stream drops a repetition by. A snapshot that is told anew, because the journal was broken, is no
-// repetition, though its changes have the IDs of the first time.
+// messageID is what the stream drops a repetition by: the ID of the change.
 func messageID(c *event.Change) string {
 	if c.DeadLetter != nil { // the stream may hold the change itself, from another sink
 		return c.ID() + "/dead-letter/" + c.DeadLetter.Sink
-	}
-	if c.Type == event.Snapshot && c.Snapshot != nil {
-		return c.ID() + "/" + c.Snapshot.ID
 	}
 	return c.ID()
 }
