@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/internal/journal"
-	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
@@ -67,16 +64,14 @@ func (e *exporter) newSource(client *source.Client) (*source.Source, error) {
 		return nil, err
 	}
 	c := source.Config{
-		Client:  client,
-		Cluster: e.cfg.Cluster.Name,
-		Rules:   rulesOf(e.cfg),
-		Load:    e.journal.LoadScope,
-		Stored:  e.journal.Scopes,
-		Append: func(ctx context.Context, o deltas.Observation) error {
-			return e.journal.Append(ctx, journal.Observation(o))
-		},
+		Client:        client,
+		Cluster:       e.cfg.Cluster.Name,
+		Rules:         rulesOf(e.cfg),
+		Load:          byScope{e.journal}.load,
+		Stored:        byScope{e.journal}.scopes,
+		Append:        e.journal.Append,
 		Shape:         e.shaper.Shape,
-		Drop:          e.journal.DropScope,
+		Drop:          byScope{e.journal}.drop,
 		Lost:          lost,
 		Announced:     e.journal.Announced,
 		StoredCluster: stored,

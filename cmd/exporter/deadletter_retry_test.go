@@ -36,7 +36,7 @@ func observe(t *testing.T, dir string, c *event.Change, k event.Known) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- j.Run(ctx) }()
-	o := journal.Observation{Scope: c.Resource.String(), Changes: []*event.Change{c}, Known: []event.Known{k}}
+	o := event.Observation{Resource: c.Resource, Scope: c.Resource.String(), Changes: []*event.Change{c}, Known: []event.Known{k}}
 	err = errors.Join(j.Append(ctx, o), j.Flush(ctx))
 	stop()
 	if err := errors.Join(err, <-done, j.Close()); err != nil {

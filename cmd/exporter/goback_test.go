@@ -55,7 +55,7 @@ func TestWhatADestinationLostIsSentAgain(t *testing.T) {
 	o.pipeline = o.renew(delivery.Cursor{})
 	for n := range 10 {
 		c := &event.Change{Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "pods"}, Name: "web", UID: "u", ResourceVersion: fmt.Sprint(n)}
-		if err := j.Append(t.Context(), journal.Observation{Scope: "pods", Changes: []*event.Change{c}}); err != nil {
+		if err := j.Append(t.Context(), event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -58,15 +58,15 @@ may be acknowledged already, in lanes that are ahead.`,
 
 // journalReport is what stat prints; its JSON form is described in docs/operations.md.
 type journalReport struct {
-	Dir           string             `json:"dir"`
-	Oldest        uint64             `json:"oldest"`
-	Newest        uint64             `json:"newest"`
-	Changes       uint64             `json:"changes"`
-	RetainedBytes int64              `json:"retainedBytes"`
-	DiskBytes     int64              `json:"diskBytes"`
-	Recovery      *journaledRecovery `json:"recovery,omitempty"`
-	Scopes        []journaledScope   `json:"scopes"`
-	Sinks         []journaledSink    `json:"sinks"`
+	Dir           string              `json:"dir"`
+	Oldest        uint64              `json:"oldest"`
+	Newest        uint64              `json:"newest"`
+	Changes       uint64              `json:"changes"`
+	RetainedBytes int64               `json:"retainedBytes"`
+	DiskBytes     int64               `json:"diskBytes"`
+	Recovery      *journaledRecovery  `json:"recovery,omitempty"`
+	Resources     []journaledResource `json:"resources"`
+	Sinks         []journaledSink     `json:"sinks"`
 }
 
 type journaledRecovery struct {
@@ -74,13 +74,22 @@ type journaledRecovery struct {
 	MovedTo string `json:"movedTo"`
 }
 
+type journaledResource struct {
+	Name       string           `json:"name"`
+	Version    string           `json:"version"`
+	Kind       string           `json:"kind"`
+	Known      int64            `json:"known"`
+	KnownBytes int64            `json:"knownBytes"`
+	Bodies     int64            `json:"bodies"`
+	BodyBytes  int64            `json:"bodyBytes"`
+	Scopes     []journaledScope `json:"scopes"`
+}
+
 type journaledScope struct {
-	Name      string `json:"name"`
-	Position  string `json:"position"`
-	Known     int64  `json:"known"`
-	Gone      int64  `json:"gone"`
-	Bodies    int64  `json:"bodies"`
-	BodyBytes int64  `json:"bodyBytes"`
+	Name     string `json:"name"`
+	Position string `json:"position"`
+	Snapshot string `json:"snapshot"`
+	Lost     string `json:"lost"`
 }
 
 type journaledSink struct {
@@ -97,13 +106,13 @@ type journaledSink struct {
 func newJournalReport(dir string, s journal.OfflineStat, configured []string) *journalReport {
 	r := &journalReport{
 		Dir: dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.Changes(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
-		Scopes: []journaledScope{}, Sinks: []journaledSink{},
+		Resources: []journaledResource{}, Sinks: []journaledSink{},
 	}
 	if s.Recovery != nil {
 		r.Recovery = &journaledRecovery{Reason: s.Recovery.Reason, MovedTo: s.Recovery.MovedTo}
 	}
-	for _, scope := range s.Scopes {
-		r.Scopes = append(r.Scopes, journaledScope(scope))
+	for _, stored := range s.Resources {
+		r.Resources = append(r.Resources, newJournaledResource(stored))
 	}
 	stored := slices.Clone(s.Sinks)
 	for _, name := range configured {
@@ -116,6 +125,17 @@ func newJournalReport(dir string, s journal.OfflineStat, configured []string) *j
 		r.Sinks = append(r.Sinks, newJournaledSink(k, configured))
 	}
 	return r
+}
+
+func newJournaledResource(r journal.ResourceStat) journaledResource {
+	report := journaledResource{
+		Name: r.Name, Version: r.Resource.Version, Kind: r.Resource.Kind, Known: r.Known, KnownBytes: r.KnownBytes,
+		Bodies: r.Bodies, BodyBytes: r.BodyBytes, Scopes: []journaledScope{},
+	}
+	for _, s := range r.Scopes {
+		report.Scopes = append(report.Scopes, journaledScope{Name: s.ID, Position: s.Position, Snapshot: s.Snapshot, Lost: s.Lost})
+	}
+	return report
 }
 
 func newJournaledSink(k journal.OfflineSink, configured []string) journaledSink {
@@ -150,9 +170,18 @@ func (r *journalReport) write(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(t, "\nSCOPE\tPOSITION\tKNOWN\tGONE\tBODIES\n")
-	for _, s := range r.Scopes {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\n", s.Name, orDash(s.Position), s.Known, s.Gone, countOf(s.Bodies, s.BodyBytes))
+	fmt.Fprintf(t, "\nRESOURCE\tVERSION\tKNOWN\tBODIES\n")
+	for _, s := range r.Resources {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Name, orDash(s.Version), countOf(s.Known, s.KnownBytes), countOf(s.Bodies, s.BodyBytes))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nSCOPE\tPOSITION\n")
+	for _, resource := range r.Resources {
+		for _, s := range resource.Scopes {
+			fmt.Fprintf(t, "%s\t%s\n", s.Name, s.place())
+		}
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -162,6 +191,17 @@ func (r *journalReport) write(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.title(), number(s.Cursor), number(s.Backlog), s.dead())
 	}
 	return t.Flush()
+}
+
+// place is how far a scope has come.
+func (s *journaledScope) place() string {
+	switch {
+	case s.Position == "" && s.Lost != "":
+		return "lost: " + s.Lost
+	case s.Position == "" && s.Snapshot != "":
+		return "first list in progress"
+	}
+	return orDash(s.Position)
 }
 
 func (s *journaledSink) title() string {

@@ -56,8 +56,8 @@ func writeJournal(t *testing.T, dir string) {
 	}
 	for n := 1; n <= 9; n++ {
 		c := change(n)
-		do(j.Append(ctx, journal.Observation{
-			Scope: c.Resource.String(), Changes: []*event.Change{c}, Position: c.ResourceVersion,
+		do(j.Append(ctx, event.Observation{
+			Resource: c.Resource, Scope: c.Resource.String(), Changes: []*event.Change{c}, Position: c.ResourceVersion,
 			Known: []event.Known{{Key: c.Namespace + "/" + c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
 		}))
 	}
@@ -120,18 +120,23 @@ func TestJournalStatSaysWhatThereIs(t *testing.T) {
 	writeJournal(t, dir)
 	stdout, _ := read(t, dir, "journal", "stat", "--dir", dir)
 	stdout = regexp.MustCompile(`[0-9.]+ (B|KiB|MiB)`).ReplaceAllString(stdout, "SIZE")
-	want := "journal    " + dir + `
-changes    1 to 9 (9)
-retained   SIZE
-on disk    SIZE
+	stdout = regexp.MustCompile(` {2,}`).ReplaceAllString(stdout, "  ")
+	want := "journal  " + dir + `
+changes  1 to 9 (9)
+retained  SIZE
+on disk  SIZE
 
-SCOPE              POSITION   KNOWN   GONE   BODIES
-deployments.apps   109        3       0      0
-pods               108        6       0      0
+RESOURCE  VERSION  KNOWN  BODIES
+deployments.apps  v1  3 (SIZE)  0
+pods  v1  6 (SIZE)  0
 
-SINK   CURSOR   BACKLOG   DEAD LETTERS
-bus    4        5         2 (SIZE)
-main   9        0         0
+SCOPE  POSITION
+deployments.apps  109
+pods  108
+
+SINK  CURSOR  BACKLOG  DEAD LETTERS
+bus  4  5  2 (SIZE)
+main  9  0  0
 `
 	if stdout != want {
 		t.Errorf("got\n%s\nwant\n%s", stdout, want)
@@ -160,7 +165,7 @@ func TestJournalStatAsJSON(t *testing.T) {
 	if err := d.Decode(&got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Dir != dir || got.Oldest != 1 || got.Newest != 9 || got.Changes != 9 || got.RetainedBytes <= 0 || got.DiskBytes <= 0 || len(got.Scopes) != 2 {
+	if got.Dir != dir || got.Oldest != 1 || got.Newest != 9 || got.Changes != 9 || got.RetainedBytes <= 0 || got.DiskBytes <= 0 || len(got.Resources) != 2 {
 		t.Errorf("%+v", got)
 	}
 	if len(got.Sinks) != 2 || *got.Sinks[0].Cursor != 4 || *got.Sinks[0].Backlog != 5 || got.Sinks[0].LanesAhead != 1 || got.Sinks[0].DeadLetters != 2 || got.Sinks[0].Configured != nil {

@@ -3,6 +3,9 @@ package journal
 import (
 	"context"
 	"fmt"
+	"slices"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // request is something the committer does as part of a group.
@@ -20,7 +23,10 @@ type queued struct {
 // Append queues an observation for the next commit and returns at once. It owns the slices and changes from then on. Calls
 // are logged in the order in which they return; one scope appends from one goroutine. It waits while PendingBytes are not
 // yet committed or MaxBytes are retained (I6), and fails only when ctx ends or the journal does.
-func (j *Journal) Append(ctx context.Context, o Observation) error {
+func (j *Journal) Append(ctx context.Context, o event.Observation) error {
+	if o.Resource.Resource == "" || o.Scope == "" {
+		return fmt.Errorf("journal: append for resource %q, scope %q: both must be given", o.Resource, o.Scope)
+	}
 	j.mu.Lock()
 	for {
 		if err := j.refusal(); err != nil {
@@ -28,7 +34,7 @@ func (j *Journal) Append(ctx context.Context, o Observation) error {
 			return err
 		}
 		if j.admits() {
-			j.enqueue(queued{request: &observed{o, j.bodies.note(&o)}, bytes: o.size()})
+			j.enqueue(queued{request: &observed{o, j.bodies.note(&o)}, bytes: sizeOf(&o)})
 			j.mu.Unlock()
 			return nil
 		}
@@ -116,37 +122,75 @@ func (j *Journal) submit(ctx context.Context, r request) error {
 
 // observed is an observation with what it does to bodies.
 type observed struct {
-	Observation
+	event.Observation
 	bodies []notedBody
 }
 
+// sizeOf estimates the memory an observation holds, in bytes.
+func sizeOf(o *event.Observation) int64 {
+	const perKnown = 160
+	n := 128 + perKnown*int64(len(o.Known)+len(o.Forget))
+	for _, c := range o.Changes {
+		n += int64(c.Size())
+	}
+	for i := range o.Bodies {
+		n += perKnown + int64(len(o.Bodies[i].Raw))
+	}
+	return n
+}
+
 func (o *observed) addTo(g *group) error {
+	if err := g.storeResource(o.Resource); err != nil {
+		return err
+	}
 	for _, c := range o.Changes {
 		g.add(c)
 	}
-	if len(o.Known)+len(o.Forget) > 0 {
-		g.key = appendKnownPrefix(g.key[:0], o.Scope)
-		prefix := len(g.key)
-		for i := range o.Known {
-			k := &o.Known[i]
-			g.key = append(g.key[:prefix], k.Key...)
-			g.value = appendKnown(g.value[:0], k)
-			g.set(g.key, g.value)
-		}
-		for _, key := range o.Forget {
-			g.key = append(g.key[:prefix], key...)
-			g.delete(g.key)
-		}
-	}
+	o.storeKnown(g)
 	g.storeBodies(o.bodies)
 	g.bodies = append(g.bodies, o.bodies...)
-	if o.Snapshot != "" {
-		g.set(keySnapshot(o.Scope), []byte(o.Snapshot))
-	}
-	if o.Position != "" {
-		g.positions[o.Scope] = o.Position // I1: the same batch as the changes
-	}
+	o.storeScope(g)
 	return nil
+}
+
+func (o *observed) storeKnown(g *group) {
+	if len(o.Known)+len(o.Forget) == 0 {
+		return
+	}
+	g.key = appendNamePrefix(g.key[:0], prefixKnown, o.Resource.String())
+	prefix := len(g.key)
+	for i := range o.Known {
+		k := &o.Known[i]
+		g.key = append(g.key[:prefix], k.Key...)
+		g.value = appendKnown(g.value[:0], k)
+		g.set(g.key, g.value)
+	}
+	for _, key := range o.Forget {
+		g.key = append(g.key[:prefix], key...)
+		g.delete(g.key)
+	}
+}
+
+// storeScope stores how far the scope has come, in the same batch as its changes (I1). What is lost is told once: by the gap
+// that is stored with this, or by an earlier one when there is a position again.
+func (o *observed) storeScope(g *group) {
+	isGap := func(c *event.Change) bool { return c.Type == event.Gap }
+	told := o.Position != "" || slices.ContainsFunc(o.Changes, isGap)
+	if o.Snapshot == "" && !told {
+		return
+	}
+	place := scopePlace{o.Resource.String(), o.Scope}
+	s := g.scope(place)
+	if o.Position != "" {
+		s.Position = o.Position
+	}
+	if o.Snapshot != "" {
+		s.Snapshot = o.Snapshot
+	}
+	if told {
+		s.Lost = ""
+	}
+	g.scopes[place] = s
 }
 
 // announcement forgets the recovery, and the reason to begin anew.

@@ -52,8 +52,8 @@ func BenchmarkAppendCommitRead(b *testing.B) {
 			scope := fmt.Sprintf("scope-%d", s)
 			for n := s; n < b.N; n += scopes {
 				c := changes[n%distinct]
-				if err := j.Append(context.Background(), Observation{
-					Scope: scope, Changes: []*event.Change{c},
+				if err := j.Append(context.Background(), event.Observation{
+					Resource: resource(scope), Scope: scope, Changes: []*event.Change{c},
 					Known:    []event.Known{{Key: c.Namespace + "/" + c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
 					Position: c.ResourceVersion,
 				}); err != nil {
@@ -103,7 +103,7 @@ func BenchmarkReadBehind(b *testing.B) {
 	const stored = 20000
 	j := start(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}, TailBytes: 1})
 	for n := range stored {
-		j.append(Observation{Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
+		j.append(event.Observation{Resource: resource("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
 	}
 	j.waitFor(stored)
 	b.ReportAllocs()

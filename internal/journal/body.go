@@ -21,7 +21,7 @@ const (
 )
 
 // bodyPlace names a body.
-type bodyPlace struct{ scope, key string }
+type bodyPlace struct{ resource, key string }
 
 // pendingBody is a body, or with gone its deletion, that was appended and is not committed yet.
 type pendingBody struct {
@@ -29,28 +29,29 @@ type pendingBody struct {
 	gone bool
 }
 
-// bodies knows the bodies that were appended and are not committed yet, and which scopes have any. The journal's mu guards
+// bodies knows the bodies that were appended and are not committed yet, and which resources have any. The journal's mu guards
 // it. What it holds is held by the queue as well, and bounded with it (I6).
 type bodies struct {
-	pending map[bodyPlace]*pendingBody
-	scopes  map[string]bool // those with a body, stored or pending
+	pending   map[bodyPlace]*pendingBody
+	resources map[string]bool // those with a body, stored or pending
 }
 
 func newBodies() bodies {
-	return bodies{pending: map[bodyPlace]*pendingBody{}, scopes: map[string]bool{}}
+	return bodies{pending: map[bodyPlace]*pendingBody{}, resources: map[string]bool{}}
 }
 
 // note returns what an observation that is being queued does to bodies: those it brings, and before them the deletion of
 // those whose object is journaled as deleted.
-func (b *bodies) note(o *Observation) (noted []notedBody) {
+func (b *bodies) note(o *event.Observation) (noted []notedBody) {
+	resource := o.Resource.String()
 	if len(o.Bodies) > 0 {
-		b.scopes[o.Scope] = true
+		b.resources[resource] = true
 	}
-	if !b.scopes[o.Scope] {
+	if !b.resources[resource] {
 		return nil
 	}
 	put := func(key string, p *pendingBody) {
-		place := bodyPlace{o.Scope, key}
+		place := bodyPlace{resource, key}
 		b.pending[place] = p
 		noted = append(noted, notedBody{place, p})
 	}
@@ -83,18 +84,18 @@ func (b *bodies) committed(noted []notedBody) {
 	}
 }
 
-// drop notes that a scope has no bodies once what is queued now is committed.
-func (b *bodies) drop(scope string) {
-	delete(b.scopes, scope)
-	maps.DeleteFunc(b.pending, func(place bodyPlace, _ *pendingBody) bool { return place.scope == scope })
+// drop notes that a resource has no bodies once what is queued now is committed.
+func (b *bodies) drop(resource string) {
+	delete(b.resources, resource)
+	maps.DeleteFunc(b.pending, func(place bodyPlace, _ *pendingBody) bool { return place.resource == resource })
 }
 
 // Body returns the newest body of an object that was appended, committed or not; false when there is none. It costs a
-// look-up in memory where the scope has no bodies at all, else about that of reading the body. The bytes must not be
+// look-up in memory where the resource has no bodies at all, else about that of reading the body. The bytes must not be
 // modified.
-func (j *Journal) Body(scope, key string) (event.Body, bool, error) {
+func (j *Journal) Body(resource, key string) (event.Body, bool, error) {
 	j.mu.Lock()
-	has, pending := j.bodies.scopes[scope], j.bodies.pending[bodyPlace{scope, key}]
+	has, pending := j.bodies.resources[resource], j.bodies.pending[bodyPlace{resource, key}]
 	j.mu.Unlock()
 	switch {
 	case pending != nil:
@@ -107,7 +108,7 @@ func (j *Journal) Body(scope, key string) (event.Body, bool, error) {
 		return event.Body{}, false, err
 	}
 	defer done()
-	stored, closer, err := j.db.Get(keyBody(scope, key))
+	stored, closer, err := j.db.Get(keyOf(prefixBody, resource, key))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return event.Body{}, false, nil
 	}
@@ -121,38 +122,32 @@ func (j *Journal) Body(scope, key string) (event.Body, bool, error) {
 	return body, err == nil, j.checked("body of "+key, err)
 }
 
-// BodyScopes returns the names of all scopes that have bodies, in order.
-func (j *Journal) BodyScopes() []string {
+// BodyResources returns the names of all resources that have bodies, in order.
+func (j *Journal) BodyResources() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.Sorted(maps.Keys(j.bodies.scopes))
+	return slices.Sorted(maps.Keys(j.bodies.resources))
 }
 
-// DropBodies deletes all bodies of a scope. Call it where nothing asks for them any more, before the scope appends. Durable
+// DropBodies deletes all bodies of a resource. Call it where nothing asks for them any more, before the resource appends. Durable
 // when it returns nil.
-func (j *Journal) DropBodies(ctx context.Context, scope string) error {
-	return j.submit(ctx, bodyDrop(scope))
+func (j *Journal) DropBodies(ctx context.Context, resource string) error {
+	return j.submit(ctx, bodyDrop(resource))
 }
 
 type bodyDrop string
 
-func (s bodyDrop) addTo(g *group) error {
-	g.dropBodies(string(s))
+func (r bodyDrop) addTo(g *group) error {
+	g.dropNamed(prefixBody, string(r))
 	return nil
 }
 
-func (s bodyDrop) noteTo(b *bodies) { b.drop(string(s)) }
-
-// dropBodies deletes the bodies of a scope.
-func (g *group) dropBodies(scope string) {
-	prefix := appendBodyPrefix(nil, scope)
-	_ = g.batch.DeleteRange(prefix, keyAfter(prefix), nil)
-}
+func (r bodyDrop) noteTo(b *bodies) { b.drop(string(r)) }
 
 // storeBodies writes and deletes bodies.
 func (g *group) storeBodies(noted []notedBody) {
 	for _, n := range noted {
-		g.key = append(appendBodyPrefix(g.key[:0], n.scope), n.key...)
+		g.key = append(appendNamePrefix(g.key[:0], prefixBody, n.resource), n.key...)
 		if n.gone {
 			g.delete(g.key)
 			continue
@@ -194,8 +189,8 @@ func decodeBody(key string, stored []byte) (event.Body, error) {
 	return body, nil
 }
 
-// loadBodies finds the scopes that have bodies, with one seek a scope.
+// loadBodies finds the resources that have bodies.
 func (j *Journal) loadBodies() error {
 	j.bodies = newBodies()
-	return addScopes(j.db, prefixBody, j.bodies.scopes)
+	return forEachName(j.db, prefixBody, func(name string) { j.bodies.resources[name] = true })
 }

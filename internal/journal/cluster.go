@@ -31,7 +31,7 @@ func (j *Journal) RememberCluster(ctx context.Context, uid string) error {
 	return j.submit(ctx, clusterNote(uid))
 }
 
-// BeginAnew forgets all that is stored of scopes, as DropScope does of one, because what is watched from now on is another
+// BeginAnew forgets all that is stored of resources, as DropResource does of one, because what is watched from now on is another
 // cluster, and remembers that one and the reason, all in one write. Changes stay: they were true. Durable when it
 // returns nil; ordered with Append.
 func (j *Journal) BeginAnew(ctx context.Context, uid, reason string) error {
@@ -66,10 +66,9 @@ func (n newBeginning) addTo(g *group) error {
 	if n.uid == "" || n.reason == "" {
 		return fmt.Errorf("journal: begin anew for cluster %q because of %q: both must be given", n.uid, n.reason)
 	}
-	for _, prefix := range []byte{prefixKnown, prefixBody, prefixPosition, prefixSnapshot} {
-		_ = g.batch.DeleteRange([]byte{prefix}, keyAfter([]byte{prefix}), nil)
+	for _, name := range g.resourceNames() {
+		_ = resourceDrop(name).addTo(g)
 	}
-	clear(g.positions)
 	g.set(keyCluster, []byte(n.uid))
 	g.set(keyAnew, []byte(n.reason))
 	return nil

@@ -9,18 +9,18 @@ import (
 )
 
 // held is what a journal knows about its cluster and its scopes.
-func held(t *testing.T, j *Journal) (cluster, anew string, scopes []string) {
+func held(t *testing.T, j *Journal) (cluster, anew string, resources []string) {
 	t.Helper()
 	var errs [3]error
 	cluster, errs[0] = j.Cluster()
 	anew, errs[1] = j.BegunAnew()
-	scopes, errs[2] = j.Scopes()
+	resources, errs[2] = j.Resources()
 	for _, err := range errs {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	return cluster, anew, scopes
+	return cluster, anew, resources
 }
 
 func TestTheClusterIsRemembered(t *testing.T) {
@@ -32,35 +32,35 @@ func TestTheClusterIsRemembered(t *testing.T) {
 	if err := j.RememberCluster(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
-	j.append(Observation{Scope: "pods", Position: "9"})
+	j.append(event.Observation{Resource: resource("pods"), Scope: "pods", Position: "9"})
 	j.end()
 	j = start(t, Options{FS: fsys})
-	if cluster, anew, scopes := held(t, j.Journal); cluster != "u1" || anew != "" || len(scopes) != 1 {
-		t.Errorf("cluster %q, begun anew %q, scopes %q", cluster, anew, scopes)
+	if cluster, anew, names := held(t, j.Journal); cluster != "u1" || anew != "" || len(names) != 1 {
+		t.Errorf("cluster %q, begun anew %q, resources %q", cluster, anew, names)
 	}
 }
 
-func TestANewBeginningForgetsEveryScopeAndKeepsTheChanges(t *testing.T) {
+func TestANewBeginningForgetsEveryResourceAndKeepsTheChanges(t *testing.T) {
 	fsys := vfs.NewMem()
 	j := start(t, Options{FS: fsys, Sinks: []string{"main"}})
 	if err := j.RememberCluster(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
-	j.append(Observation{Scope: "pods", Changes: []*event.Change{smallChange(9)}, Known: []event.Known{{Key: "a", UID: "x"}},
+	j.append(event.Observation{Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{smallChange(9)}, Known: []event.Known{{Key: "a", UID: "x"}},
 		Bodies: []event.Body{{Key: "a", UID: "x", ResourceVersion: "9", Raw: []byte(`{}`)}}, Snapshot: "s1", Position: "9"})
-	j.append(Observation{Scope: "nodes", Position: "8"}) // perhaps in the same group as what follows
+	j.append(event.Observation{Resource: resource("nodes"), Scope: "nodes", Position: "8"}) // perhaps in the same group as what follows
 	if err := j.BeginAnew(t.Context(), "u2", "another cluster"); err != nil {
 		t.Fatal(err)
 	}
-	j.append(Observation{Scope: "pods", Known: []event.Known{{Key: "b", UID: "y"}}})
+	j.append(event.Observation{Resource: resource("pods"), Scope: "pods", Known: []event.Known{{Key: "b", UID: "y"}}})
 	j.end()
 
 	j = start(t, Options{FS: fsys, Sinks: []string{"main"}})
-	if cluster, anew, scopes := held(t, j.Journal); cluster != "u2" || anew != "another cluster" || len(scopes) != 1 {
-		t.Errorf("cluster %q, begun anew %q, scopes %q", cluster, anew, scopes)
+	if cluster, anew, names := held(t, j.Journal); cluster != "u2" || anew != "another cluster" || len(names) != 1 {
+		t.Errorf("cluster %q, begun anew %q, resources %q", cluster, anew, names)
 	}
-	if s, err := j.LoadScope("pods"); err != nil || s.Position != "" || s.Snapshot != "" || len(s.Known) != 1 || s.Known[0].Key != "b" {
-		t.Errorf("stored %+v, %v", s, err)
+	if known, s := j.stored("pods"); s != (event.StoredScope{}) || len(known) != 1 || known[0].Key != "b" {
+		t.Errorf("stored %+v, %v", s, known)
 	}
 	if _, has, err := j.Body("pods", "a"); err != nil || has {
 		t.Errorf("a body of the other cluster is left: %v, %v", has, err)

@@ -133,9 +133,7 @@ func (j *Journal) commit(packer *packer, taken []queued) error {
 		refused[i] = q.addTo(g)
 	}
 	g.seal()
-	for scope, position := range g.positions {
-		g.set(keyPosition(scope), []byte(position))
-	}
+	g.sealResources()
 	if err := g.trim(); err != nil {
 		return j.checked("trim", err)
 	}
@@ -177,6 +175,7 @@ func (j *Journal) publish(g *group, taken []queued) {
 	for _, q := range taken {
 		j.pending -= q.bytes
 	}
+	g.publishResources()
 	j.bodies.committed(g.bodies)
 	if g.announced {
 		j.recovered = nil
@@ -215,9 +214,10 @@ type group struct {
 	open      []*event.Change
 	openBytes int
 	frames    []tailFrame
-	positions map[string]string
-	sinks     map[string]sinkState // those that change
-	dead      map[string]int64     // stored bytes of dead letters that change, by key; 0: purged
+	resources map[string]event.Resource        // records that may change; a zero one goes
+	scopes    map[scopePlace]event.StoredScope // the same; one without ID goes
+	sinks     map[string]sinkState             // those that change
+	dead      map[string]int64                 // stored bytes of dead letters that change, by key; 0: purged
 	bodies    []notedBody
 	announced bool
 	key       []byte // scratch
@@ -230,7 +230,7 @@ func (j *Journal) newGroup(packer *packer) *group {
 	defer j.mu.Unlock()
 	return &group{
 		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.ext,
-		positions: map[string]string{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
+		resources: map[string]event.Resource{}, scopes: map[scopePlace]event.StoredScope{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
 	}
 }
 

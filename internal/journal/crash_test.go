@@ -34,7 +34,7 @@ func crashWorkload(ctx context.Context, j *Journal, seed uint64, w *witness) (wa
 			r := rand.New(rand.NewPCG(seed, uint64(s)))
 			scope := fmt.Sprint("scope-", s)
 			for n := 1; ; {
-				o := Observation{Scope: scope}
+				o := event.Observation{Resource: resource(scope), Scope: scope}
 				for range 1 + r.IntN(3) {
 					c := podChange(n, 600)
 					c.Cluster, c.ResourceVersion = scope, strconv.Itoa(n)
@@ -100,11 +100,8 @@ func checkCrashed(t *testing.T, opts Options, read, settled uint64) {
 	}
 	for s := range crashScopes {
 		scope := fmt.Sprint("scope-", s)
-		stored, err := j.LoadScope(scope)
-		if err != nil {
-			t.Fatal(err)
-		}
-		position, known := stored.Position, stored.Known
+		known, stored := j.stored(scope)
+		position := stored.Position
 		if n, ok := last[scope]; ok && position != strconv.Itoa(n) { // I1
 			t.Fatalf("%s: position %q, newest change %d", scope, position, n)
 		}

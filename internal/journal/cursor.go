@@ -142,10 +142,10 @@ func (j *Journal) DeadLetters(sink string, each func(DeadLetter) error) error {
 
 // forEachDead is DeadLetters on a store.
 func forEachDead(db *pebble.DB, u *unpacker, sink string, each func(DeadLetter) error) error {
-	return forEach(db, appendDeadPrefix(nil, sink), func(key, value []byte) error {
-		_, offset, ok := cutDead(key)
-		if !ok {
-			return fmt.Errorf("%w: key of a dead letter %x", errMalformed, key)
+	return forEach(db, appendNamePrefix(nil, prefixDead, sink), func(key, value []byte) error {
+		_, offset, err := cutDead(key)
+		if err != nil {
+			return err
 		}
 		d, err := decodeDead(u, offset, value)
 		if err != nil {

@@ -93,6 +93,8 @@ type Journal struct {
 	tail      tail
 	sinks     map[string]sinkState
 	bodies    bodies
+	resources map[string]event.Resource        // by name: the stored record of everything of which anything is stored
+	scopes    map[scopePlace]event.StoredScope // as stored
 	recovered *Recovery
 	counts    counts
 	changed   chan struct{} // closed and replaced at every commit: readers and appenders look again
@@ -254,27 +256,4 @@ func (j *Journal) checked(doing string, err error) error {
 		return j.failBroken(j.failed, err)
 	}
 	return err
-}
-
-// Observation is one step of one scope: an atomic unit of the log (I1). Keep it to a few MiB; it is never split.
-type Observation struct {
-	Scope    string          // stable name of a resource and selector; not empty
-	Changes  []*event.Change // in order; they get consecutive offsets
-	Known    []event.Known   // put; Gone keeps a delete marker
-	Forget   []string        // keys of known objects to drop, after the puts
-	Bodies   []event.Body    // to keep; a body goes with the object: when it is marked Gone or forgotten
-	Snapshot string          // ID of the snapshot that has begun; empty: as before
-	Position string          // resourceVersion the scope can be watched from; empty: as before
-}
-
-func (o *Observation) size() int64 {
-	const perKnown = 160
-	n := 128 + perKnown*int64(len(o.Known)+len(o.Forget))
-	for _, c := range o.Changes {
-		n += int64(c.Size())
-	}
-	for i := range o.Bodies {
-		n += perKnown + int64(len(o.Bodies[i].Raw))
-	}
-	return n
 }

@@ -53,10 +53,30 @@ func smallChange(n int) *event.Change {
 	}
 }
 
-func observe(scope string, n int) Observation {
+// resource makes a resource of its name.
+func resource(name string) event.Resource {
+	plural, group, _ := strings.Cut(name, ".")
+	return event.Resource{Group: group, Resource: plural}
+}
+
+// known returns what is known of a resource, and its only scope record.
+func (r *running) stored(name string) ([]event.Known, event.StoredScope) {
+	r.t.Helper()
+	var known []event.Known
+	s, err := r.LoadResource(name, func(k event.Known) { known = append(known, k) })
+	if err != nil || len(s.Scopes) > 1 {
+		r.t.Fatalf("%s: %+v %v", name, s, err)
+	}
+	if len(s.Scopes) == 0 {
+		return known, event.StoredScope{}
+	}
+	return known, s.Scopes[0]
+}
+
+func observe(scope string, n int) event.Observation {
 	c := smallChange(n)
-	return Observation{
-		Scope: scope, Changes: []*event.Change{c},
+	return event.Observation{
+		Resource: resource(scope), Scope: scope, Changes: []*event.Change{c},
 		Known:    []event.Known{{Key: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
 		Position: c.ResourceVersion,
 	}
@@ -114,7 +134,7 @@ func (r *running) end() {
 	}
 }
 
-func (r *running) append(obs ...Observation) {
+func (r *running) append(obs ...event.Observation) {
 	r.t.Helper()
 	for _, o := range obs {
 		if err := r.Append(r.t.Context(), o); err != nil {

@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 )
 
 // First bytes of the keys. They are part of the format, see docs/journal-format.md.
@@ -13,8 +14,8 @@ const (
 	prefixFrame    = 'f'
 	prefixKnown    = 'k'
 	prefixMeta     = 'm'
-	prefixPosition = 'p'
-	prefixSnapshot = 's'
+	prefixResource = 'r'
+	prefixScope    = 't'
 )
 
 var (
@@ -26,39 +27,37 @@ func keyCursor(sink string) []byte {
 	return append([]byte{prefixCursor}, sink...)
 }
 
-func keyPosition(scope string) []byte {
-	return append([]byte{prefixPosition}, scope...)
+func keyResource(resource string) []byte {
+	return append([]byte{prefixResource}, resource...)
 }
 
-func keySnapshot(scope string) []byte {
-	return append([]byte{prefixSnapshot}, scope...)
+// appendNamePrefix appends what all keys start with that belong to a resource, or to a sink, under a first byte. The length
+// in front keeps one name from being the start of another.
+func appendNamePrefix(b []byte, first byte, name string) []byte {
+	return appendString(append(b, first), name)
+}
+
+// keyOf is a key of something that belongs to a resource.
+func keyOf(first byte, resource, key string) []byte {
+	return append(appendNamePrefix(nil, first, resource), key...)
+}
+
+// cutName takes the name of what a key belongs to off the key.
+func cutName(key []byte) (name, rest string, err error) {
+	s := scanner{s: string(key[1:])}
+	name = s.string()
+	if s.failed {
+		return "", "", fmt.Errorf("%w: name in the key %x", errMalformed, key)
+	}
+	return name, s.s, nil
 }
 
 func keyFrame(first uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{prefixFrame}, first)
 }
 
-// appendKnownPrefix appends what the keys of all known objects of a scope start with. The length in front keeps one
-// scope's name from being the start of another's.
-func appendKnownPrefix(b []byte, scope string) []byte {
-	return appendString(append(b, prefixKnown), scope)
-}
-
-// appendBodyPrefix appends what the keys of all bodies of a scope start with.
-func appendBodyPrefix(b []byte, scope string) []byte {
-	return appendString(append(b, prefixBody), scope)
-}
-
-func keyBody(scope, key string) []byte {
-	return append(appendBodyPrefix(nil, scope), key...)
-}
-
-func appendDeadPrefix(b []byte, sink string) []byte {
-	return appendString(append(b, prefixDead), sink)
-}
-
 func keyDead(sink string, offset uint64) []byte {
-	return binary.BigEndian.AppendUint64(appendDeadPrefix(nil, sink), offset)
+	return binary.BigEndian.AppendUint64(appendNamePrefix(nil, prefixDead, sink), offset)
 }
 
 // keyAfter returns the first key that does not start with prefix.
@@ -81,14 +80,13 @@ func offsetOfFrame(key []byte) (uint64, bool) {
 }
 
 // cutDead takes a key of a dead letter apart.
-func cutDead(key []byte) (sink string, offset uint64, ok bool) {
-	if len(key) == 0 {
-		return "", 0, false
+func cutDead(key []byte) (sink string, offset uint64, err error) {
+	sink, rest, err := cutName(key)
+	if err == nil && len(rest) != 8 {
+		err = fmt.Errorf("%w: key of a dead letter %x", errMalformed, key)
 	}
-	s := scanner{s: string(key[1:])}
-	sink = s.string()
-	if s.failed || len(s.s) != 8 {
-		return "", 0, false
+	if err != nil {
+		return "", 0, err
 	}
-	return sink, binary.BigEndian.Uint64([]byte(s.s)), true
+	return sink, binary.BigEndian.Uint64([]byte(rest)), nil
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // openStore opens the store and loads its state, after moving a broken one aside (I7).
@@ -75,6 +77,9 @@ func (j *Journal) load() error {
 	if err := j.loadCursors(); err != nil {
 		return err
 	}
+	if err := j.loadResources(); err != nil {
+		return err
+	}
 	if err := j.loadBodies(); err != nil {
 		return err
 	}
@@ -94,10 +99,8 @@ func (j *Journal) loadVersion() error {
 	if err != nil {
 		return err
 	}
-	if version < formatVersion {
-		if err := j.upgrade(version); err != nil {
-			return err
-		}
+	if err := j.upgrade(version); err != nil {
+		return err
 	}
 	value, err = j.get(keyRecovery)
 	if err != nil || value == nil {
@@ -118,16 +121,6 @@ func checkVersion(dir string, stored []byte) (uint64, error) {
 		return v, fmt.Errorf("%w: format version %.40q", errMalformed, stored)
 	}
 	return v, nil
-}
-
-// upgrade makes a store of an older version one of this version. Nothing stored changes its meaning, so only the version
-// is written, before anything that an older exporter would take for broken: from here on that one refuses.
-func (j *Journal) upgrade(from uint64) error {
-	if err := j.db.Set(keyVersion, encodeVersion(), pebble.Sync); err != nil {
-		return err
-	}
-	j.opts.Logger.Info("journal upgraded; an older exporter refuses it from now on", "dir", j.opts.Dir, "from", from, "to", formatVersion)
-	return nil
 }
 
 // create writes the version into an empty store, together with the recovery it may be the result of.
@@ -247,9 +240,9 @@ func (j *Journal) loadDead() error { return countDead(j.db, j.sinks) }
 // countDead adds the number and the size of dead letters to their sinks.
 func countDead(db *pebble.DB, sinks map[string]sinkState) error {
 	return forEach(db, []byte{prefixDead}, func(key, value []byte) error {
-		name, _, ok := cutDead(key)
-		if !ok {
-			return fmt.Errorf("%w: key of a dead letter %x", errMalformed, key)
+		name, _, err := cutDead(key)
+		if err != nil {
+			return err
 		}
 		s := sinks[name]
 		s.dead++
@@ -257,6 +250,50 @@ func countDead(db *pebble.DB, sinks map[string]sinkState) error {
 		sinks[name] = s
 		return nil
 	})
+}
+
+// forEachResource calls f for the record of every resource of which anything is stored.
+func forEachResource(db *pebble.DB, f func(name string, r event.Resource)) error {
+	return forEach(db, []byte{prefixResource}, func(key, value []byte) error {
+		r, err := decodeResource(value)
+		if err == nil {
+			f(string(key[1:]), r)
+		}
+		return err
+	})
+}
+
+// forEachScope calls f for every scope record.
+func forEachScope(db *pebble.DB, f func(resource string, s event.StoredScope)) error {
+	return forEach(db, []byte{prefixScope}, func(key, value []byte) error {
+		resource, id, err := cutName(key)
+		if err != nil {
+			return err
+		}
+		s, err := decodeScope(id, value)
+		if err == nil {
+			f(resource, s)
+		}
+		return err
+	})
+}
+
+// forEachName calls f for each name that has keys under a first byte, with one seek a name.
+func forEachName(db *pebble.DB, first byte, f func(name string)) error {
+	it, err := iterate(db, []byte{first})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); {
+		name, _, err := cutName(it.Key())
+		if err != nil {
+			return err
+		}
+		f(name)
+		it.SeekGE(keyAfter(appendNamePrefix(nil, first, name)))
+	}
+	return it.Error()
 }
 
 func (j *Journal) get(key []byte) ([]byte, error)               { return readValue(j.db, key) }

@@ -17,13 +17,13 @@ import (
 
 // model is the journal as a few maps and a slice.
 type model struct {
-	log       []*event.Change // log[i] has offset i+1
-	positions map[string]string
-	snapshots map[string]string
-	bodies    map[string]map[string]event.Body
-	known     map[string]map[string]event.Known
-	cursors   map[string]Cursor
-	dead      map[string]map[uint64]DeadLetter
+	log     []*event.Change                         // log[i] has offset i+1
+	scopes  map[string]map[string]event.StoredScope // by resource and ID
+	bodies  map[string]map[string]event.Body
+	known   map[string]map[string]event.Known
+	version map[string]string // of every resource of which anything is stored
+	cursors map[string]Cursor
+	dead    map[string]map[uint64]DeadLetter
 }
 
 // modelRun plays random steps against a journal and its model at once.
@@ -36,63 +36,62 @@ type modelRun struct {
 
 const modelSinks = 2
 
-func (m *modelRun) scope() string { return fmt.Sprint("scope-", m.r.IntN(4)) }
-func (m *modelRun) sink() string  { return fmt.Sprint("sink-", m.r.IntN(modelSinks)) }
+func (m *modelRun) resource() string { return fmt.Sprint("r", m.r.IntN(4)) }
+func (m *modelRun) sink() string     { return fmt.Sprint("sink-", m.r.IntN(modelSinks)) }
 
 func (m *modelRun) appendSome() {
-	o := Observation{Scope: m.scope()}
+	name := m.resource()
+	o := event.Observation{Resource: resource(name), Scope: name + ";ns=" + fmt.Sprint(m.r.IntN(3))}
+	o.Resource.Version = fmt.Sprint("v", m.r.IntN(2))
+	m.version[name] = o.Resource.Version
 	for range m.r.IntN(4) {
 		c := randomChange(m.r)
 		o.Changes = append(o.Changes, c)
 	}
-	if m.known[o.Scope] == nil {
-		m.known[o.Scope] = map[string]event.Known{}
+	if m.known[name] == nil {
+		m.known[name] = map[string]event.Known{}
 	}
 	for range m.r.IntN(3) {
-		k := event.Known{Key: fmt.Sprint(m.r.IntN(9)), UID: fmt.Sprint(m.r.Int()), ResourceVersion: fmt.Sprint(m.r.Int()), Gone: m.r.IntN(3) == 0}
+		k := event.Known{Key: fmt.Sprint(m.r.IntN(9)), UID: fmt.Sprint(m.r.Int()), ResourceVersion: fmt.Sprint(m.r.Int())}
 		if m.r.IntN(2) == 0 {
 			k.Summary = fmt.Sprint(m.r.Int())
 		}
 		o.Known = append(o.Known, k)
-		m.known[o.Scope][k.Key] = k
-		if k.Gone {
-			delete(m.bodies[o.Scope], k.Key)
-		}
+		m.known[name][k.Key] = k
 	}
 	for range m.r.IntN(2) {
 		key := fmt.Sprint(m.r.IntN(9))
 		o.Forget = append(o.Forget, key)
-		delete(m.known[o.Scope], key)
-		delete(m.bodies[o.Scope], key)
+		delete(m.known[name], key)
+		delete(m.bodies[name], key)
 	}
 	for range m.r.IntN(3) {
 		b := event.Body{Key: fmt.Sprint(m.r.IntN(9)), UID: fmt.Sprint(m.r.Int()), ResourceVersion: fmt.Sprint(m.r.Int()), Raw: bytes.Repeat([]byte{byte(m.r.UintN(256))}, m.r.IntN(500))}
 		o.Bodies = append(o.Bodies, b)
-		if m.bodies[o.Scope] == nil {
-			m.bodies[o.Scope] = map[string]event.Body{}
+		if m.bodies[name] == nil {
+			m.bodies[name] = map[string]event.Body{}
 		}
-		m.bodies[o.Scope][b.Key] = b
+		m.bodies[name][b.Key] = b
 	}
 	if m.r.IntN(5) == 0 {
 		o.Snapshot = fmt.Sprint(m.r.Int())
-		m.snapshots[o.Scope] = o.Snapshot
 	}
 	if m.r.IntN(2) == 0 {
 		o.Position = fmt.Sprint(m.r.Int())
-		m.positions[o.Scope] = o.Position
 	}
+	m.scopeOf(&o)
 	m.log = append(m.log, o.Changes...)
 	m.append(o)
-	m.compareBody(o.Scope, fmt.Sprint(m.r.IntN(9))) // seen before it is committed
+	m.compareBody(name, fmt.Sprint(m.r.IntN(9))) // seen before it is committed
 }
 
 // compareBody reads back a body, committed or not.
-func (m *modelRun) compareBody(scope, key string) {
+func (m *modelRun) compareBody(name, key string) {
 	m.t.Helper()
-	got, found, err := m.Body(scope, key)
-	want, kept := m.bodies[scope][key]
+	got, found, err := m.Body(name, key)
+	want, kept := m.bodies[name][key]
 	if err != nil || found != kept || got.Key != want.Key || got.UID != want.UID || got.ResourceVersion != want.ResourceVersion || !bytes.Equal(got.Raw, want.Raw) {
-		m.t.Fatalf("body of %s in %s: %+v %v %v, want %+v %v", key, scope, got, found, err, want, kept)
+		m.t.Fatalf("body of %s in %s: %+v %v %v, want %+v %v", key, name, got, found, err, want, kept)
 	}
 }
 
@@ -129,7 +128,7 @@ func (m *modelRun) settleSome() {
 // commitAll waits until everything appended is committed.
 func (m *modelRun) commitAll() {
 	m.t.Helper()
-	if err := m.DropScope(m.t.Context(), "never used"); err != nil {
+	if err := m.Flush(m.t.Context()); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -143,19 +142,81 @@ func (m *modelRun) purgeSome() {
 }
 
 func (m *modelRun) dropSome() {
-	scope := m.scope()
-	delete(m.bodies, scope)
-	if m.r.IntN(2) == 0 {
-		if err := m.DropBodies(m.t.Context(), scope); err != nil {
-			m.t.Fatal(err)
+	name := m.resource()
+	var err error
+	switch m.r.IntN(3) {
+	case 0:
+		delete(m.bodies, name)
+		err = m.DropBodies(m.t.Context(), name)
+	case 1:
+		delete(m.bodies, name)
+		delete(m.known, name)
+		delete(m.scopes, name)
+		delete(m.version, name)
+		err = m.DropResource(m.t.Context(), name)
+	default:
+		r := resource(name)
+		r.Version = "v9"
+		m.version[name] = r.Version
+		var scopes []event.StoredScope
+		m.scopes[name] = map[string]event.StoredScope{}
+		for i := range m.r.IntN(3) {
+			s := event.StoredScope{ID: name + ";ns=" + fmt.Sprint(i), Position: fmt.Sprint(m.r.IntN(9)), Snapshot: "s", Lost: fmt.Sprint(m.r.IntN(9))}
+			scopes = append(scopes, s)
+			m.scopes[name][s.ID] = s
 		}
+		err = m.SetScopes(m.t.Context(), r, scopes)
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// scopeOf is what an observation says of its scope.
+func (m *modelRun) scopeOf(o *event.Observation) {
+	name := o.Resource.String()
+	s := m.scopes[name][o.Scope]
+	s.ID = o.Scope
+	gap := slices.ContainsFunc(o.Changes, func(c *event.Change) bool { return c.Type == event.Gap })
+	if o.Position == "" && o.Snapshot == "" && !gap {
 		return
 	}
-	delete(m.known, scope)
-	delete(m.positions, scope)
-	delete(m.snapshots, scope)
-	if err := m.DropScope(m.t.Context(), scope); err != nil {
-		m.t.Fatal(err)
+	if o.Position != "" {
+		s.Position = o.Position
+	}
+	if o.Snapshot != "" {
+		s.Snapshot = o.Snapshot
+	}
+	if o.Position != "" || gap {
+		s.Lost = ""
+	}
+	if m.scopes[name] == nil {
+		m.scopes[name] = map[string]event.StoredScope{}
+	}
+	m.scopes[name][o.Scope] = s
+}
+
+// compareResource reads back what is stored of a resource.
+func (m *modelRun) compareResource(name string) {
+	m.t.Helper()
+	var known []event.Known
+	got, err := m.LoadResource(name, func(k event.Known) { known = append(known, k) })
+	var want []event.Known
+	for _, key := range slices.Sorted(maps.Keys(m.known[name])) {
+		want = append(want, m.known[name][key])
+	}
+	var scopes []event.StoredScope
+	for _, id := range slices.Sorted(maps.Keys(m.scopes[name])) {
+		scopes = append(scopes, m.scopes[name][id])
+	}
+	if err != nil || !reflect.DeepEqual(known, want) || !reflect.DeepEqual(got.Scopes, scopes) || got.Resource.Version != m.version[name] {
+		m.t.Fatalf("%s: %+v %+v %v, want %+v %+v %q", name, got, known, err, want, scopes, m.version[name])
+	}
+	for key := range 9 {
+		m.compareBody(name, fmt.Sprint(key))
+	}
+	if len(m.bodies[name]) > 0 && !slices.Contains(m.BodyResources(), name) {
+		m.t.Fatalf("%s has bodies and is not among %v", name, m.BodyResources())
 	}
 }
 
@@ -186,21 +247,11 @@ func (m *modelRun) compare() {
 		}
 	}
 	for i := range 4 {
-		scope := fmt.Sprint("scope-", i)
-		got, err := m.LoadScope(scope)
-		want := event.Stored{Position: m.positions[scope], Snapshot: m.snapshots[scope]}
-		for _, key := range slices.Sorted(maps.Keys(m.known[scope])) {
-			want.Known = append(want.Known, m.known[scope][key])
-		}
-		if err != nil || !reflect.DeepEqual(got, want) {
-			m.t.Fatalf("%s: %+v %v, want %+v", scope, got, err, want)
-		}
-		for key := range 9 {
-			m.compareBody(scope, fmt.Sprint(key))
-		}
-		if len(m.bodies[scope]) > 0 && !slices.Contains(m.BodyScopes(), scope) {
-			m.t.Fatalf("%s has bodies and is not among %v", scope, m.BodyScopes())
-		}
+		m.compareResource(fmt.Sprint("r", i))
+	}
+	names, err := m.Resources()
+	if want := slices.Sorted(maps.Keys(m.version)); err != nil || !slices.Equal(names, want) {
+		m.t.Fatalf("resources %v %v, want %v", names, err, want)
 	}
 	if n := len(m.Journal.bodies.pending); n > 0 {
 		m.t.Fatalf("%d bodies count as pending after everything was committed", n)
@@ -232,7 +283,7 @@ func TestTheJournalBehavesAsItsModel(t *testing.T) {
 				r:    rand.New(rand.NewPCG(seed, 1)),
 				opts: Options{FS: vfs.NewMem(), MaxBytes: 256 << 10, TailBytes: 2 << 10, PendingBytes: 4 << 10},
 				model: model{
-					positions: map[string]string{}, snapshots: map[string]string{},
+					scopes: map[string]map[string]event.StoredScope{}, version: map[string]string{},
 					known: map[string]map[string]event.Known{}, bodies: map[string]map[string]event.Body{},
 					cursors: map[string]Cursor{}, dead: map[string]map[uint64]DeadLetter{},
 				},

@@ -30,6 +30,7 @@ type Offline struct {
 	lock     io.Closer
 	db       *pebble.DB
 	unpacker *unpacker
+	version  uint64
 	ext      extent
 	sinks    map[string]sinkState
 }
@@ -197,7 +198,7 @@ func (o *Offline) load() error {
 	if version == nil {
 		return fmt.Errorf("%w: %s was never begun", ErrAbsent, o.dir)
 	}
-	if _, err := checkVersion(o.dir, version); err != nil {
+	if o.version, err = checkVersion(o.dir, version); err != nil {
 		return err
 	}
 	if o.ext, err = readExtent(o.db); err != nil {

@@ -44,7 +44,7 @@ func deadKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 	o.lock = noLock{} // the caller's
 	defer func() { err = errors.Join(err, o.Close()) }()
 	if offsets == nil {
-		err := forEach(o.db, appendDeadPrefix(nil, sink), func(key, _ []byte) error {
+		err := forEach(o.db, appendNamePrefix(nil, prefixDead, sink), func(key, _ []byte) error {
 			keys = append(keys, slices.Clone(key))
 			return nil
 		})

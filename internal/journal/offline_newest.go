@@ -12,25 +12,26 @@ func (o *Offline) LastWord(c *event.Change) (bool, error) {
 	if c.Type.Control() {
 		return false, nil
 	}
-	scopes, err := scopeNames(o.db)
+	var names []string // of the resource; in older versions, of its scopes
+	err := forEachName(o.db, prefixKnown, func(name string) {
+		if resourceOf(name) == c.Resource.String() {
+			names = append(names, name)
+		}
+	})
 	if err != nil {
-		return false, o.checked("scopes", err)
+		return false, o.checked("known objects", err)
 	}
-	resource := c.Resource.String()
 	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")
 	living, newest := false, false
-	for _, scope := range scopes {
-		if scope != resource && !strings.HasPrefix(scope, resource+";") {
-			continue
-		}
-		value, err := readValue(o.db, append(appendKnownPrefix(nil, scope), object...))
+	for _, name := range names {
+		value, err := readValue(o.db, keyOf(prefixKnown, name, object))
 		if err != nil || value == nil {
 			if err != nil {
 				return false, o.checked("known object "+object, err)
 			}
 			continue
 		}
-		k, err := decodeKnown(object, value)
+		k, err := decodeKnown([]byte(object), value)
 		if err != nil {
 			return false, o.checked("known object "+object, err)
 		}

@@ -9,13 +9,12 @@ import (
 func TestTheLastWordOnAnObjectIsKnown(t *testing.T) {
 	dir := t.TempDir()
 	j := start(t, Options{Dir: dir})
-	know := func(scope string, k event.Known) {
+	know := func(name string, k event.Known) {
 		c := podChange(1, 10)
-		j.append(Observation{Scope: scope, Changes: []*event.Change{c}, Known: []event.Known{k}})
+		j.append(event.Observation{Resource: resource(name), Scope: name, Changes: []*event.Change{c}, Known: []event.Known{k}})
 	}
 	know("pods", event.Known{Key: "team/lives", UID: "u1", ResourceVersion: "5"})
-	know("pods;ns=other", event.Known{Key: "other/lives", UID: "u2", ResourceVersion: "6"})
-	know("pods", event.Known{Key: "team/gone", UID: "u3", ResourceVersion: "7", Gone: true})
+	know("pods", event.Known{Key: "other/lives", UID: "u2", ResourceVersion: "6"})
 	know("podsets", event.Known{Key: "team/elsewhere", UID: "u4", ResourceVersion: "8"})
 	know("nodes", event.Known{Key: "n1", UID: "u5", ResourceVersion: "9"})
 	j.end()
@@ -35,8 +34,6 @@ func TestTheLastWordOnAnObjectIsKnown(t *testing.T) {
 		{"pods", "team", "lives", "u0", "5", event.Updated, false},
 		{"pods", "team", "lives", "u0", "4", event.Deleted, false}, // it would end the life of u1
 		{"pods", "other", "lives", "u2", "6", event.Added, true},
-		{"pods", "team", "gone", "u3", "7", event.Deleted, true},
-		{"pods", "team", "gone", "u3", "7", event.Updated, false},
 		{"pods", "team", "forgotten", "u6", "1", event.Deleted, true},
 		{"pods", "team", "forgotten", "u6", "1", event.Updated, false},
 		{"pods", "team", "elsewhere", "u4", "8", event.Updated, false},

@@ -1,32 +1,38 @@
 package journal
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // OfflineStat is what is in the journal of an exporter that does not run.
 type OfflineStat struct {
-	Oldest, Newest uint64 // offsets; Oldest is Newest+1 before the first change
-	RetainedBytes  int64  // stored bytes of changes and dead letters; what Options.MaxBytes bounds
-	DiskBytes      int64  // of all files of the store
-	Scopes         []ScopeStat
-	Sinks          []OfflineSink // by name
-	Recovery       *Recovery     // a broken store was replaced and the gaps are not announced yet; else nil
+	Oldest, Newest uint64         // offsets; Oldest is Newest+1 before the first change
+	RetainedBytes  int64          // stored bytes of changes and dead letters; what Options.MaxBytes bounds
+	DiskBytes      int64          // of all files of the store
+	Resources      []ResourceStat // by name
+	Sinks          []OfflineSink  // by name
+	Recovery       *Recovery      // a broken store was replaced and the gaps are not announced yet; else nil
 }
 
 // Changes returns the number of changes that can be read.
 func (s *OfflineStat) Changes() uint64 { return s.Newest + 1 - s.Oldest }
 
-// ScopeStat is what is stored about one scope.
-type ScopeStat struct {
-	Name      string
-	Position  string // resourceVersion it can be watched from; empty: it must be listed
-	Known     int64  // objects that exist
-	Gone      int64  // objects whose delete is journaled while the position is older
-	Bodies    int64  // objects whose last state is kept
-	BodyBytes int64  // of those, as stored
+// ResourceStat is what is stored about one resource.
+type ResourceStat struct {
+	event.StoredResource
+	Name       string
+	Known      int64 // objects that exist
+	KnownBytes int64 // of those, as stored
+	Bodies     int64 // objects whose last state is kept
+	BodyBytes  int64 // of those, as stored
 }
 
 // OfflineSink is what is stored about one sink: it has a cursor, or dead letters, or both.
@@ -54,16 +60,8 @@ func (o *Offline) Stat() (OfflineStat, error) {
 			Backlog: s.Newest - min(s.Newest, max(state.cursor.Low, s.Oldest-1)), DeadLetters: state.dead, DeadBytes: state.deadBytes,
 		})
 	}
-	names, err := scopeNames(o.db)
-	if err != nil {
-		return OfflineStat{}, o.checked("scopes", err)
-	}
-	for _, name := range names {
-		scope, err := o.scopeStat(name)
-		if err != nil {
-			return OfflineStat{}, o.checked("scope "+name, err)
-		}
-		s.Scopes = append(s.Scopes, scope)
+	if s.Resources, err = o.resources(); err != nil {
+		return OfflineStat{}, o.checked("resources", err)
 	}
 	value, err := readValue(o.db, keyRecovery)
 	if err == nil && value != nil {
@@ -72,29 +70,47 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	return s, o.checked("recovery", err)
 }
 
-func (o *Offline) scopeStat(name string) (ScopeStat, error) {
-	position, err := readValue(o.db, keyPosition(name))
-	if err != nil {
-		return ScopeStat{}, fmt.Errorf("position: %w", err)
-	}
-	s := ScopeStat{Name: name, Position: string(position)}
-	prefix := appendKnownPrefix(nil, name)
-	err = forEach(o.db, prefix, func(key, value []byte) error {
-		k, err := decodeKnown(string(key[len(prefix):]), value)
-		if k.Gone {
-			s.Gone++
-		} else {
-			s.Known++
+// resources counts what is stored of each resource, also by an older version, which stored it by scope.
+func (o *Offline) resources() ([]ResourceStat, error) {
+	found := map[string]*ResourceStat{}
+	of := func(name string) *ResourceStat {
+		name = resourceOf(name)
+		if found[name] == nil {
+			found[name] = &ResourceStat{Name: name}
 		}
-		return err
-	})
-	if err != nil {
-		return s, err
+		return found[name]
 	}
-	return s, forEach(o.db, appendBodyPrefix(nil, name), func(key, value []byte) error {
-		s.Bodies++
-		s.BodyBytes += int64(len(key) + len(value))
-		return nil
+	addScope := func(resource string, s event.StoredScope) { of(resource).Scopes = append(of(resource).Scopes, s) }
+	err := errors.Join(
+		forEachResource(o.db, func(name string, r event.Resource) { of(name).Resource = r }),
+		forEachScope(o.db, addScope),
+		o.count(prefixKnown, func(name string, bytes int64) { of(name).Known++; of(name).KnownBytes += bytes }),
+		o.count(prefixBody, func(name string, bytes int64) { of(name).Bodies++; of(name).BodyBytes += bytes }),
+	)
+	if err == nil && o.version < formatVersion {
+		var old map[string]*oldResource
+		old, err = readOldScopes(o.db, nil)
+		for name, r := range old {
+			for _, s := range r.scopes {
+				addScope(name, *s)
+			}
+		}
+	}
+	var all []ResourceStat
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		r := found[name]
+		slices.SortFunc(r.Scopes, func(a, b event.StoredScope) int { return strings.Compare(a.ID, b.ID) })
+		all = append(all, *r)
+	}
+	return all, err
+}
+
+// count calls f with the name and the stored bytes of everything under a first byte.
+func (o *Offline) count(first byte, f func(name string, bytes int64)) error {
+	return forEach(o.db, []byte{first}, func(key, value []byte) error {
+		name, _, err := cutName(key)
+		f(name, int64(len(key)+len(value)))
+		return err
 	})
 }
 

@@ -31,9 +31,9 @@ func written(t *testing.T, dir string) []*event.Change {
 	for n := range 300 {
 		c := podChange(n, 4096)
 		all = append(all, c)
-		j.append(Observation{
-			Scope: "pods", Changes: []*event.Change{c}, Position: fmt.Sprint(n),
-			Known: []event.Known{{Key: fmt.Sprint("team/", n%40), UID: c.UID, ResourceVersion: c.ResourceVersion, Gone: n%40 == 7}},
+		j.append(event.Observation{
+			Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: fmt.Sprint(n),
+			Known: []event.Known{{Key: fmt.Sprint("team/", n%40), UID: c.UID, ResourceVersion: c.ResourceVersion}},
 		})
 		if n == 150 {
 			j.waitFor(151)
@@ -42,7 +42,7 @@ func written(t *testing.T, dir string) []*event.Change {
 			}
 		}
 	}
-	j.append(Observation{Scope: "deployments.apps", Position: "77"})
+	j.append(event.Observation{Resource: resource("deployments.apps"), Scope: "deployments.apps", Position: "77"})
 	j.waitFor(300)
 	j.settle("bus", Cursor{Low: 120, Lanes: map[string]uint64{"3": 125}, Layout: "v1"},
 		DeadLetter{Offset: 5, Time: time.Unix(1_800_000_000, 0).UTC(), Reason: "too large", Change: all[4]},
@@ -143,9 +143,9 @@ func TestAStoppedJournalIsReadAndLeftAsItIs(t *testing.T) {
 		if s.RetainedBytes <= 0 || s.DiskBytes < s.RetainedBytes || s.Changes() != 300 {
 			t.Errorf("%d changes, %d bytes retained, %d on disk", s.Changes(), s.RetainedBytes, s.DiskBytes)
 		}
-		wantScopes := []ScopeStat{{Name: "deployments.apps", Position: "77"}, {Name: "pods", Position: "299", Known: 39, Gone: 1}}
-		if !reflect.DeepEqual(s.Scopes, wantScopes) {
-			t.Errorf("scopes %+v, want %+v", s.Scopes, wantScopes)
+		if r := s.Resources; len(r) != 2 || r[0].Name != "deployments.apps" || r[0].Known != 0 || r[0].Scopes[0].Position != "77" ||
+			r[1].Name != "pods" || r[1].Known != 40 || r[1].KnownBytes == 0 || r[1].Scopes[0].Position != "299" {
+			t.Errorf("resources %+v", s.Resources)
 		}
 		if len(s.Sinks) != 1 { // main has left nothing
 			t.Fatalf("sinks %+v", s.Sinks)
@@ -216,8 +216,8 @@ func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	unchanged(t, copied, func() {
-		if records, s := readAll(t, copied); len(records) != 50 || s.Scopes[0].Position != "50" {
-			t.Errorf("%d changes, scopes %+v", len(records), s.Scopes)
+		if records, s := readAll(t, copied); len(records) != 50 || s.Resources[0].Scopes[0].Position != "50" {
+			t.Errorf("%d changes, resources %+v", len(records), s.Resources)
 		}
 	})
 }

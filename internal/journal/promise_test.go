@@ -26,9 +26,9 @@ func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
 	dir := t.TempDir()
 	j := start(t, Options{Dir: dir, Sinks: []string{"main"}})
 	c := smallChange(9)
-	j.append(Observation{
-		Scope: "pods", Changes: []*event.Change{c}, Position: "9",
-		Known:  []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8", Gone: true}, {Key: "b", UID: "u2", ResourceVersion: "9"}, {Key: "c"}},
+	j.append(event.Observation{
+		Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: "9",
+		Known:  []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}, {Key: "c"}},
 		Forget: []string{"c"},
 	})
 	j.end()
@@ -37,34 +37,63 @@ func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
 	if got := j.readTo(0, 1); !reflect.DeepEqual(got[0].Change, c) {
 		t.Errorf("read %+v, want %+v", got[0].Change, c)
 	}
-	got, err := j.LoadScope("pods")
-	want := []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8", Gone: true}, {Key: "b", UID: "u2", ResourceVersion: "9"}}
-	if err != nil || got.Position != "9" || !reflect.DeepEqual(got.Known, want) {
-		t.Errorf("scope: %+v %v, want 9 %+v", got, err, want)
+	known, scope := j.stored("pods")
+	want := []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}}
+	if scope.Position != "9" || !reflect.DeepEqual(known, want) {
+		t.Errorf("scope %+v, known %+v, want 9 %+v", scope, known, want)
 	}
 	if _, recovered := j.Recovered(); recovered {
 		t.Error("a whole store claims to be recovered")
 	}
 }
 
-func TestScopesDoNotShareKeys(t *testing.T) {
+func TestResourcesDoNotShareKeys(t *testing.T) {
 	j := start(t, Options{FS: vfs.NewMem()})
 	for _, scope := range []string{"a", "ab", "b"} {
-		j.append(Observation{Scope: scope, Known: []event.Known{{Key: "b/c"}}, Position: scope})
+		j.append(event.Observation{Resource: resource(scope), Scope: scope, Known: []event.Known{{Key: "b/c"}}, Position: scope})
 	}
-	j.append(Observation{Scope: "only known", Known: []event.Known{{Key: "x"}}})
-	if err := j.DropScope(t.Context(), "a"); err != nil {
+	j.append(event.Observation{Resource: resource("only known"), Scope: "only known", Known: []event.Known{{Key: "x"}}})
+	if err := j.DropResource(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	scopes, err := j.Scopes()
-	if want := []string{"ab", "b", "only known"}; err != nil || !reflect.DeepEqual(scopes, want) {
-		t.Fatalf("scopes %v %v, want %v", scopes, err, want)
+	names, err := j.Resources()
+	if want := []string{"ab", "b", "only known"}; err != nil || !reflect.DeepEqual(names, want) {
+		t.Fatalf("resources %v %v, want %v", names, err, want)
 	}
-	if s, err := j.LoadScope("a"); err != nil || s.Position != "" || len(s.Known) != 0 {
-		t.Errorf("dropped scope still has %+v %v", s, err)
+	if known, s := j.stored("a"); s.Position != "" || len(known) != 0 {
+		t.Errorf("a dropped resource still has %+v %v", s, known)
 	}
-	if s, err := j.LoadScope("ab"); err != nil || s.Position != "ab" || len(s.Known) != 1 {
-		t.Errorf("other scope has %+v %v", s, err)
+	if known, s := j.stored("ab"); s.Position != "ab" || len(known) != 1 {
+		t.Errorf("another resource has %+v %v", s, known)
+	}
+}
+
+func TestWhyHistoryIsLostIsStoredUntilTheGapIs(t *testing.T) {
+	pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+	gap := &event.Change{Type: event.Gap, Resource: pods, Gap: &event.GapInfo{Reason: "edited"}, ObservedAt: time.Unix(1, 0).UTC()}
+	for name, c := range map[string]struct {
+		then event.Observation
+		want event.StoredScope
+	}{
+		"a snapshot begins": {event.Observation{Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", Lost: "edited"}},
+		"the gap is stored": {event.Observation{Changes: []*event.Change{gap}, Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2"}},
+		"a position":        {event.Observation{Position: "9"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s1", Position: "9"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
+			j := start(t, opts)
+			if err := j.SetScopes(t.Context(), pods, []event.StoredScope{{ID: "pods;l=x", Snapshot: "s1", Lost: "edited"}}); err != nil {
+				t.Fatal(err)
+			}
+			c.then.Resource, c.then.Scope = pods, "pods;l=x"
+			j.append(c.then)
+			j.end()
+			j = start(t, opts)
+			got, err := j.LoadResource("pods", func(event.Known) {})
+			if err != nil || got.Resource != pods || !reflect.DeepEqual(got.Scopes, []event.StoredScope{c.want}) {
+				t.Errorf("stored %+v %v, want %+v", got, err, c.want)
+			}
+		})
 	}
 }
 
@@ -123,7 +152,7 @@ func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var count atomic.Uint64
 	go func() {
-		for n := 0; j.Append(ctx, Observation{Scope: "s", Changes: []*event.Change{podChange(n, 4096)}}) == nil; n++ {
+		for n := 0; j.Append(ctx, event.Observation{Resource: resource("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}}) == nil; n++ {
 			count.Add(1)
 		}
 		appended <- count.Load()
@@ -152,7 +181,7 @@ func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
 func TestASinkThatNeverSettledHoldsEverything(t *testing.T) {
 	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"fast", "new"}, MaxBytes: 1 << 20})
 	for n := range 200 {
-		j.append(Observation{Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
+		j.append(event.Observation{Resource: resource("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
 	}
 	j.waitFor(200)
 	j.settle("fast", Cursor{Low: 200})
@@ -259,7 +288,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 		"append": func() error { return j.Append(t.Context(), observe("s", 1)) },
 		"settle": func() error { return j.Settle(t.Context(), "main", Cursor{}, nil) },
 		"read":   func() error { _, err := j.Read(t.Context(), 0); return err },
-		"load":   func() error { _, err := j.LoadScope("s"); return err },
+		"load":   func() error { _, err := j.LoadResource("s", nil); return err },
 	} {
 		if err := call(); !errors.Is(err, ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", what, err)
@@ -368,7 +397,7 @@ func fill(t *testing.T, opts Options) {
 	t.Helper()
 	j := start(t, opts)
 	for n := range 100 {
-		j.append(Observation{Scope: "s", Changes: []*event.Change{podChange(n, 4096)}, Position: fmt.Sprint(n)})
+		j.append(event.Observation{Resource: resource("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}, Position: fmt.Sprint(n)})
 	}
 	j.waitFor(100)
 	if err := j.db.Flush(); err != nil {
@@ -440,7 +469,7 @@ func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
 	}
 }
 
-func TestAJournalOfVersion1IsReadOnAndBecomesVersion2(t *testing.T) {
+func TestACursorOfVersion1IsReadOn(t *testing.T) {
 	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}}
 	fill(t, opts)
 	old := Cursor{Low: 2, Layout: "v1", Lanes: map[string]uint64{"a": 3}}
@@ -490,7 +519,7 @@ func TestATornLogTailLosesOnlyWhatWasNotDurable(t *testing.T) {
 	if r, ok := j.Recovered(); ok {
 		t.Fatalf("a torn tail was taken for a broken store: %+v", r)
 	}
-	if s, _ := j.LoadScope("s"); j.Newest() != 1 || s.Position != "1" {
+	if _, s := j.stored("s"); j.Newest() != 1 || s.Position != "1" {
 		t.Errorf("newest %d position %q, want 1 and 1", j.Newest(), s.Position)
 	}
 }
@@ -645,7 +674,7 @@ func TestStoppingOnAFullDiskReturnsAndLosesNothingDurable(t *testing.T) {
 		t.Error(err)
 	}
 	r := start(t, Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
-	if s, _ := r.LoadScope("s"); r.Newest() != 1 || s.Position != "1" {
+	if _, s := r.stored("s"); r.Newest() != 1 || s.Position != "1" {
 		t.Errorf("newest %d, position %q", r.Newest(), s.Position)
 	}
 	kept(t)

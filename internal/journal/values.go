@@ -10,10 +10,9 @@ import (
 )
 
 // formatVersion is the version of the whole layout. A change that an older exporter would misread raises it.
-const formatVersion = 2
+const formatVersion = 3
 
-// oldestFormat is the oldest version that is read. Whatever it wrote has the same meaning under formatVersion; the other
-// way round it has not. See docs/journal-format.md.
+// oldestFormat is the oldest version that is read, see upgrade.
 const oldestFormat = 1
 
 const formatMagic = "kubecdc journal "
@@ -91,10 +90,11 @@ func appendKnown(b []byte, k *event.Known) []byte {
 	return append(appendString(b, k.ResourceVersion), k.Summary...)
 }
 
-func decodeKnown(key string, value []byte) (event.Known, error) {
+// decodeKnown keeps nothing of key and value.
+func decodeKnown(key, value []byte) (event.Known, error) {
 	s := scanner{s: string(value)}
 	state := s.byte()
-	k := event.Known{Key: key, UID: s.string(), Gone: state&knownGone != 0}
+	k := event.Known{Key: string(key), UID: s.string(), Gone: state&knownGone != 0}
 	if state&knownSummary == 0 {
 		k.ResourceVersion = s.s
 	} else {
@@ -105,6 +105,32 @@ func decodeKnown(key string, value []byte) (event.Known, error) {
 		return event.Known{}, fmt.Errorf("%w: known object %q", errMalformed, key)
 	}
 	return k, nil
+}
+
+func encodeResource(r event.Resource) []byte {
+	return appendString(appendString(appendString(appendString(nil, r.Group), r.Version), r.Resource), r.Kind)
+}
+
+func decodeResource(b []byte) (event.Resource, error) {
+	s := scanner{s: string(b)}
+	r := event.Resource{Group: s.string(), Version: s.string(), Resource: s.string(), Kind: s.string()}
+	if s.failed || len(s.s) > 0 {
+		return event.Resource{}, fmt.Errorf("%w: resource", errMalformed)
+	}
+	return r, nil
+}
+
+func encodeScope(s event.StoredScope) []byte {
+	return appendString(appendString(appendString(nil, s.Position), s.Snapshot), s.Lost)
+}
+
+func decodeScope(id string, b []byte) (event.StoredScope, error) {
+	s := scanner{s: string(b)}
+	scope := event.StoredScope{ID: id, Position: s.string(), Snapshot: s.string(), Lost: s.string()}
+	if s.failed || len(s.s) > 0 {
+		return event.StoredScope{}, fmt.Errorf("%w: scope %q", errMalformed, id)
+	}
+	return scope, nil
 }
 
 func encodeRecovery(r Recovery) []byte {

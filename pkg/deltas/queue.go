@@ -187,6 +187,7 @@ func (q *Queue) append(ctx context.Context, o Observation) error {
 	if len(o.Changes) == 0 && len(o.Known) == 0 && len(o.Forget) == 0 && o.Position == "" {
 		return nil
 	}
+	o.Resource = q.scope().Resource
 	if err := q.cfg.Append(ctx, o); err != nil {
 		return err
 	}

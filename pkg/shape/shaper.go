@@ -12,11 +12,11 @@ import (
 // Bodies is where the last told states of objects are kept. They are stored with the observations that bring them.
 type Bodies interface {
 	// Body returns the newest body of an object that was appended; false when there is none.
-	Body(scope, key string) (event.Body, bool, error)
-	// BodyScopes returns the names of all scopes that have bodies.
-	BodyScopes() []string
-	// DropBodies deletes all bodies of a scope.
-	DropBodies(ctx context.Context, scope string) error
+	Body(resource, key string) (event.Body, bool, error)
+	// BodyResources returns the names of all resources that have bodies.
+	BodyResources() []string
+	// DropBodies deletes all bodies of a resource.
+	DropBodies(ctx context.Context, resource string) error
 }
 
 // Options is what a Shaper needs besides its policies.
@@ -64,7 +64,7 @@ func (s *Shaper) Shape(index int, to deltas.Append) deltas.Append {
 	first := true
 	return func(ctx context.Context, o deltas.Observation) error {
 		if first { // under an earlier configuration it may have kept bodies
-			if err := s.forget(ctx, o.Scope); err != nil {
+			if err := s.forget(ctx, o.Resource.String()); err != nil {
 				return err
 			}
 			first = false
@@ -74,11 +74,11 @@ func (s *Shaper) Shape(index int, to deltas.Append) deltas.Append {
 	}
 }
 
-// forget deletes the bodies of a scope that needs none any more.
-func (s *Shaper) forget(ctx context.Context, scope string) error {
-	for _, name := range s.bodies.BodyScopes() {
-		if name == scope {
-			return s.bodies.DropBodies(ctx, scope)
+// forget deletes the bodies of a resource that needs none any more.
+func (s *Shaper) forget(ctx context.Context, resource string) error {
+	for _, name := range s.bodies.BodyResources() {
+		if name == resource {
+			return s.bodies.DropBodies(ctx, resource)
 		}
 	}
 	return nil
@@ -107,7 +107,7 @@ func (r *rule) shapeWithBodies(o *deltas.Observation, bodies Bodies) error {
 		key := keyOf(c)
 		last, known := newest[key]
 		if !known {
-			body, ok, err := bodies.Body(o.Scope, key)
+			body, ok, err := bodies.Body(o.Resource.String(), key)
 			if err != nil {
 				return err
 			}

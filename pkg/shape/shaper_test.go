@@ -31,15 +31,15 @@ func (s *store) Body(_, key string) (event.Body, bool, error) {
 	return b, ok, nil
 }
 
-func (s *store) BodyScopes() []string {
+func (s *store) BodyResources() []string {
 	if len(s.bodies) == 0 {
 		return nil
 	}
-	return []string{"scope"}
+	return []string{"deployments.apps"}
 }
 
-func (s *store) DropBodies(_ context.Context, scope string) error {
-	s.dropped, s.bodies = append(s.dropped, scope), nil
+func (s *store) DropBodies(_ context.Context, resource string) error {
+	s.dropped, s.bodies = append(s.dropped, resource), nil
 	return nil
 }
 
@@ -85,7 +85,7 @@ func shaping(t *testing.T, p Policy) *scene {
 func (s *scene) tell(changes ...*event.Change) []*event.Change {
 	s.t.Helper()
 	s.told = nil
-	o := deltas.Observation{Scope: "scope", Changes: changes, Position: "7"}
+	o := deltas.Observation{Resource: deployment, Scope: "scope", Changes: changes, Position: "7"}
 	for _, c := range changes {
 		o.Known = append(o.Known, event.Known{Key: keyOf(c), UID: c.UID, ResourceVersion: c.ResourceVersion, Gone: c.Type == event.Deleted})
 	}
@@ -151,7 +151,7 @@ func TestWithoutAnyWishNothingIsKept(t *testing.T) {
 	if got := s.tell(c); &got[0].After[0] != &body[0] || got[0].Before != nil || len(s.last.Bodies) != 0 {
 		t.Errorf("%+v, bodies %v", got[0], s.last.Bodies)
 	}
-	if !slices.Equal(s.dropped, []string{"scope"}) {
+	if !slices.Equal(s.dropped, []string{"deployments.apps"}) {
 		t.Errorf("dropped the bodies of %v", s.dropped)
 	}
 }

@@ -197,7 +197,7 @@ func (r *run) feed(ctx context.Context, changes int, memory *uint64) error {
 			ObservedAt: time.Now(), After: r.body,
 		}
 		known := event.Known{Key: c.Namespace + "/" + c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}
-		if err := r.journal.Append(ctx, journal.Observation{Scope: "pods", Changes: []*event.Change{c}, Known: []event.Known{known}, Position: c.ResourceVersion}); err != nil {
+		if err := r.journal.Append(ctx, event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Known: []event.Known{known}, Position: c.ResourceVersion}); err != nil {
 			return err
 		}
 		r.report.Fed++
