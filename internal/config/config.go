@@ -209,7 +209,7 @@ func Preset(p any) {
 	case *Resource:
 		*v = Resource{
 			Rule:   source.Rule{Capture: source.CaptureFull, OnForbidden: source.Degrade},
-			Policy: shape.Policy{Redact: shape.Mask, Before: "none", Changed: "none"},
+			Policy: shape.Policy{Redact: shape.Mask, HMAC: shape.HashOptions{Scope: "object"}, Before: "none", Changed: "none"},
 		}
 	case *Sink:
 		*v = Sink{Format: "json"}

@@ -244,19 +244,3 @@ func orEmptyArray(v []byte) []byte {
 	}
 	return v
 }
-
-// to is member of a tree that may be nil.
-func (t *tree) to(name []byte) *tree {
-	if t == nil {
-		return nil
-	}
-	return t.member(name)
-}
-
-// in is the tree of elements of a tree that may be nil.
-func (t *tree) in() *tree {
-	if t == nil {
-		return nil
-	}
-	return t.element
-}

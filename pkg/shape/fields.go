@@ -3,7 +3,7 @@ package shape
 import "github.com/kubecdc/kubecdc/pkg/rawjson"
 
 // identityTree is the tree of what says which object it is.
-var identityTree, _ = grow(nil, identity) // six names without wildcards
+var identityTree, _ = treeOf(identity) // six names without wildcards
 
 // fields leaves members of objects out. It is immutable.
 type fields struct {
@@ -18,12 +18,12 @@ func newFields(keep, drop []path) (f *fields, err error) {
 	}
 	f = &fields{}
 	if len(keep) > 0 {
-		if f.keep, err = grow(nil, keep); err != nil {
+		if f.keep, err = treeOf(keep); err != nil {
 			return nil, err
 		}
 	}
 	if len(drop) > 0 {
-		f.drop, err = grow(nil, drop)
+		f.drop, err = treeOf(drop)
 	}
 	return f, err
 }

@@ -62,7 +62,7 @@ func TestAFilterSeesNoSecret(t *testing.T) {
 
 func TestAFilterThatFailsLosesNothing(t *testing.T) {
 	s := shaping(t, Policy{Filter: `object.spec.missing == 1`})
-	if len(s.tell(updatedTo(deployment, `{"spec":{}}`))) != 1 || len(s.tell(updatedTo(deployment, `{"spec":`))) != 1 {
+	if len(s.tell(updatedTo(deployment, `{"spec":{}}`))) != 1 || len(s.tell(updatedTo(deployment, `{"spec":01}`))) != 1 {
 		t.Error("a change is lost")
 	}
 	if st := s.shaper.Stats()[0]; st.Failed != 2 || st.Failure == "" || st.Filtered != 0 {

@@ -2,7 +2,6 @@ package shape
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -101,94 +100,6 @@ func (p path) touches(other path) bool {
 		}
 	}
 	return true
-}
-
-// place is how far one path has come.
-type place struct{ path, segment int }
-
-// tree tells, while an object is walked, which paths go on in a value. It is immutable and may refer to itself.
-type tree struct {
-	ends    bool             // a path ends here
-	special bool             // the path with index 0 ends here, see grow
-	names   map[string]*tree // of members; nil for one in which no path goes on
-	other   *tree            // every other member; nil for none
-	element *tree            // of an array; nil for none
-}
-
-// member returns where the paths go on in the member of that name; nil for nowhere.
-func (t *tree) member(name []byte) *tree {
-	if next, ok := t.names[string(name)]; ok {
-		return next
-	}
-	return t.other
-}
-
-// mostTrees bounds what wildcards of many paths can multiply to.
-const mostTrees = 4096
-
-// grow makes the tree of paths. Where special is set, the path it holds comes first and its end is marked as special
-// and not as an end.
-func grow(special path, paths []path) (*tree, error) {
-	g := grower{paths: append([]path{special}, paths...), grown: map[string]*tree{}}
-	var places []place
-	for i, p := range g.paths {
-		if p != nil {
-			places = append(places, place{i, 0})
-		}
-	}
-	root := g.tree(places)
-	if len(g.grown) > mostTrees {
-		return nil, fmt.Errorf("these paths have too many wildcards between them")
-	}
-	return root, nil
-}
-
-type grower struct {
-	paths []path
-	grown map[string]*tree // by places
-}
-
-func (g *grower) tree(places []place) *tree {
-	if len(places) == 0 || len(g.grown) > mostTrees {
-		return nil
-	}
-	slices.SortFunc(places, func(a, b place) int {
-		if a.path != b.path {
-			return a.path - b.path
-		}
-		return a.segment - b.segment
-	})
-	places = slices.Compact(places)
-	key := fmt.Sprint(places)
-	if t := g.grown[key]; t != nil {
-		return t
-	}
-	t := &tree{}
-	g.grown[key] = t
-	var other, element []place
-	names := map[string][]place{}
-	for _, at := range places {
-		p := g.paths[at.path]
-		switch next := (place{at.path, at.segment + 1}); {
-		case at.segment == len(p) && at.path == 0:
-			t.special = true
-		case at.segment == len(p):
-			t.ends = true
-		case p[at.segment].any:
-			other, element = append(other, next), append(element, next)
-		default:
-			names[p[at.segment].name] = append(names[p[at.segment].name], next)
-			element = append(element, at) // [*] was left out
-		}
-	}
-	for name, next := range names {
-		if t.names == nil {
-			t.names = map[string]*tree{}
-		}
-		t.names[name] = g.tree(append(next, other...))
-	}
-	t.other, t.element = g.tree(other), g.tree(element)
-	return t
 }
 
 // String writes the path as it is configured.

@@ -14,12 +14,16 @@ const beforeFull = "full"
 // Policy says how the changes of one rule's resources are shaped. The zero value of a field stands for its default.
 type Policy struct {
 	// What becomes of secret values: mask (each is written as "***"), drop (members are left out), hmac (a keyed hash,
-	// so that equal values stay equal; needs redaction.key) or none. Secret are the data of Secrets and what redactPaths
-	// name. none is allowed only where select names secrets itself.
+	// which shows whether a value changed; needs redaction.key) or none. Secret is everything in a Secret that is not known
+	// to be harmless, and what redactPaths name. none is allowed only where select names secrets itself.
 	Redact string `mapstructure:"redact"`
 	// Further values that are secret, in any resource of the rule: paths from the top of the object, such as
 	// spec.containers[*].env[*].value. See docs/shaping.md.
 	RedactPaths []string `mapstructure:"redactPaths"`
+	// How hashes are made where redact is hmac.
+	HMAC HashOptions `mapstructure:"hmac"`
+	// What is shown of the labels and annotations of Secrets.
+	SecretMetadata SecretMetadata `mapstructure:"secretMetadata"`
 	// Whether updates carry the state before them: none or full. full keeps the last state of every object in the
 	// journal's directory. Deletes carry the final state either way, where the API server tells it. A sink that cannot do
 	// without (format: debezium) makes this full for all rules.
@@ -59,6 +63,7 @@ func (p Policy) Validate(at string, keyed bool) error {
 		}
 	}
 	oneOf("redact", p.Redact, Mask, Drop, HMAC, None)
+	oneOf("hmac.scope", p.HMAC.Scope, scopeObject, scopeGlobal)
 	oneOf("before", p.Before, "none", beforeFull)
 	oneOf("changed", p.Changed, changedNone, changedPaths, changedMerge, changedPatch)
 	p.validateRedaction(problem, keyed)
@@ -84,6 +89,7 @@ func (p Policy) validateRedaction(problem problemFunc, keyed bool) {
 	case p.Redact == None && len(p.RedactPaths) > 0:
 		problem("redactPaths", "means nothing with redact: none")
 	}
+	p.SecretMetadata.validate(problem)
 	for i, path := range readTree(problem, "redactPaths", p.RedactPaths) {
 		for _, id := range identity {
 			if path != nil && path.touches(id) {
@@ -100,7 +106,7 @@ type problemFunc func(key, format string, args ...any)
 // readTree is readPaths for paths that are used together.
 func readTree(problem problemFunc, key string, texts []string) []path {
 	paths := readPaths(problem, key, texts)
-	if _, err := grow(nil, paths); err != nil {
+	if _, err := treeOf(paths); err != nil {
 		problem(key, "%w", err)
 	}
 	return paths

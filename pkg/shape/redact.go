@@ -2,11 +2,7 @@ package shape
 
 import (
 	"bytes"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
-	"hash"
-	"sync"
+	"strconv"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
@@ -20,93 +16,66 @@ const (
 	None = "none" // values stay
 )
 
-const (
-	masked     = `"***"`
-	hashPrefix = "hmac-sha256:"
-	hashLength = 16 // bytes of the hash that are written; enough to never meet by chance
-)
+const masked = `"***"`
 
-// lastApplied is the annotation in which kubectl apply keeps a copy of the object, its values included.
-var lastApplied = path{{name: "metadata"}, {name: "annotations"}, {name: "kubectl.kubernetes.io/last-applied-configuration"}}
-
-// shown are the members of a Secret that hold no secret. Whatever else one has is redacted.
-var shown = []string{"apiVersion", "kind", "metadata", "type", "immutable"}
-
-func isSecret(r event.Resource) bool { return r.Group == "" && r.Resource == "secrets" }
+var maskedText = []byte(masked)
 
 // redactor takes secret values out of the objects of one rule. It is safe for concurrent use.
 type redactor struct {
 	mode    string
-	secrets *tree // for Secrets
-	paths   *tree // for everything else; nil where no path is configured
-	hashes  *sync.Pool
+	secrets *tree   // for Secrets
+	paths   *tree   // what the rule's paths name, in any object; nil for nothing
+	others  *tree   // paths, and the annotations of every object
+	hasher  *hasher // nil but for hmac
 }
 
-// newRedactor returns nil for a mode that shows everything.
-func newRedactor(mode string, paths []path, key []byte) (*redactor, error) {
-	if mode == None {
+// newRedactor returns nil for a mode that shows everything. The paths are those of the policy.
+func newRedactor(p Policy, paths []path, key []byte) (*redactor, error) {
+	if p.mode() == None {
 		return nil, nil
 	}
-	r := &redactor{mode: mode, hashes: &sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
-	var err error
-	if len(paths) > 0 {
-		if r.paths, err = grow(lastApplied, paths); err != nil {
-			return nil, err
-		}
-	}
-	r.secrets, err = secretTree(paths)
-	return r, err
-}
-
-// secretTree is the tree of everything in a Secret that is not known to be public, and of paths.
-func secretTree(paths []path) (*tree, error) {
-	grown, err := grow(nil, append([]path{lastApplied}, paths...))
+	t, err := treeOf(paths)
 	if err != nil {
 		return nil, err
 	}
-	root := *grown
-	root.names, root.other = map[string]*tree{}, &tree{ends: true}
-	for _, name := range shown {
-		root.names[name] = grown.member([]byte(name))
+	r := &redactor{mode: p.mode(), paths: t, secrets: p.SecretMetadata.tree().over(t), others: annotated.over(t)}
+	if r.mode == HMAC {
+		r.hasher = newHasher(key, p.HMAC.Scope)
 	}
-	return &root, nil
+	return r, nil
 }
 
-func (r *redactor) of(resource event.Resource) *tree {
-	switch {
-	case r == nil:
-		return nil
-	case isSecret(resource):
-		return r.secrets
-	}
-	return r.paths
+// conceals says whether the rule hides values of this resource, but for what copies of it hold.
+func (r *redactor) conceals(resource event.Resource) bool {
+	return r != nil && (r.paths != nil || isSecret(resource))
+}
+
+// subject says whose object is redacted.
+type subject struct {
+	resource event.Resource
+	identity string // what hashes are bound to
+	stored   bool   // it was redacted before, perhaps in another way: what looks redacted stays as it is
 }
 
 // redact returns body without its secret values: body itself where there are none. hidden are the parts of the object in
 // which a value was made to look like any other. The error says what is wrong with the body and quotes nothing of it;
 // then nothing of the body may be shown.
-func (r *redactor) redact(body []byte, t *tree) (redacted []byte, hidden parts, err error) {
-	w := redaction{redactor: r, b: body}
+func (r *redactor) redact(body []byte, of subject) (redacted []byte, hidden parts, err error) {
+	t, trusted := r.others, r.paths == nil
+	if isSecret(of.resource) {
+		t, trusted = r.secrets, false
+	}
+	w := redaction{redactor: r, b: body, kind: of.resource.Kind, identity: of.identity, stored: of.stored, trusted: trusted}
 	if err := w.object(t); err != nil {
 		return nil, 0, err
 	}
-	if w.copyAt > 0 && (len(w.edits) > 0 || w.again || r.inCopy(body[w.copyAt:w.copyEnd], t)) {
-		w = redaction{redactor: r, b: body, withCopy: true}
+	if w.copies && (len(w.edits) > 0 || w.again) { // what the object holds, a copy that shows nothing of it may have held
+		w = redaction{redactor: r, b: body, kind: w.kind, identity: w.identity, stored: w.stored, hideCopies: true}
 		if err := w.object(t); err != nil {
 			return nil, 0, err
 		}
 	}
 	return w.edits.apply(body), w.hidden, nil
-}
-
-// inCopy says that the annotation with kubectl's copy of the object may hold something to be redacted, also where the
-// object itself has lost it meanwhile.
-func (r *redactor) inCopy(quoted []byte, t *tree) bool {
-	if quoted[0] != '"' {
-		return string(quoted) != "null"
-	}
-	w := redaction{redactor: r, b: rawjson.Text(quoted)}
-	return w.object(t) != nil || len(w.edits) > 0 || w.again
 }
 
 // parts is a set of the parts of an object that an update's class tells apart.
@@ -131,15 +100,22 @@ func partOf(name []byte) parts {
 // redaction is one pass over one object.
 type redaction struct {
 	*redactor
-	b        []byte
-	withCopy bool // kubectl's copy of the object is redacted too
+	b          []byte
+	kind       string // of the object
+	identity   string
+	stored     bool
+	trusted    bool // what no path leads into is passed on trust: the source has read it
+	hideCopies bool // copies are redacted whatever they hold
+	depth      int  // how many copies this one is within
 
-	edits           edits
-	part            parts // of the top-level member being walked
-	hidden          parts
-	again           bool // a value was found that was redacted before
-	copyAt, copyEnd int  // of kubectl's copy
-	duplicate       int  // where a name occurs for the second time in one object
+	saysKind  string // of a copy
+	edits     edits
+	place     []byte // of the value being walked, for hashes that are bound to it
+	part      parts  // of the top-level member being walked
+	hidden    parts
+	again     bool // a value was found that was redacted before
+	copies    bool // a copy was found that stays
+	duplicate int  // where a name occurs for the second time in one object
 }
 
 func (w *redaction) object(t *tree) error {
@@ -154,21 +130,52 @@ func (w *redaction) object(t *tree) error {
 	return closed(w.b, end)
 }
 
+// step is what becomes of a value.
+type step int
+
+const (
+	pass step = iota
+	conceal
+	goThrough // an object or an array, part by part
+)
+
+// stepAt says what the tree makes of the value at i.
+func (t *tree) stepAt(b []byte, i int) step {
+	if t == nil || i >= len(b) {
+		return pass
+	}
+	named := t.names != nil || t.other != nil || t.copies
+	switch {
+	case t.ends:
+		return conceal
+	case b[i] == '{' && named, b[i] == '[' && t.element != nil:
+		return goThrough
+	case t.strict && b[i] != 'n' && (b[i] == '{' || b[i] == '[' || named || t.element != nil):
+		return conceal
+	}
+	return pass
+}
+
 // walk redacts what the tree says of the value at i and returns the index behind it.
 func (w *redaction) walk(i int, t *tree, depth int) int {
-	switch {
-	case t == nil || i >= len(w.b) || depth > rawjson.Deepest:
-		return rawjson.SkipValue(w.b, i, depth)
-	case t.ends, t.special && w.withCopy:
+	if depth > rawjson.Deepest {
+		return rawjson.Fail(i)
+	}
+	switch t.stepAt(w.b, i) {
+	case conceal:
 		return w.conceal(i, depth)
-	case t.special:
-		end := rawjson.SkipValue(w.b, i, depth)
-		w.copyAt, w.copyEnd = i, end
-		return end
-	case w.b[i] == '{':
-		return w.members(i, t, depth)
-	case w.b[i] == '[' && t.element != nil:
+	case goThrough:
+		if w.b[i] == '{' {
+			return w.members(i, t, depth)
+		}
 		return w.elements(i, t.element, depth)
+	}
+	return w.skip(i, depth)
+}
+
+func (w *redaction) skip(i, depth int) int {
+	if w.trusted {
+		return rawjson.PassValue(w.b, i)
 	}
 	return rawjson.SkipValue(w.b, i, depth)
 }
@@ -184,9 +191,13 @@ func (w *redaction) members(i int, t *tree, depth int) int {
 		}
 		if depth == 0 {
 			w.part = partOf(m.Key)
+			w.noteKind(m.Key, m.I)
 		}
 		next := t.member(m.Key)
-		if w.drops(next) {
+		if t.copies {
+			next = w.annotation(m.Key, m.I, next)
+		}
+		if w.drops(next, m.I) {
 			if m.I = rawjson.SkipValue(w.b, m.I, depth+1); m.I >= 0 {
 				out.remove(m.Comma, m.Start, m.I)
 				w.hidden |= w.part
@@ -194,16 +205,28 @@ func (w *redaction) members(i int, t *tree, depth int) int {
 			continue
 		}
 		out.keep(m.Comma)
+		outside := w.enter(m.Key)
 		m.I = w.walk(m.I, next, depth+1)
+		w.place = outside
 	}
 	return m.I
+}
+
+// noteKind notes the kind that a copy says it has.
+func (w *redaction) noteKind(name []byte, i int) {
+	if w.depth == 0 || string(name) != "kind" {
+		return
+	}
+	if end := rawjson.SkipValue(w.b, i, 0); end >= 0 && w.b[i] == '"' {
+		w.saysKind = string(rawjson.Text(w.b[i:end]))
+	}
 }
 
 func (w *redaction) elements(i int, t *tree, depth int) int {
 	out := remover{edits: &w.edits}
 	e := rawjson.EnterArray(w.b, i)
-	for e.Next() {
-		if w.drops(t) {
+	for n := 0; e.Next(); n++ {
+		if w.drops(t, e.I) {
 			if e.I = rawjson.SkipValue(w.b, e.I, depth+1); e.I >= 0 {
 				out.remove(e.Comma, e.Start, e.I)
 				w.hidden |= w.part
@@ -211,14 +234,33 @@ func (w *redaction) elements(i int, t *tree, depth int) int {
 			continue
 		}
 		out.keep(e.Comma)
+		outside := w.enterElement(n)
 		e.I = w.walk(e.I, t, depth+1)
+		w.place = outside
 	}
 	return e.I
 }
 
-// drops says that the value with this tree is left out.
-func (w *redaction) drops(t *tree) bool {
-	return w.mode == Drop && t != nil && (t.ends || t.special && w.withCopy)
+// drops says that the value at i, with this tree, is left out.
+func (w *redaction) drops(t *tree, i int) bool {
+	return w.mode == Drop && t.stepAt(w.b, i) == conceal
+}
+
+// enter and enterElement go to a member or an element and return the place to come back to.
+func (w *redaction) enter(name []byte) (outside []byte) {
+	outside = w.place
+	if w.hasher != nil {
+		w.place = append(append(w.place, '/'), name...)
+	}
+	return outside
+}
+
+func (w *redaction) enterElement(n int) (outside []byte) {
+	outside = w.place
+	if w.hasher != nil {
+		w.place = strconv.AppendInt(append(w.place, '['), int64(n), 10)
+	}
+	return outside
 }
 
 // conceal redacts every single value of the value at i, so that names stay visible.
@@ -230,13 +272,17 @@ func (w *redaction) conceal(i, depth int) int {
 	case '{':
 		m := rawjson.Enter(w.b, i)
 		for m.Next() {
+			outside := w.enter(m.Key)
 			m.I = w.conceal(m.I, depth+1)
+			w.place = outside
 		}
 		return m.I
 	case '[':
 		e := rawjson.EnterArray(w.b, i)
-		for e.Next() {
+		for n := 0; e.Next(); n++ {
+			outside := w.enterElement(n)
 			e.I = w.conceal(e.I, depth+1)
+			w.place = outside
 		}
 		return e.I
 	}
@@ -249,44 +295,20 @@ func (w *redaction) conceal(i, depth int) int {
 
 func (w *redaction) concealScalar(start, end int) {
 	value := w.b[start:end]
+	hashes := w.mode == HMAC
 	switch {
-	case string(value) == "null": // tells nothing
-	case w.mode == HMAC && isHash(value), string(value) == masked && w.mode != HMAC:
+	case string(value) == "null": // says nothing
+		return
+	case w.stored && (string(value) == masked || hashes && isHash(value)): // what it was is not known any more
 		w.again = true
-		if w.mode != HMAC {
-			w.hidden |= w.part
-		}
-	case w.mode == HMAC:
-		w.edits = append(w.edits, edit{start, end, w.hash(value)})
+	case hashes:
+		w.edits = append(w.edits, edit{start, end, w.hasher.of(value, w.identity, w.place)})
 	default:
-		w.edits = append(w.edits, edit{start, end, []byte(masked)})
+		w.edits = append(w.edits, edit{start, end, maskedText})
+	}
+	if !hashes || string(value) == masked {
 		w.hidden |= w.part
 	}
-}
-
-// hash returns the keyed hash of a scalar as a JSON string: that of the text of a string, so that escapes make no
-// difference, and of any other scalar as it is spelled.
-func (w *redaction) hash(value []byte) []byte {
-	if value[0] == '"' {
-		value = rawjson.Text(value)
-	}
-	h := w.hashes.Get().(hash.Hash)
-	defer w.hashes.Put(h)
-	h.Reset()
-	h.Write(value)
-	var sum [sha256.Size]byte
-	out := append(make([]byte, 0, len(hashPrefix)+2*hashLength+2), `"`+hashPrefix...)
-	return append(hex.AppendEncode(out, h.Sum(sum[:0])[:hashLength]), '"')
-}
-
-// isHash says that a value was redacted before: what is stored of an object is read again and must not be hashed twice.
-func isHash(quoted []byte) bool {
-	digits, ok := bytes.CutPrefix(quoted, []byte(`"`+hashPrefix))
-	if !ok || len(digits) != 2*hashLength+1 {
-		return false
-	}
-	_, err := hex.Decode(make([]byte, hashLength), digits[:2*hashLength])
-	return err == nil && digits[2*hashLength] == '"'
 }
 
 // names notices when a name occurs twice in one object: then there is no telling which value counts.

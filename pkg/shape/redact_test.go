@@ -22,7 +22,7 @@ func redactorFor(t testing.TB, mode string, paths ...string) *redactor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRedactor(mode, parsed, []byte("0123456789abcdef"))
+	r, err := newRedactor(Policy{Redact: mode}, parsed, []byte("0123456789abcdef"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func redactorFor(t testing.TB, mode string, paths ...string) *redactor {
 
 func redacted(t testing.TB, r *redactor, resource event.Resource, body string) string {
 	t.Helper()
-	out, _, err := r.redact([]byte(body), r.of(resource))
+	out, _, err := r.redact([]byte(body), subject{resource: resource, identity: "u"})
 	if err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
@@ -42,12 +42,12 @@ func redacted(t testing.TB, r *redactor, resource event.Resource, body string) s
 }
 
 func TestOfASecretOnlyTheNamesOfItsValuesAreShown(t *testing.T) {
-	const body = `{"kind":"Secret", "metadata":{"name":"a","annotations":{"x":"y","kubectl.kubernetes.io/last-applied-configuration":"{\"data\":{\"p\":\"aHVudGVy\"}}"}}, "immutable":true,
+	const body = `{"kind":"Secret", "metadata":{"name":"a","labels":{"l":"m"},"annotations":{"x":"y","kubernetes.io/service-account.name":"sa","kubectl.kubernetes.io/last-applied-configuration":"{\"data\":{\"p\":\"aHVudGVy\"}}"},"finalizers":["f"],"ownerReferences":[{"name":"o","note":"n"}],"managedFields":[1]}, "immutable":true,
  "data":{"p":"aHVudGVy","q":"","bin":"AAEC/w=="},"stringData":{"p":"hunter"},"type":"Opaque","unheardOf":{"x":[1,true,null,"hunter"]}}`
 	for mode, want := range map[string]string{
-		Mask: `{"kind":"Secret", "metadata":{"name":"a","annotations":{"x":"y","kubectl.kubernetes.io/last-applied-configuration":"***"}}, "immutable":true,
+		Mask: `{"kind":"Secret", "metadata":{"name":"a","labels":{"l":"***"},"annotations":{"x":"***","kubernetes.io/service-account.name":"sa","kubectl.kubernetes.io/last-applied-configuration":"***"},"finalizers":["f"],"ownerReferences":[{"name":"o","note":"***"}],"managedFields":["***"]}, "immutable":true,
  "data":{"p":"***","q":"***","bin":"***"},"stringData":{"p":"***"},"type":"Opaque","unheardOf":{"x":["***","***",null,"***"]}}`,
-		Drop: `{"kind":"Secret", "metadata":{"name":"a","annotations":{"x":"y"}}, "immutable":true,"type":"Opaque"}`,
+		Drop: `{"kind":"Secret", "metadata":{"name":"a","labels":{},"annotations":{"kubernetes.io/service-account.name":"sa"},"finalizers":["f"],"ownerReferences":[{"name":"o"}]}, "immutable":true,"type":"Opaque"}`,
 	} {
 		if got := redacted(t, redactorFor(t, mode), secret, body); got != want {
 			t.Errorf("%s\n got %s\nwant %s", mode, got, want)
@@ -61,37 +61,76 @@ func TestOfASecretOnlyTheNamesOfItsValuesAreShown(t *testing.T) {
 	}
 }
 
-func TestHashesKeepEqualityVisible(t *testing.T) {
-	r := redactorFor(t, HMAC)
-	var got struct{ Data map[string]string }
-	if err := json.Unmarshal([]byte(redacted(t, r, secret, `{"data":{"a":"x/","b":"x\/","c":"y"}}`)), &got); err != nil {
-		t.Fatal(err)
-	}
-	if got.Data["a"] != got.Data["b"] || got.Data["a"] == got.Data["c"] || !strings.HasPrefix(got.Data["a"], hashPrefix) {
-		t.Errorf("hashes %v", got.Data)
-	}
-	other, err := newRedactor(HMAC, nil, []byte("another key, also 16 bytes or more"))
+// hashOf returns what redacting makes of the member p of the data of a Secret.
+func hashOf(t *testing.T, r *redactor, uid, data string) map[string]string {
+	t.Helper()
+	out, _, err := r.redact([]byte(data), subject{resource: secret, identity: uid})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(redacted(t, other, secret, `{"data":{"a":"x/"}}`), got.Data["a"]) {
-		t.Error("another key gave the same hash")
+	var got struct{ Data map[string]string }
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatal(err)
+	}
+	return got.Data
+}
+
+func TestAHashIsBoundToItsObjectAndItsPlace(t *testing.T) {
+	r := redactorFor(t, HMAC)
+	first := hashOf(t, r, "u", `{"data":{"a":"x/","b":"x/","c":"y"}}`)
+	again := hashOf(t, r, "u", `{"data":{"c":"z","b":"x\/","a":"x/"}}`)
+	other := hashOf(t, r, "v", `{"data":{"a":"x/"}}`)
+	if first["a"] != again["a"] || first["b"] != again["b"] {
+		t.Errorf("a value that did not change has another hash: %v, %v", first, again)
+	}
+	if first["c"] == again["c"] {
+		t.Errorf("a value that changed has the same hash: %v, %v", first, again)
+	}
+	if first["a"] == first["b"] || first["a"] == other["a"] {
+		t.Errorf("equal values can be seen to be equal: %v, %v", first, other)
 	}
 }
 
-func TestWhatIsRedactedStaysAsItIs(t *testing.T) {
-	const body = `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"data":{"a":"x","b":"y"}}`
+func TestWithScopeGlobalEqualValuesHaveEqualHashes(t *testing.T) {
+	newWith := func(scope, key string) *redactor {
+		r, err := newRedactor(Policy{Redact: HMAC, HMAC: HashOptions{Scope: scope}}, nil, []byte(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	const key, body = "0123456789abcdef", `{"data":{"a":"x/","b":"x\/","c":"y"}}`
+	got, other := hashOf(t, newWith("global", key), "u", body), hashOf(t, newWith("global", key), "v", body)
+	if got["a"] != got["b"] || got["a"] != other["a"] || got["a"] == got["c"] {
+		t.Errorf("hashes %v and %v", got, other)
+	}
+	rotated := hashOf(t, newWith("global", "another key, also 16 bytes or more"), "u", body)
+	id := func(hash string) string { return strings.Split(hash, ":")[1] }
+	if rotated["a"] == got["a"] || id(rotated["a"]) == id(got["a"]) || id(got["a"]) != id(got["c"]) {
+		t.Errorf("the key cannot be told from %v and %v", got, rotated)
+	}
+	if bound := hashOf(t, newWith("object", key), "u", body); bound["a"] == got["a"] || id(bound["a"]) != id(got["a"]) {
+		t.Errorf("scope object gives %v, scope global %v", bound, got)
+	}
+}
+
+func TestWhatIsStoredIsNotRedactedTwice(t *testing.T) {
+	const body = `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"data":{"a":"x","b":"***"}}`
 	for _, mode := range []string{Mask, Drop, HMAC} {
 		r := redactorFor(t, mode)
 		once := redacted(t, r, secret, body)
-		if twice := redacted(t, r, secret, once); twice != once {
-			t.Errorf("%s: %s became %s", mode, once, twice)
+		twice, _, err := r.redact([]byte(once), subject{resource: secret, identity: "u", stored: true})
+		if err != nil || string(twice) != once {
+			t.Errorf("%s: %s became %s (%v)", mode, once, twice, err)
+		}
+		if mode == HMAC && redacted(t, r, secret, once) == once {
+			t.Errorf("a value that looks like a hash is shown: %s", once)
 		}
 	}
 }
 
 func TestConfiguredPathsAreRedactedInAnyResource(t *testing.T) {
-	const copied = `"kubectl.kubernetes.io/last-applied-configuration":"{\"spec\":{\"env\":[{\"value\":\"s\"}]}}"`
+	const copied = `"kubectl.kubernetes.io/last-applied-configuration":"{\"kind\":\"Deployment\",\"spec\":{\"env\":[{\"value\":\"s\"}]}}"`
 	for name, c := range map[string]struct{ paths, body, want string }{
 		"in every element":            {"spec.env[*].value", `{"spec":{"env":[{"name":"A","value":"s"},{"name":"B"},{"value":"t","name":"C"}]}}`, `{"spec":{"env":[{"name":"A","value":"***"},{"name":"B"},{"value":"***","name":"C"}]}}`},
 		"[*] left out":                {"spec.env.value", `{"spec":{"env":[{"name":"A","value":"s"}]}}`, `{"spec":{"env":[{"name":"A","value":"***"}]}}`},
@@ -129,12 +168,9 @@ func TestDroppingLeavesValidJSON(t *testing.T) {
 func TestAnObjectWithNothingToHideIsNotCopied(t *testing.T) {
 	body := []byte(`{"spec":{"replicas":1e0}}`)
 	r := redactorFor(t, Mask, "spec.token")
-	out, hidden, err := r.redact(body, r.of(deployment))
+	out, hidden, err := r.redact(body, subject{resource: deployment})
 	if err != nil || &out[0] != &body[0] || hidden != 0 {
 		t.Errorf("got %s, hidden %b, %v", out, hidden, err)
-	}
-	if redactorFor(t, Mask).of(deployment) != nil {
-		t.Error("a rule without paths looks into a Deployment")
 	}
 }
 
@@ -185,10 +221,12 @@ func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
 // everything else is as it was, and what cannot be decoded is refused.
 func FuzzRedactionNeverLeaks(f *testing.F) {
 	for _, body := range []string{
-		`{"data":{"a":"c2VjcmV0","b":null},"type":"x","metadata":{"name":"n","annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"data\":1}"}}}`,
+		`{"data":{"a":"c2VjcmV0","b":null},"type":"x","metadata":{"name":"n","labels":{"a":"b"},"finalizers":["f",["g"]],"annotations":{"helm.sh/hook":"x","y":"z","kubectl.kubernetes.io/last-applied-configuration":"{\"data\":1}"}}}`,
 		`{"spec":{"env":[{"value":"x"},{"value":{"y":[1,2,"z"]}},[{"value":-1.5e+3}]]},"a\u0062":"\ud83d\ude00\\"}`,
 		`{"data":[],"stringData":{},"data2":"x"}`, ` { "data" : { "a" : "b" , "c" : 1 } } `, `{"spec":[[[{"env":{"k":{"value":true}}}]]]}`,
-		`{"spec":{"env":{"x":1,"k":{"value":2,"y":3}}},"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"spec\":{\"env\":[{\"value\":1}]}}"}}}`,
+		`{"spec":{"env":{"x":1,"k":{"value":2,"y":3}}},"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"kind\":\"Deployment\",\"spec\":{\"env\":[{\"value\":1}]}}"}}}`,
+		`{"metadata":{"annotations":{"x/last-applied":"{\"kind\":\"Deployment\",\"spec\":1}","last-applied":"{\"kind\":\"Secret\"}"}}}`,
+		`{"metadata":[{"name":"x"}],"type":{"a":"b"},"kind":["c"]}`, `{"metadata":{"labels":["x"],"annotations":"y","name":{"z":1}}}`,
 	} {
 		for how := range uint8(8) {
 			f.Add([]byte(body), how)
@@ -201,7 +239,7 @@ func FuzzRedactionNeverLeaks(f *testing.F) {
 		}
 		texts := []string{"spec.env[*].value", "spec.env.k[*]", `list[*]`}
 		r := redactorFor(t, []string{Mask, Drop, HMAC}[int(how&3)%3], texts...)
-		out, _, err := r.redact(body, r.of(resource))
+		out, _, err := r.redact(body, subject{resource: resource})
 		if err != nil {
 			return
 		}
@@ -248,34 +286,74 @@ func (o *oracle) object(v any, paths []path, secret bool) any {
 	}
 	m := v.(map[string]any)
 	if secret {
-		for name := range m {
-			switch name {
-			case "apiVersion", "kind", "metadata", "type", "immutable":
-			default:
-				m[name] = o.redact(m[name], path{})
-			}
-		}
-		return o.redact(o.clean(m), lastApplied)
+		return o.clean(o.only(m, map[string]any{
+			"apiVersion": 1, "kind": 1, "type": 1, "immutable": 1,
+			"metadata": map[string]any{
+				"name": 1, "namespace": 1, "uid": 1, "resourceVersion": 1, "generateName": 1, "generation": 1, "selfLink": 1,
+				"creationTimestamp": 1, "deletionTimestamp": 1, "deletionGracePeriodSeconds": 1,
+				"labels": map[string]any{}, "annotations": map[string]any{"helm.sh/hook": 1}, "finalizers": []any{1},
+			},
+		}))
 	}
 	v = o.clean(m)
-	if o.found {
-		return o.redact(v, lastApplied)
+	metadata, _ := m["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	for name := range annotations {
+		if strings.Contains(name, "last-applied") {
+			annotations[name] = o.copy(annotations[name], paths)
+		}
 	}
-	return replace(v, lastApplied, func(v any) any {
-		inner := oracle{}
-		d := json.NewDecoder(strings.NewReader(fmt.Sprint(v)))
-		var object map[string]any
-		if _, text := v.(string); !text || d.Decode(&object) != nil || object == nil {
+	return v
+}
+
+// copy redacts a copy of a Deployment.
+func (o *oracle) copy(v any, paths []path) any {
+	inner := oracle{}
+	d := json.NewDecoder(strings.NewReader(fmt.Sprint(v)))
+	var object map[string]any
+	if _, text := v.(string); v == nil || !o.found && text && d.Decode(&object) == nil && object["kind"] == "Deployment" {
+		if v != nil {
+			inner.object(object, paths, false)
+		}
+		if !inner.found {
 			return copied{v}
 		}
-		for _, p := range paths {
-			inner.redact(object, p)
+	}
+	return o.redact(v, path{})
+}
+
+// only conceals everything in v but what shown lists.
+func (o *oracle) only(v, shown any) any {
+	switch shown := shown.(type) {
+	case map[string]any:
+		m, ok := v.(map[string]any)
+		if !ok {
+			break
 		}
-		if inner.found {
-			return o.redact(v, path{})
+		for name := range m {
+			m[name] = o.only(m[name], shown[name])
 		}
-		return copied{v}
-	})
+		return m
+	case []any:
+		list, ok := v.([]any)
+		if !ok {
+			break
+		}
+		for i := range list {
+			list[i] = o.only(list[i], shown[0])
+		}
+		return list
+	case int:
+		switch v.(type) {
+		case map[string]any, []any:
+		default:
+			return v
+		}
+	}
+	if shown != nil && v == nil {
+		return v
+	}
+	return o.redact(v, path{})
 }
 
 // redact conceals what p names in v.

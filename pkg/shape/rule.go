@@ -24,7 +24,7 @@ type rule struct {
 	changed  string
 	before   bool // updates carry the state before them
 	keeps    bool // bodies are needed
-	idle     bool // looks into Secrets alone
+	idle     bool // looks into no object
 
 	counters counters
 }
@@ -41,16 +41,16 @@ func compile(p Policy, options Options) (*rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.redactor, err = newRedactor(p.mode(), redact, options.Key); err != nil {
+	if r.redactor, err = newRedactor(p, redact, options.Key); err != nil {
 		return nil, fmt.Errorf("redactPaths: %w", err)
 	}
 	if len(only) > 0 {
-		if r.only, err = grow(nil, only); err != nil {
+		if r.only, err = treeOf(only); err != nil {
 			return nil, fmt.Errorf("onlyIfChanged: %w", err)
 		}
 	}
 	if len(ignore) > 0 {
-		if r.ignore, err = grow(nil, append(ignore, bookkeeping...)); err != nil {
+		if r.ignore, err = treeOf(append(ignore, bookkeeping...)); err != nil {
 			return nil, fmt.Errorf("ignoreChanges: %w", err)
 		}
 	}
@@ -64,7 +64,7 @@ func compile(p Policy, options Options) (*rule, error) {
 	}
 	describes := r.changed != "" && r.changed != changedNone
 	r.keeps = r.before || describes || r.only != nil || r.ignore != nil || r.filter != nil && r.filter.asksOld
-	r.idle = !r.keeps && r.filter == nil && r.fields == nil && len(redact) == 0
+	r.idle = !r.keeps && r.filter == nil && r.fields == nil && r.redactor == nil
 	return r, nil
 }
 

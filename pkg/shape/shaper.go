@@ -148,7 +148,7 @@ func keyOf(c *event.Change) string {
 // change shapes one change. last is the state of the object before it, where that is known. state is the redacted state
 // after it, whether the change is told or not.
 func (r *rule) change(c *event.Change, last []byte) (state []byte, keep bool) {
-	if r.idle && !isSecret(c.Resource) || c.Type.Control() {
+	if r.idle || c.Type.Control() {
 		return nil, true
 	}
 	hidden, err := r.redact(c, &last)
@@ -184,16 +184,17 @@ func (r *rule) withhold(c *event.Change, err error) {
 // redact takes the secrets out of a change and of the state before it. What is stored was redacted when it was stored, but
 // perhaps by another configuration.
 func (r *rule) redact(c *event.Change, last *[]byte) (hidden parts, err error) {
-	t := r.redactor.of(c.Resource)
-	if t == nil {
+	if r.redactor == nil {
 		return 0, nil
 	}
+	of := subject{resource: c.Resource, identity: identityOf(c)}
 	for _, body := range [...]*[]byte{&c.Before, &c.After, last} {
+		of.stored = body == last
 		if *body == nil {
 			continue
 		}
 		var in parts
-		if *body, in, err = r.redactor.redact(*body, t); err != nil {
+		if *body, in, err = r.redactor.redact(*body, of); err != nil {
 			return 0, err
 		}
 		hidden |= in

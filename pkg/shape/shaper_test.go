@@ -199,6 +199,7 @@ func TestAChangeOfAMaskedValueIsTold(t *testing.T) {
 		return c
 	}
 	for _, p := range []Policy{{OnlyIfChanged: []string{"data"}}, {IgnoreChanges: []string{"metadata.labels"}}} {
+		p.SecretMetadata.Labels = []string{"*"}
 		s := shaping(t, p)
 		s.tell(withValue("", "one"))
 		if len(s.tell(withValue(event.ClassSpec, "two"))) != 1 {

@@ -1,0 +1,137 @@
+package shape
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// SecretMetadata names what is shown of the metadata of Secrets beyond what is shown anyway.
+type SecretMetadata struct {
+	// Labels whose values are shown; "*" stands for all. Of the others only the names are.
+	Labels []string `mapstructure:"labels"`
+	// Annotations whose values are shown besides those known to be harmless, see docs/shaping.md. Of the others only the
+	// names are.
+	Annotations []string `mapstructure:"annotations"`
+}
+
+func isSecret(r event.Resource) bool { return r.Group == "" && r.Resource == "secrets" }
+
+// What is shown of a Secret, besides its labels and annotations. Everything else that one has, now or in a later version
+// of Kubernetes, is redacted.
+var (
+	shownMembers  = []string{"apiVersion", "kind", "type", "immutable"}
+	shownMetadata = []string{
+		"name", "namespace", "uid", "resourceVersion", "generateName", "generation", "selfLink",
+		"creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
+	}
+	shownOfOwners = []string{"apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"}
+)
+
+// harmlessAnnotations are those whose values are names, references, times or switches, whatever the Secret holds. One that
+// may hold a value, a digest of one or free text does not belong here. docs/shaping.md lists them.
+var harmlessAnnotations = []string{
+	"kubernetes.io/service-account.name",
+	"kubernetes.io/service-account.uid",
+
+	"meta.helm.sh/release-name",
+	"meta.helm.sh/release-namespace",
+	"helm.sh/hook",
+	"helm.sh/hook-delete-policy",
+	"helm.sh/hook-weight",
+	"helm.sh/resource-policy",
+
+	"argocd.argoproj.io/compare-options",
+	"argocd.argoproj.io/hook",
+	"argocd.argoproj.io/sync-options",
+	"argocd.argoproj.io/sync-wave",
+	"argocd.argoproj.io/tracking-id",
+	"kustomize.toolkit.fluxcd.io/prune",
+	"kustomize.toolkit.fluxcd.io/reconcile",
+	"kustomize.toolkit.fluxcd.io/ssa",
+
+	"cert-manager.io/alt-names",
+	"cert-manager.io/certificate-name",
+	"cert-manager.io/common-name",
+	"cert-manager.io/ip-sans",
+	"cert-manager.io/issuer-group",
+	"cert-manager.io/issuer-kind",
+	"cert-manager.io/issuer-name",
+	"cert-manager.io/uri-sans",
+
+	"auth.openshift.io/certificate-hostnames",
+	"auth.openshift.io/certificate-issuer",
+	"auth.openshift.io/certificate-not-after",
+	"auth.openshift.io/certificate-not-before",
+	"openshift.io/owning-component",
+	"openshift.io/token-secret.name",
+
+	"reflector.v1.k8s.emberstack.com/reflection-allowed",
+	"reflector.v1.k8s.emberstack.com/reflection-allowed-namespaces",
+	"reflector.v1.k8s.emberstack.com/reflection-auto-enabled",
+	"reflector.v1.k8s.emberstack.com/reflection-auto-namespaces",
+	"reflector.v1.k8s.emberstack.com/reflects",
+	"replicator.v1.mittwald.de/replicate-from",
+	"sealedsecrets.bitnami.com/cluster-wide",
+	"sealedsecrets.bitnami.com/managed",
+	"sealedsecrets.bitnami.com/namespace-wide",
+}
+
+// everyLabel stands for all labels.
+const everyLabel = "*"
+
+// hidden and single are the ends of the trees below: what is redacted, and a single value that is shown.
+var (
+	hidden = &tree{ends: true}
+	single = &tree{strict: true}
+)
+
+// showing is the tree of an object of which the members with these names are shown, if they are single values, and all
+// others redacted.
+func showing(names []string) *tree {
+	t := &tree{names: map[string]*tree{}, other: hidden, strict: true}
+	for _, name := range names {
+		t.names[name] = single
+	}
+	return t
+}
+
+// tree is the tree of what is redacted in every Secret.
+func (m SecretMetadata) tree() *tree {
+	root, metadata := showing(shownMembers), showing(shownMetadata)
+	labels, annotations := showing(m.Labels), showing(slices.Concat(harmlessAnnotations, m.Annotations))
+	if slices.Contains(m.Labels, everyLabel) {
+		labels.other = single
+	}
+	root.names["metadata"] = metadata
+	metadata.names["labels"], metadata.names["annotations"] = labels, annotations
+	metadata.names["ownerReferences"] = &tree{element: showing(shownOfOwners), other: hidden, strict: true}
+	metadata.names["finalizers"] = &tree{element: single, other: hidden, strict: true}
+	return root
+}
+
+// validate reports names that cannot be of labels or annotations, and copies of whole Secrets.
+func (m SecretMetadata) validate(problem problemFunc) {
+	for i, name := range m.Labels {
+		if name != everyLabel && !isQualifiedName(name) {
+			problem("secretMetadata.labels["+strconv.Itoa(i)+"]", `%q is no name of a label; write it whole, or "*" for all`, name)
+		}
+	}
+	for i, name := range m.Annotations {
+		at := "secretMetadata.annotations[" + strconv.Itoa(i) + "]"
+		switch {
+		case !isQualifiedName(name):
+			problem(at, "%q is no name of an annotation; write each one whole, as in example.com/owner", name)
+		case copyOf(name) != noCopy:
+			problem(at, "%q holds a copy of what the Secret holds and is never shown", name)
+		}
+	}
+}
+
+// isQualifiedName says whether labels and annotations may have this name: a prefix and a slash, both optional, then a name.
+func isQualifiedName(name string) bool { return qualifiedName.MatchString(name) }
+
+// describe lists everything that m decides, for the fingerprint of a policy.
+func (m SecretMetadata) describe() string { return fmt.Sprintf("%q %q", m.Labels, m.Annotations) }
