@@ -171,24 +171,27 @@ func (o *observed) storeKnown(g *group) {
 	}
 }
 
-// storeScope stores how far the scope has come, in the same batch as its changes (I1). What is lost is told once: by the gap
-// that is stored with this, or by an earlier one when there is a position again.
+// storeScope stores how far the scope has come, in the same batch as its changes (I1). Why history is lost is remembered until
+// there is a position again, or until a gap is stored of an observation that does not ask for more.
 func (o *observed) storeScope(g *group) {
 	isGap := func(c *event.Change) bool { return c.Type == event.Gap }
 	told := o.Position != "" || slices.ContainsFunc(o.Changes, isGap)
-	if o.Snapshot == "" && !told {
+	if o.Snapshot == "" && o.Lost == "" && !told {
 		return
 	}
 	place := scopePlace{o.Resource.String(), o.Scope}
 	s := g.scope(place)
+	switch {
+	case o.Lost != "":
+		s.Position, s.Snapshot, s.Lost = "", "", o.Lost
+	case told:
+		s.Lost, s.Pass = "", ""
+	}
 	if o.Position != "" {
 		s.Position = o.Position
 	}
 	if o.Snapshot != "" {
 		s.Snapshot = o.Snapshot
-	}
-	if told {
-		s.Lost = ""
 	}
 	g.scopes[place] = s
 }

@@ -76,7 +76,9 @@ func (m *modelRun) appendSome() {
 	if m.r.IntN(5) == 0 {
 		o.Snapshot = fmt.Sprint(m.r.Int())
 	}
-	if m.r.IntN(2) == 0 {
+	if m.r.IntN(5) == 0 {
+		o.Lost = fmt.Sprint(m.r.Int())
+	} else if m.r.IntN(2) == 0 {
 		o.Position = fmt.Sprint(m.r.Int())
 	}
 	m.scopeOf(&o)
@@ -161,7 +163,7 @@ func (m *modelRun) dropSome() {
 		var scopes []event.StoredScope
 		m.scopes[name] = map[string]event.StoredScope{}
 		for i := range m.r.IntN(3) {
-			s := event.StoredScope{ID: name + ";ns=" + fmt.Sprint(i), Position: fmt.Sprint(m.r.IntN(9)), Snapshot: "s", Lost: fmt.Sprint(m.r.IntN(9))}
+			s := event.StoredScope{ID: name + ";ns=" + fmt.Sprint(i), Position: fmt.Sprint(m.r.IntN(9)), Snapshot: "s", Lost: fmt.Sprint(m.r.IntN(9)), Pass: "p"}
 			scopes = append(scopes, s)
 			m.scopes[name][s.ID] = s
 		}
@@ -178,8 +180,11 @@ func (m *modelRun) scopeOf(o *event.Observation) {
 	s := m.scopes[name][o.Scope]
 	s.ID = o.Scope
 	gap := slices.ContainsFunc(o.Changes, func(c *event.Change) bool { return c.Type == event.Gap })
-	if o.Position == "" && o.Snapshot == "" && !gap {
+	if o.Position == "" && o.Snapshot == "" && o.Lost == "" && !gap {
 		return
+	}
+	if o.Lost != "" {
+		s.Position, s.Snapshot, s.Lost = "", "", o.Lost
 	}
 	if o.Position != "" {
 		s.Position = o.Position
@@ -187,8 +192,8 @@ func (m *modelRun) scopeOf(o *event.Observation) {
 	if o.Snapshot != "" {
 		s.Snapshot = o.Snapshot
 	}
-	if o.Position != "" || gap {
-		s.Lost = ""
+	if o.Lost == "" && (o.Position != "" || gap) {
+		s.Lost, s.Pass = "", ""
 	}
 	if m.scopes[name] == nil {
 		m.scopes[name] = map[string]event.StoredScope{}

@@ -75,14 +75,15 @@ func TestWhyHistoryIsLostIsStoredUntilTheGapIs(t *testing.T) {
 		then event.Observation
 		want event.StoredScope
 	}{
-		"a snapshot begins": {event.Observation{Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", Lost: "edited"}},
-		"the gap is stored": {event.Observation{Changes: []*event.Change{gap}, Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2"}},
-		"a position":        {event.Observation{Position: "9"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s1", Position: "9"}},
+		"a snapshot begins":  {event.Observation{Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", Lost: "edited", Pass: "p1"}},
+		"the gap is stored":  {event.Observation{Changes: []*event.Change{gap}, Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2"}},
+		"it asks for a list": {event.Observation{Changes: []*event.Change{gap}, Lost: "again"}, event.StoredScope{ID: "pods;l=x", Lost: "again", Pass: "p1"}},
+		"a position":         {event.Observation{Position: "9"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s1", Position: "9"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
 			j := start(t, opts)
-			if err := j.SetScopes(t.Context(), pods, []event.StoredScope{{ID: "pods;l=x", Snapshot: "s1", Lost: "edited"}}); err != nil {
+			if err := j.SetScopes(t.Context(), pods, []event.StoredScope{{ID: "pods;l=x", Snapshot: "s1", Lost: "edited", Pass: "p1"}}); err != nil {
 				t.Fatal(err)
 			}
 			c.then.Resource, c.then.Scope = pods, "pods;l=x"

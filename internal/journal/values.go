@@ -121,12 +121,12 @@ func decodeResource(b []byte) (event.Resource, error) {
 }
 
 func encodeScope(s event.StoredScope) []byte {
-	return appendString(appendString(appendString(nil, s.Position), s.Snapshot), s.Lost)
+	return appendString(appendString(appendString(appendString(nil, s.Position), s.Snapshot), s.Lost), s.Pass)
 }
 
 func decodeScope(id string, b []byte) (event.StoredScope, error) {
 	s := scanner{s: string(b)}
-	scope := event.StoredScope{ID: id, Position: s.string(), Snapshot: s.string(), Lost: s.string()}
+	scope := event.StoredScope{ID: id, Position: s.string(), Snapshot: s.string(), Lost: s.string(), Pass: s.string()}
 	if s.failed || len(s.s) > 0 {
 		return event.StoredScope{}, fmt.Errorf("%w: scope %q", errMalformed, id)
 	}
