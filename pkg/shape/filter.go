@@ -72,6 +72,7 @@ func newEnvironment(withOld bool) (*cel.Env, error) {
 // filter is a compiled expression. It is immutable and safe for concurrent use.
 type filter struct {
 	program cel.Program
+	text    string
 	asksOld bool // for oldObject
 }
 
@@ -94,7 +95,7 @@ func compileFilter(text string, withOld bool) (*filter, error) {
 	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > mostCost {
 		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, mostCost)
 	}
-	f := &filter{}
+	f := &filter{text: text}
 	for _, reference := range ast.NativeRep().ReferenceMap() {
 		f.asksOld = f.asksOld || reference.Name == "oldObject"
 	}
@@ -153,7 +154,7 @@ func (f *filter) takes(v *view) (bool, error) {
 		return false, v.err
 	}
 	if err != nil {
-		return false, err
+		return false, reasonOf(err, f.text)
 	}
 	yes, ok := result.(types.Bool)
 	if !ok {

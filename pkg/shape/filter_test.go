@@ -135,3 +135,20 @@ func BenchmarkFilter(b *testing.B) {
 		})
 	}
 }
+
+func TestAFilterThatFailsQuotesNothingOfTheObject(t *testing.T) {
+	const body = `{"metadata":{"name":"hunter"},"spec":{"a":"hunter","b":[1],"c":{"hunter":1},"d":"9223372036854775807"}}`
+	for _, expression := range []string{
+		`int(object.spec.a) == 1`, `double(object.spec.a) == 1.0`, `timestamp(object.spec.a) == timestamp(0)`, `duration(object.spec.a) == duration("1s")`,
+		`object.spec.c[object.spec.a + "!"] == 1`, `object.spec[object.spec.a] == 1`, `object.spec.b[5] == 1`, `object.spec.a + 1 == 2`,
+		`object.spec.a.matches(object.spec.a + "(")`, `"%d".format([object.spec.a]) == "1"`, `int(object.spec.d) + 1 == 0`, `bytes(object.spec.b) == b""`,
+		`object.spec.missing == 1`, `object.spec.a.missing == 1`, `object.spec.a.charAt(99) == ""`,
+	} {
+		s := shaping(t, Policy{Filter: expression})
+		s.tell(updatedTo(deployment, body))
+		st := s.shaper.Stats()[0]
+		if st.Failed != 1 || st.Failure == "" || strings.Contains(st.Failure, "hunter") || strings.Contains(st.Failure, "922337") {
+			t.Errorf("%s: %d failures, %q", expression, st.Failed, st.Failure)
+		}
+	}
+}

@@ -85,8 +85,8 @@ func FuzzFields(f *testing.F) {
 	f.Add([]byte(` {"metadata" : [ ] , "kind":{"a":1}, "spec":"x"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, p := range []Policy{
-			{Fields: Fields{Drop: []string{"spec.a[*].b", "metadata"}}}, {Fields: Fields{Keep: []string{"spec.a[*].b", "metadata.x"}}},
-			{Fields: Fields{Keep: []string{"spec", "metadata[*].y"}, Drop: []string{"[*].a", "kind.a"}}},
+			{Fields: Fields{Drop: []string{"spec.a[*].b", "metadata"}}}, {Fields: Fields{Keep: []string{"spec.a[*].b", "metadata.labels"}}},
+			{Fields: Fields{Keep: []string{"spec", "metadata[*].y"}, Drop: []string{"[*].a", "kind"}}},
 		} {
 			r, err := compile(p, Options{})
 			if err != nil {

@@ -41,6 +41,9 @@ func parsePath(text string) (path, error) {
 	case len(p) > longestPath:
 		return nil, fmt.Errorf("%q has %d parts, at most %d are allowed", text, len(p), longestPath)
 	}
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("%q can match nothing: %w", text, err)
+	}
 	return p, nil
 }
 
@@ -61,7 +64,7 @@ func parseSegment(rest string, first bool) (segment, string, error) {
 	if end == 0 {
 		return segment{}, "", fmt.Errorf(`expected a name ([*] stands for all, ["…"] for a name with other signs)`)
 	}
-	return segment{name: rest[:end]}, rest[end:], nil
+	return segment{name: rest[:end]}, rest[end:], checkName(rest[:end])
 }
 
 func parseBracket(rest string) (segment, string, error) {
@@ -79,7 +82,7 @@ func parseBracket(rest string) (segment, string, error) {
 		}
 		return segment{name: name}, after, nil
 	}
-	return segment{}, "", fmt.Errorf(`expected [*] or ["name"]`)
+	return segment{}, "", fmt.Errorf(`expected [*] for every element or member, or ["name"]`)
 }
 
 // identity names the members that say which object this is. They are in every event and cannot be taken out.
@@ -109,7 +112,7 @@ func (p path) String() string {
 		switch {
 		case s.any:
 			b.WriteString("[*]")
-		case strings.ContainsAny(s.name, notInNames):
+		case strings.ContainsAny(s.name, notInNames), checkName(s.name) != nil:
 			b.WriteString(`["` + s.name + `"]`)
 		case i > 0:
 			b.WriteString("." + s.name)

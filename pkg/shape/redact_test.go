@@ -195,7 +195,7 @@ func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
 		".spec":         `".spec": expected a name`,
 		"spec..a":       `position 5`,
 		"spec.":         `position 5`,
-		"spec[1]":       `expected [*] or ["name"] at position 5`,
+		"spec[1]":       `expected [*] for every element or member, or ["name"] at position 5`,
 		`spec["a`:       `expected a name and then "]`,
 		"spec*":         `expected "." or "["`,
 		"spec[*]x":      `expected "." or "[" at position 8`,
@@ -209,7 +209,33 @@ func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	for _, text := range []string{"spec", "spec.containers[*].env[*].value", `metadata.annotations["a.b/c"]`, "a-b.c_d.e/f"} {
+	for text, want := range map[string]string{
+		"/data":                        `a name with "/" is written ["/data"]`,
+		"/spec/containers/0/env":       `a name with "/"`,
+		"$.spec.x":                     `leave "$." out`,
+		"$":                            `leave "$." out`,
+		"object.spec.x":                `leave "object." out`,
+		"oldObject.spec":               `leave "oldObject." out`,
+		"after.spec":                   `leave "after." out`,
+		"Spec.x":                       `did you mean "spec"?`,
+		"stringdata":                   `did you mean "stringData"?`,
+		"DATA.password":                `did you mean "data"?`,
+		"Metadata.labels":              `did you mean "metadata"?`,
+		"spec.containers.0.env":        `0 is no member: [*] stands for every element`,
+		"spec.containers[0].env":       `expected [*] for every element`,
+		"metadata.annotation.x":        `metadata has no "annotation"`,
+		"metadata.managedFields":       "taken out of every object anyway",
+		"metadata.annotations.a.b/c":   `a name with "/" is written ["b/c"]`,
+		"metadata.annotations.a.b.c":   `metadata.annotations["a.b.c"]`,
+		"metadata.labels[*].x":         "labels hold single values",
+		"metadata.creationTimestamp.x": "single value",
+		"kind.x":                       "single value",
+	} {
+		if _, err := parsePath(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+	for _, text := range []string{"spec", "spec.containers[*].env[*].value", `metadata.annotations["a.b/c"]`, "a-b.c_d.e-f", "metadata", "metadata.labels.app", `data["1"]`, "[*].a", "custom.x"} {
 		p, err := parsePath(text)
 		if err != nil || p.String() != text {
 			t.Errorf("%q was read as %s (%v)", text, p, err)
@@ -299,7 +325,7 @@ func (o *oracle) object(v any, paths []path, secret bool) any {
 	metadata, _ := m["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)
 	for name := range annotations {
-		if strings.Contains(name, "last-applied") {
+		if copyOf(name) != noCopy {
 			annotations[name] = o.copy(annotations[name], paths)
 		}
 	}

@@ -1,0 +1,49 @@
+package shape
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+)
+
+// evaluationError says why an expression failed on a change, in words that hold no value of an object: it is shown on the
+// status page.
+type evaluationError struct{ reason string }
+
+func (e *evaluationError) Error() string { return e.reason }
+
+// failuresOfCEL are how CEL's messages begin, with what they are shown as. What follows may quote an object.
+var failuresOfCEL = []struct{ begins, shown string }{
+	{"no such key", "no such key"},
+	{"no such attribute", "no such key"},
+	{"no such overload", "no such overload: a value has another type than the expression expects"},
+	{"division by zero", "division by zero"},
+	{"modulus by zero", "division by zero"},
+	{"index out of bounds", "index out of bounds"},
+	{"operation cancelled: actual cost limit exceeded", "actual cost limit exceeded"},
+	{"actual cost limit exceeded", "actual cost limit exceeded"},
+	{"integer overflow", "integer overflow"},
+	{"type conversion error", "a value cannot be converted"},
+	{"unsupported type conversion", "a value cannot be converted"},
+	{"duplicate map key", "duplicate map key"},
+}
+
+var missingKey = regexp.MustCompile(`^no such (?:key|attribute)[^:]*: ([A-Za-z0-9_.-]+)`)
+
+// reasonOf makes of an error of CEL one that quotes nothing but names that the expression itself has.
+func reasonOf(err error, expression string) error {
+	var malformed *malformedError
+	if errors.As(err, &malformed) {
+		return err
+	}
+	text := err.Error()
+	if m := missingKey.FindStringSubmatch(text); m != nil && (strings.Contains(expression, "."+m[1]) || strings.Contains(expression, `"`+m[1]+`"`)) {
+		return &evaluationError{"no such key: " + m[1]}
+	}
+	for _, f := range failuresOfCEL {
+		if strings.HasPrefix(text, f.begins) {
+			return &evaluationError{f.shown}
+		}
+	}
+	return &evaluationError{"the expression failed on an object"}
+}

@@ -1,0 +1,136 @@
+package shape
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// CheckPath reports why a path of redactPaths, onlyIfChanged, ignoreChanges or fields can match nothing in any object: what
+// is wrong with its syntax, a beginning that objects do not have, or a place where no object has anything. Its errors are for
+// people and say what to write.
+func CheckPath(text string) error {
+	_, err := parsePath(text)
+	return err
+}
+
+// roots are members that objects of many kinds have at the top. Custom resources may have any other, so these serve to
+// notice a slip, and to doubt what none of them is meant by.
+var roots = []string{
+	"apiVersion", "kind", "metadata", "spec", "status", "data", "stringData", "binaryData", "type", "immutable",
+	"rules", "subjects", "roleRef", "aggregationRule", "webhooks", "secrets", "imagePullSecrets", "automountServiceAccountToken",
+	"endpoints", "ports", "addressType", "subsets", "provisioner", "parameters", "reclaimPolicy", "volumeBindingMode",
+	"allowVolumeExpansion", "mountOptions", "allowedTopologies", "handler", "overhead", "scheduling", "value", "globalDefault",
+	"preemptionPolicy", "description", "revision", "template", "webhookConfiguration", "driver", "reason", "message",
+	"reportingComponent", "reportingInstance", "involvedObject", "source", "firstTimestamp", "lastTimestamp", "count", "eventTime",
+	"series", "action", "related", "note", "regarding", "deprecatedCount", "deprecatedFirstTimestamp", "deprecatedLastTimestamp",
+	"deprecatedSource",
+}
+
+// metadataMembers are all members that metadata can have, and whether there is anything within: the API server drops others.
+var metadataMembers = map[string]bool{
+	"name": false, "generateName": false, "namespace": false, "selfLink": false, "uid": false, "resourceVersion": false,
+	"generation": false, "creationTimestamp": false, "deletionTimestamp": false, "deletionGracePeriodSeconds": false,
+	"labels": true, "annotations": true, "ownerReferences": true, "finalizers": true,
+}
+
+// wholeChange are words that begin paths elsewhere: in filters and in events.
+var wholeChange = []string{"object", "oldObject", "change", "before", "after"}
+
+// check reports why a path that is well written can match nothing.
+func (p path) check() error {
+	first := p[0]
+	switch {
+	case first.any:
+		return nil
+	case strings.HasPrefix(first.name, "$"):
+		return errors.New(`paths are no JSONPath: leave "$." out and begin with a member of the object, as in spec.replicas`)
+	case slices.Contains(wholeChange, first.name):
+		return fmt.Errorf("paths begin within the object: leave %q out, as in spec.replicas", first.name+".")
+	case first.name == "metadata":
+		return p.checkMetadata()
+	case (first.name == "apiVersion" || first.name == "kind") && len(p) > 1:
+		return fmt.Errorf("%s is a single value, there is nothing within", first.name)
+	}
+	if !slices.Contains(roots, first.name) {
+		if i := slices.IndexFunc(roots, func(r string) bool { return strings.EqualFold(r, first.name) }); i >= 0 {
+			return fmt.Errorf("objects have no %q, did you mean %q?", first.name, roots[i])
+		}
+	}
+	return nil
+}
+
+func (p path) checkMetadata() error {
+	if len(p) == 1 || p[1].any {
+		return nil
+	}
+	name := p[1].name
+	within, known := metadataMembers[name]
+	switch {
+	case name == "managedFields":
+		return errors.New("metadata.managedFields is taken out of every object anyway")
+	case !known:
+		return fmt.Errorf("metadata has no %q, only %s", name, strings.Join(sortedKeys(metadataMembers), ", "))
+	case !within && len(p) > 2:
+		return fmt.Errorf("metadata.%s is a single value, there is nothing within", name)
+	case (name == "labels" || name == "annotations") && len(p) > 3:
+		return fmt.Errorf(`%s hold single values; a name with dots is written metadata.%s["%s"]`, name, name, p[2:].joined())
+	}
+	return nil
+}
+
+// joined writes a path as the name that it was probably meant as.
+func (p path) joined() string {
+	names := make([]string, len(p))
+	for i, s := range p {
+		names[i] = s.name
+	}
+	return strings.Join(names, ".")
+}
+
+func sortedKeys(m map[string]bool) []string {
+	var all []string
+	for name := range m {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Doubts reports what is suspicious and no error: paths that begin with a member that only custom resources may have. Each
+// begins with the path in the file, at.
+func (p Policy) Doubts(at string) []string {
+	var all []string
+	for key, texts := range p.pathsByKey() {
+		for i, text := range texts {
+			parsed, err := parsePath(text)
+			if err != nil || parsed[0].any || slices.Contains(roots, parsed[0].name) {
+				continue
+			}
+			all = append(all, fmt.Sprintf("%s.%s[%d]: %q begins with %q, which no kind of Kubernetes' own has; is it one of a custom resource?",
+				at, key, i, text, parsed[0].name))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (p Policy) pathsByKey() map[string][]string {
+	return map[string][]string{
+		"redactPaths": p.RedactPaths, "onlyIfChanged": p.OnlyIfChanged, "ignoreChanges": p.IgnoreChanges,
+		"fields.keep": p.Fields.Keep, "fields.drop": p.Fields.Drop,
+	}
+}
+
+// checkName reports why the name of a member, written without quotes, is a slip.
+func checkName(name string) error {
+	switch _, err := strconv.ParseUint(name, 10, 64); {
+	case err == nil:
+		return fmt.Errorf(`%s is no member: [*] stands for every element of a list, ["%s"] for a member of a map that is called so`, name, name)
+	case strings.Contains(name, "/"):
+		return fmt.Errorf(`a name with "/" is written ["%s"]; names are separated by dots`, name)
+	}
+	return nil
+}
