@@ -3,13 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/kubecdc/kubecdc/internal/journal"
 )
 
 func deadletterCommand() *cobra.Command {
@@ -41,20 +37,26 @@ func sinkFlag(cmd *cobra.Command) *string {
 	return name
 }
 
-// knowSink refuses a sink that neither the configuration nor the journal speaks of: most likely the name is mistyped.
-func knowSink(j *journal.Offline, configured []string, sink string) error {
-	names := append(j.Sinks(), configured...)
-	if slices.Contains(names, sink) {
-		return nil
+// parseOffsets reads which dead letters are meant; nil means all.
+func parseOffsets(args []string, all bool) ([]uint64, error) {
+	if all == (len(args) > 0) {
+		return nil, errors.New("say which dead letters are meant: their offsets, or --all")
 	}
-	slices.Sort(names)
-	return &usageError{fmt.Sprintf("no sink %q here; there are: %s", sink, orDash(strings.Join(slices.Compact(names), ", ")))}
+	var offsets []uint64
+	for _, arg := range args {
+		offset, err := parseOffset(arg)
+		if err != nil {
+			return nil, err
+		}
+		offsets = append(offsets, offset)
+	}
+	return offsets, nil
 }
 
 func parseOffset(s string) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n == 0 {
-		return 0, &usageError{fmt.Sprintf("%q is not an offset: a whole number from 1 on, as list prints it", s)}
+		return 0, fmt.Errorf("%q is not an offset: a whole number from 1 on, as list prints it", s)
 	}
 	return n, nil
 }

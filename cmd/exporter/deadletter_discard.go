@@ -1,12 +1,9 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/spf13/cobra"
 
-	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/inspect"
 )
 
 func deadletterDiscardCommand() *cobra.Command {
@@ -31,15 +28,7 @@ writable. While an exporter runs on it this ends with exit code 3.`,
 		if err != nil {
 			return err
 		}
-		n, err := journal.DiscardDeadLetters(dir, *sink, offsets)
-		if errors.Is(err, journal.ErrNoDeadLetter) {
-			return &usageError{err.Error()}
-		}
-		if err != nil {
-			return journalError(err)
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "discarded %d dead letters of sink %s\n", n, *sink)
-		return err
+		return inspect.DiscardDeadLetters(dir, *sink, offsets, cmd.OutOrStdout())
 	}
 	return cmd
 }

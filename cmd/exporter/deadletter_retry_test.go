@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -53,7 +54,7 @@ func TestADeadLetterIsRetriedUnlessANewerChangeHasFollowed(t *testing.T) {
 	config, file := retryConfig(t, dir)
 
 	code, stdout, stderr := try(t, "deadletter", "retry", "--all", "--sink", "bus", "--config", config)
-	if code != exitRuntime || !strings.HasPrefix(stdout, "2 delivered\n3 kept: a newer change of the object") || !strings.Contains(stderr, "1 of 2 are dead letters still") {
+	if code != exit.Runtime || !strings.HasPrefix(stdout, "2 delivered\n3 kept: a newer change of the object") || !strings.Contains(stderr, "1 of 2 are dead letters still") {
 		t.Fatalf("exit %d, %q, %q", code, stdout, stderr)
 	}
 	if list, _ := read(t, dir, "deadletter", "list", "--sink", "bus", "--dir", dir, "-o", "json"); strings.Count(list, "\n") != 1 || !strings.Contains(list, `"offset":3`) {
@@ -64,7 +65,7 @@ func TestADeadLetterIsRetriedUnlessANewerChangeHasFollowed(t *testing.T) {
 		t.Errorf("sent %s, %v", sent, err)
 	}
 	code, _, stderr = try(t, "deadletter", "retry", "2", "--sink", "bus", "--config", config)
-	if code != exitUsage || !strings.Contains(stderr, "no dead letter at offset 2") {
+	if code != exit.Usage || !strings.Contains(stderr, "no dead letter at offset 2") {
 		t.Errorf("again: exit %d, %q", code, stderr)
 	}
 }

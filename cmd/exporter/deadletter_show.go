@@ -1,15 +1,9 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"time"
-
 	"github.com/spf13/cobra"
 
-	"github.com/kubecdc/kubecdc/internal/journal"
-	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/internal/inspect"
 )
 
 func deadletterShowCommand() *cobra.Command {
@@ -38,30 +32,7 @@ Nothing is changed. While an exporter runs on the journal this ends with exit co
 		if err != nil {
 			return err
 		}
-		return withJournal(dir, cmd.OutOrStdout(), func(j *journal.Offline, w io.Writer) error {
-			if err := knowSink(j, configured, *sink); err != nil {
-				return err
-			}
-			d, ok, err := j.DeadLetter(*sink, offset)
-			if err != nil {
-				return err
-			}
-			if !ok {
-				return &usageError{fmt.Sprintf("sink %q has no dead letter at offset %d", *sink, offset)}
-			}
-			return writeDeadLetter(w, d)
-		})
+		return inspect.ShowDeadLetter(dir, configured, *sink, offset, cmd.OutOrStdout())
 	}
 	return cmd
-}
-
-// writeDeadLetter writes a dead letter with its whole change. The change is copied as it is: encoding/json would rewrite it.
-func writeDeadLetter(w io.Writer, d journal.DeadLetter) error {
-	reason, err := json.Marshal(d.Reason)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "{\"offset\":%d,\"time\":%q,\"reason\":%s,\"change\":%s}\n",
-		d.Offset, d.Time.UTC().Format(time.RFC3339Nano), reason, format.AppendJSON(nil, d.Change))
-	return err
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
@@ -59,13 +60,13 @@ func TestDiscardedDeadLettersAreGoneAndNothingElseIs(t *testing.T) {
 		{"--all", "discarded 0 dead letters of sink bus\n", ""},
 	} {
 		code, stdout, stderr := try(t, "deadletter", "discard", step.discard, "--sink", "bus", "--dir", dir)
-		if code != exitOK || stdout != step.says {
+		if code != exit.OK || stdout != step.says {
 			t.Fatalf("%+v: exit %d, stdout %q, stderr %q", step, code, stdout, stderr)
 		}
 		list, _ := read(t, dir, "deadletter", "list", "--sink", "bus", "--dir", dir, "-o", "json")
 		var left []string
 		for line := range strings.Lines(list) {
-			var d deadLine
+			var d struct{ Name string }
 			if err := json.Unmarshal([]byte(line), &d); err != nil {
 				t.Fatal(err)
 			}

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/inspect"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -106,7 +108,7 @@ func read(t *testing.T, dir string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	before := footprint(t, dir)
 	code, stdout, stderr := try(t, args...)
-	if code != exitOK {
+	if code != exit.OK {
 		t.Fatalf("%v: exit %d, stderr %q", args, code, stderr)
 	}
 	if after := footprint(t, dir); !maps.Equal(before, after) {
@@ -159,7 +161,7 @@ func TestJournalStatAsJSON(t *testing.T) {
 	dir := t.TempDir()
 	writeJournal(t, dir)
 	stdout, _ := read(t, dir, "journal", "stat", "--dir", dir, "-o", "json")
-	var got journalReport
+	var got inspect.JournalReport
 	d := json.NewDecoder(strings.NewReader(stdout))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&got); err != nil {
@@ -220,25 +222,25 @@ func TestCommandsOnTheJournalExplainWhatTheyCannotDo(t *testing.T) {
 	writeJournal(t, dir)
 	for _, c := range []struct {
 		args string
-		code int
+		code exit.Code
 		says string
 	}{
-		{"journal", exitUsage, "stat or dump"},
-		{"journal stat", exitUsage, "config"},
-		{"journal stat --dir a --config b", exitUsage, "config"},
-		{"journal stat -o yaml --dir " + dir, exitUsage, "neither text nor json"},
-		{"journal dump --from 5 --to 4 --dir " + dir, exitUsage, "--from 5 is above --to 4"},
-		{"journal stat --dir " + none, exitEnvironment, "no journal here: " + none},
-		{"deadletter", exitUsage, "list, show, retry or discard"},
-		{"deadletter list --dir " + dir, exitUsage, "sink"},
-		{"deadletter list --sink buss --dir " + dir, exitUsage, "there are: bus, main"},
-		{"deadletter show --sink bus --dir " + dir, exitUsage, "arg"},
-		{"deadletter show 0 --sink bus --dir " + dir, exitUsage, `"0" is not an offset`},
-		{"deadletter show 4 --sink bus --dir " + dir, exitUsage, "no dead letter at offset 4"},
-		{"deadletter discard --sink bus --dir " + dir, exitUsage, "--all"},
-		{"deadletter discard 2 --all --sink bus --dir " + dir, exitUsage, "--all"},
-		{"deadletter discard 2 4 --sink bus --dir " + dir, exitUsage, "offset 4; nothing was dropped"},
-		{"deadletter discard --all --sink bus --dir " + none, exitEnvironment, "no journal here: " + none},
+		{"journal", exit.Usage, "stat or dump"},
+		{"journal stat", exit.Usage, "config"},
+		{"journal stat --dir a --config b", exit.Usage, "config"},
+		{"journal stat -o yaml --dir " + dir, exit.Usage, "neither text nor json"},
+		{"journal dump --from 5 --to 4 --dir " + dir, exit.Usage, "--from 5 is above --to 4"},
+		{"journal stat --dir " + none, exit.Environment, "no journal here: " + none},
+		{"deadletter", exit.Usage, "list, show, retry or discard"},
+		{"deadletter list --dir " + dir, exit.Usage, "sink"},
+		{"deadletter list --sink buss --dir " + dir, exit.Usage, "there are: bus, main"},
+		{"deadletter show --sink bus --dir " + dir, exit.Usage, "arg"},
+		{"deadletter show 0 --sink bus --dir " + dir, exit.Usage, `"0" is not an offset`},
+		{"deadletter show 4 --sink bus --dir " + dir, exit.Usage, "no dead letter at offset 4"},
+		{"deadletter discard --sink bus --dir " + dir, exit.Usage, "--all"},
+		{"deadletter discard 2 --all --sink bus --dir " + dir, exit.Usage, "--all"},
+		{"deadletter discard 2 4 --sink bus --dir " + dir, exit.Usage, "offset 4; nothing was dropped"},
+		{"deadletter discard --all --sink bus --dir " + none, exit.Environment, "no journal here: " + none},
 	} {
 		code, stdout, stderr := try(t, strings.Fields(c.args)...)
 		if code != c.code || stdout != "" || !strings.Contains(stderr, c.says) {
@@ -265,7 +267,7 @@ func TestABrokenJournalIsReportedAndLeftAsItIs(t *testing.T) {
 	for _, args := range []string{"journal stat", "journal dump", "deadletter list --sink bus", "deadletter show 2 --sink bus", "deadletter discard --all --sink bus"} {
 		before := footprint(t, filepath.Join(dir, "store"))
 		code, _, stderr := try(t, append(strings.Fields(args), "--dir", dir)...)
-		if code != exitRuntime || !strings.Contains(stderr, "journal is broken: "+dir) {
+		if code != exit.Runtime || !strings.Contains(stderr, "journal is broken: "+dir) {
 			t.Errorf("%s: exit %d, stderr %q; want exit 1 and the directory named", args, code, stderr)
 		}
 		if !maps.Equal(before, footprint(t, filepath.Join(dir, "store"))) {
@@ -301,7 +303,7 @@ func TestWhileAnExporterRunsItsJournalIsNotRead(t *testing.T) {
 	}
 	for _, args := range []string{"journal stat", "journal dump", "deadletter list --sink bus", "deadletter show 2 --sink bus", "deadletter discard --all --sink bus"} {
 		code, stdout, stderr := try(t, append(strings.Fields(args), "--dir", dir)...)
-		if code != exitEnvironment || stdout != "" || !strings.Contains(stderr, dir) || !strings.Contains(stderr, "stop the exporter first") {
+		if code != exit.Environment || stdout != "" || !strings.Contains(stderr, dir) || !strings.Contains(stderr, "stop the exporter first") {
 			t.Errorf("%s: exit %d, stdout %q, stderr %q; want exit 3 and what to do", args, code, stdout, stderr)
 		}
 	}
@@ -320,7 +322,7 @@ func hold(dir string) {
 
 func TestCommandsThatPrintBodiesSayThatSecretsAreAmongThem(t *testing.T) {
 	for _, args := range []string{"journal dump --help", "deadletter show --help"} {
-		if code, stdout, _ := try(t, strings.Fields(args)...); code != exitOK || !strings.Contains(stdout, "Secret") {
+		if code, stdout, _ := try(t, strings.Fields(args)...); code != exit.OK || !strings.Contains(stdout, "Secret") {
 			t.Errorf("%s: exit %d\n%s", args, code, stdout)
 		}
 	}

@@ -10,62 +10,38 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
 )
 
 // version is set by the linker.
 var version = "dev"
 
-// The exit codes, a contract with scripts and supervisors.
-const (
-	exitOK          = 0
-	exitRuntime     = 1
-	exitUsage       = 2
-	exitEnvironment = 3
-)
-
-// environmentError says that the process could not start because of what it found around it, not because of its
-// configuration.
-type environmentError struct{ err error }
-
-func (e *environmentError) Error() string { return e.err.Error() }
-func (e *environmentError) Unwrap() error { return e.err }
-
-// runtimeError says that the process had started and then failed.
-type runtimeError struct{ err error }
-
-func (e *runtimeError) Error() string { return e.err.Error() }
-func (e *runtimeError) Unwrap() error { return e.err }
-
 func main() {
-	os.Exit(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(int(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr)))
 }
 
 // execute runs one command and returns its exit code. Everything cobra itself complains about is bad usage.
-func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) exit.Code {
 	root := rootCommand()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return exitOK
-	}
 	var wrong *config.Error
-	var environment *environmentError
-	var failed *runtimeError
-	switch {
-	case errors.As(err, &wrong): // one problem a line, each with its file: a prefix would only push them to the right
+	if errors.As(err, &wrong) { // one problem a line, each with its file: a prefix would only push them to the right
 		fmt.Fprintln(stderr, wrong)
-		return exitUsage
-	case errors.As(err, &environment):
+		return exit.Usage
+	}
+	code, given := exit.CodeOf(err)
+	switch {
+	case err == nil:
+		return exit.OK
+	case given && code != exit.Usage:
 		fmt.Fprintf(stderr, "exporter: %v\n", err)
-		return exitEnvironment
-	case errors.As(err, &failed):
-		fmt.Fprintf(stderr, "exporter: %v\n", err)
-		return exitRuntime
+		return code
 	}
 	fmt.Fprintf(stderr, "exporter: %v\nTry 'exporter --help'.\n", err)
-	return exitUsage
+	return exit.Usage
 }
 
 func rootCommand() *cobra.Command {
@@ -91,4 +67,17 @@ func configFlag(cmd *cobra.Command) *string {
 		panic(err) // the flag is defined one line above
 	}
 	return path
+}
+
+// outputFlag adds --output to a command that can write JSON, too.
+func outputFlag(cmd *cobra.Command, usage string) *string {
+	return cmd.Flags().StringP("output", "o", "text", usage)
+}
+
+// isJSON reads a value of --output.
+func isJSON(format string) (bool, error) {
+	if format != "text" && format != "json" {
+		return false, fmt.Errorf("--output %q is neither text nor json", format)
+	}
+	return format == "json", nil
 }

@@ -3,17 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
-func try(t *testing.T, args ...string) (code int, stdout, stderr string) {
+func try(t *testing.T, args ...string) (code exit.Code, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	code = execute(context.Background(), args, &out, &errs)
@@ -39,7 +41,7 @@ func TestBadUsageExitsTwo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := try(t, args...)
-			if code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "exporter: ") {
+			if code != exit.Usage || stdout != "" || !strings.HasPrefix(stderr, "exporter: ") {
 				t.Errorf("exit %d, stdout %q, stderr %q; want exit 2 and a message", code, stdout, stderr)
 			}
 		})
@@ -51,7 +53,7 @@ func TestBadConfigurationExitsTwoAndStartsNothing(t *testing.T) {
 	path := write(t, "bad.yaml", "resources: [{select: [pods]}]\nsinks: []\njournal: {dir: "+journal+"}\n")
 	for _, command := range []string{"run", "validate"} {
 		code, _, stderr := try(t, command, "--config", path)
-		if code != exitUsage || !strings.Contains(stderr, path) || !strings.Contains(stderr, "sinks") {
+		if code != exit.Usage || !strings.Contains(stderr, path) || !strings.Contains(stderr, "sinks") {
 			t.Errorf("%s: exit %d, stderr %q; want exit 2 and the file and path named", command, code, stderr)
 		}
 	}
@@ -63,25 +65,30 @@ func TestBadConfigurationExitsTwoAndStartsNothing(t *testing.T) {
 func TestGoodConfigurationValidates(t *testing.T) {
 	path := write(t, "good.yaml", "resources: [{select: [pods]}]\nsinks: [{name: out, stdout: {}}]\n")
 	code, stdout, stderr := try(t, "validate", "--config", path)
-	if code != exitOK || !strings.Contains(stdout, "ok (1 rules, 1 sinks)") || stderr != "" {
+	if code != exit.OK || !strings.Contains(stdout, "ok (1 rules, 1 sinks)") || stderr != "" {
 		t.Errorf("exit %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 }
 
 func TestBusyAdminAddressIsTheEnvironmentsFault(t *testing.T) {
-	taken := listen(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := l.Addr().String()
 	kubeconfig := write(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
 		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
 	path := write(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\nsinks: [{name: out, stdout: {path: "+
 		filepath.Join(t.TempDir(), "out")+"}}]\njournal: {dir: "+t.TempDir()+"}\nadmin: {listen: \""+taken+"\"}\n")
 	code, _, stderr := try(t, "run", "--config", path)
-	if code != exitEnvironment || !strings.Contains(stderr, "admin.listen") || !strings.Contains(stderr, taken) {
+	if code != exit.Environment || !strings.Contains(stderr, "admin.listen") || !strings.Contains(stderr, taken) {
 		t.Errorf("exit %d, stderr %q; want exit 3 and the address named", code, stderr)
 	}
 }
 
 func TestVersionIsPrinted(t *testing.T) {
-	if code, stdout, _ := try(t, "version"); code != exitOK || !strings.HasPrefix(stdout, "exporter "+version+" (go") {
+	if code, stdout, _ := try(t, "version"); code != exit.OK || !strings.HasPrefix(stdout, "exporter "+version+" (go") {
 		t.Errorf("exit %d, %q", code, stdout)
 	}
 }
@@ -93,7 +100,7 @@ func TestWithoutAClusterTheJournalIsNotTouched(t *testing.T) {
 	path := write(t, "c.yaml", "resources: [{select: [pods]}]\nsinks: [{name: out, stdout: {path: "+
 		filepath.Join(t.TempDir(), "out")+"}}]\njournal: {dir: "+journal+"}\n")
 	code, _, stderr := try(t, "run", "--config", path)
-	if code != exitEnvironment || !strings.Contains(stderr, "no cluster to watch") {
+	if code != exit.Environment || !strings.Contains(stderr, "no cluster to watch") {
 		t.Errorf("exit %d, stderr %q; want exit 3 and what to set", code, stderr)
 	}
 	if _, err := os.Stat(journal); !os.IsNotExist(err) {

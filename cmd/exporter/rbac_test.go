@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/internal/exit"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew; read every one before you commit it")
@@ -42,7 +44,7 @@ func TestRightsAreTheLeast(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("testdata", "rbac-"+name+".yaml")
 			code, stdout, stderr := try(t, append([]string{"rbac", "--config", path}, args...)...)
-			if code != exitOK || stderr != "" {
+			if code != exit.OK || stderr != "" {
 				t.Fatalf("exit %d, stderr %q", code, stderr)
 			}
 			golden(t, "rbac-"+name+".golden.yaml", stdout)
@@ -54,7 +56,7 @@ func TestRightsAreTheLeast(t *testing.T) {
 func TestWildcardsBecomeWhatIsServed(t *testing.T) {
 	t.Setenv("KUBECONFIG", cluster(t, "allow nothing"))
 	code, stdout, stderr := try(t, "rbac", "--config", filepath.Join("testdata", "rbac-wildcards.yaml"))
-	if code != exitOK || stderr != "" {
+	if code != exit.OK || stderr != "" {
 		t.Fatalf("exit %d, stderr %q", code, stderr)
 	}
 	golden(t, "rbac-served.golden.yaml", stdout)
@@ -66,7 +68,7 @@ func TestWildcardsWithoutAClusterAreTheEnvironmentsFault(t *testing.T) {
 	t.Setenv("KUBECONFIG", kubeconfigOf(t, gone.URL))
 	for _, command := range []string{"rbac", "explain"} {
 		code, stdout, stderr := try(t, command, "--config", filepath.Join("testdata", "rbac-wildcards.yaml"))
-		if code != exitEnvironment || stdout != "" || !strings.Contains(stderr, gone.URL) {
+		if code != exit.Environment || stdout != "" || !strings.Contains(stderr, gone.URL) {
 			t.Errorf("%s: exit %d, stdout %q, stderr %q; want exit 3 and the address named", command, code, stdout, stderr)
 		}
 		if hint := strings.Contains(stderr, "--offline"); hint != (command == "rbac") {
@@ -79,7 +81,7 @@ func TestRightsForImpossibleNamesAreBadUsage(t *testing.T) {
 	path := filepath.Join("testdata", "rbac-literal.yaml")
 	for _, args := range [][]string{{"--name", "a/b"}, {"--name", ""}, {"--namespace", "A"}, {"--service-account", "x: y"}} {
 		code, stdout, stderr := try(t, append([]string{"rbac", "--config", path}, args...)...)
-		if code != exitUsage || stdout != "" || !strings.Contains(stderr, args[0]) {
+		if code != exit.Usage || stdout != "" || !strings.Contains(stderr, args[0]) {
 			t.Errorf("%q: exit %d, stdout %q, stderr %q; want exit 2 and the flag named", args, code, stdout, stderr)
 		}
 	}

@@ -38,14 +38,18 @@ var mayImport = map[string][]string{
 	"internal/config/gen": {"internal/config"},
 	"internal/admin":      {"internal/condition"},
 
-	"cmd/exporter": {"*"},
+	"internal/exit":       nil,
+	"internal/app":        {"*"},
+	"internal/inspect":    {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/nats", "pkg/source", "internal/app", "internal/config", "internal/exit", "internal/journal"},
+
+	"cmd/exporter": {"internal/app", "internal/config", "internal/exit", "internal/inspect"},
 }
 
 // onlyFrom lists who may import a library of weight. Everyone else is kept from depending on it by accident.
 var onlyFrom = map[string][]string{
-	"k8s.io/client-go/util/workqueue": {"internal/delivery", "cmd/exporter"},
-	"k8s.io/client-go":                {"pkg/source", "pkg/deltas", "internal/delivery", "internal/config", "cmd/exporter"},
-	"k8s.io/apimachinery":             {"pkg/source", "pkg/deltas", "internal/config", "cmd/exporter"},
+	"k8s.io/client-go/util/workqueue": {"internal/delivery"},
+	"k8s.io/client-go":                {"pkg/source", "pkg/deltas", "internal/delivery", "internal/config", "internal/app"},
+	"k8s.io/apimachinery":             {"pkg/source", "pkg/deltas", "internal/config", "internal/inspect"},
 	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka"},
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats"},
 	"github.com/cockroachdb/pebble":   {"internal/journal"},

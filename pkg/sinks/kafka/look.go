@@ -33,10 +33,10 @@ func (s *Sink) Check(ctx context.Context) error {
 // may just be closed, and one broker of several be dead without harm.
 const looks = 3
 
-// StillThere looks whether Kafka still answers, unless a change was acknowledged within quiet. Status tells a failure until a
+// Ping looks whether Kafka still answers, unless a change was acknowledged within quiet. Status tells a failure until a
 // later look, or a Publish, succeeds. It takes no longer than a few request timeouts and may run while others call Lane and
 // Publish.
-func (s *Sink) StillThere(ctx context.Context, quiet time.Duration) error {
+func (s *Sink) Ping(ctx context.Context, quiet time.Duration) error {
 	began := time.Now()
 	if !s.status.quietSince(began.Add(-quiet)) {
 		return nil

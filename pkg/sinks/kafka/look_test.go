@@ -75,11 +75,11 @@ func TestAnOutageIsToldWithoutAChangeToDeliver(t *testing.T) {
 	s, log := loud(t, Config{Brokers: brokers, Topic: topicA, RequestTimeout: lateTimeout})
 	publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 2))
 	cut.set(true)
-	if err := s.StillThere(t.Context(), time.Hour); err != nil {
+	if err := s.Ping(t.Context(), time.Hour); err != nil {
 		t.Errorf("asked although a change was just acknowledged: %v", err)
 	}
 	for range 2 {
-		if err := s.StillThere(t.Context(), 0); err == nil {
+		if err := s.Ping(t.Context(), 0); err == nil {
 			t.Fatal("a broker that resets connections is there")
 		}
 		if now := s.Status(); now.State != Unavailable || !strings.Contains(now.Reason, "no broker of "+brokers[0]) {
@@ -89,7 +89,7 @@ func TestAnOutageIsToldWithoutAChangeToDeliver(t *testing.T) {
 	cut.set(false)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for s.StillThere(ctx, 0) != nil {
+	for s.Ping(ctx, 0) != nil {
 		if ctx.Err() != nil {
 			t.Fatal(ctx.Err())
 		}
@@ -104,7 +104,7 @@ func TestALookThatIsCalledOffTellsNothing(t *testing.T) {
 	s, log := loud(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.StillThere(ctx, 0); !errors.Is(err, context.Canceled) || s.Status().State != Connecting || log.count() != 0 {
+	if err := s.Ping(ctx, 0); !errors.Is(err, context.Canceled) || s.Status().State != Connecting || log.count() != 0 {
 		t.Errorf("%v, status %+v, log\n%s", err, s.Status(), log)
 	}
 }

@@ -1,0 +1,95 @@
+package app
+
+import (
+	"fmt"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// restConfig finds the API server as kubectl does: the configured kubeconfig, else $KUBECONFIG, else ~/.kube/config,
+// else the service account of the Pod this runs in.
+func restConfig(c config.Cluster) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: c.Context}
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, fmt.Errorf("no cluster to watch: set cluster.kubeconfig or $KUBECONFIG, or run inside a Pod with a service account")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return cfg, nil
+}
+
+// NewClient makes the client for the configured cluster, for a program of this version. It connects to nothing.
+func NewClient(cfg *config.Config, version string) (*source.Client, error) {
+	rest, err := restConfig(cfg.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	return source.NewClient(rest, version)
+}
+
+// Rules are the rules of a configuration, in its order.
+func Rules(cfg *config.Config) []source.Rule {
+	rules := make([]source.Rule, len(cfg.Resources))
+	for i, r := range cfg.Resources {
+		rules[i] = r.Rule
+	}
+	return rules
+}
+
+// newShaper makes what takes out of changes what is not to be told.
+func newShaper(cfg *config.Config, bodies shape.Bodies) (*shape.Shaper, error) {
+	policies := make([]shape.Policy, len(cfg.Resources))
+	for i, r := range cfg.Resources {
+		policies[i] = r.Policy
+	}
+	return shape.New(policies, shape.Options{Key: []byte(cfg.Redaction.Key), Before: cfg.NeedsBefore(), Bodies: bodies})
+}
+
+// newSource makes the source half: from the API server into the journal.
+func (a *app) newSource(client *source.Client) (*source.Source, error) {
+	lost, err := a.lost()
+	if err != nil {
+		return nil, err
+	}
+	stored, err := a.journal.Cluster()
+	if err != nil {
+		return nil, err
+	}
+	c := source.Config{
+		Client:        client,
+		Cluster:       a.cfg.Cluster.Name,
+		Rules:         Rules(a.cfg),
+		Load:          byScope{a.journal}.load,
+		Stored:        byScope{a.journal}.scopes,
+		Append:        a.journal.Append,
+		Shape:         a.shaper.Shape,
+		Drop:          byScope{a.journal}.drop,
+		Lost:          lost,
+		Announced:     a.journal.Announced,
+		StoredCluster: stored,
+		Remember:      a.journal.RememberCluster,
+		Log:           a.log,
+	}
+	if a.cfg.Cluster.OnReplaced == config.Fresh {
+		c.BeginAnew = a.journal.BeginAnew
+	}
+	return source.New(c)
+}
+
+// lost is why the journal knows less than it should, if gaps have to say so still.
+func (a *app) lost() (string, error) {
+	if recovery, yes := a.journal.Recovered(); yes {
+		a.recovered = true
+		return "the journal was broken and begun anew (" + recovery.Reason + ")", nil
+	}
+	return a.journal.BegunAnew()
+}

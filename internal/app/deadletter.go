@@ -1,0 +1,117 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// deadLetterPublisher publishes the dead letters of one sink besides keeping them in the journal: to a topic of some sink,
+// over a connection of its own.
+type deadLetterPublisher struct {
+	of    string // the sink whose dead letters they are
+	to    *configuredSink
+	sink  sinks.Router // of to
+	topic *sinks.Template
+	log   *slog.Logger
+
+	mu     sync.Mutex // one at a time: they are few
+	offset uint64     // counts the attempts
+
+	held    atomic.Pointer[string] // why the last one could not be published; nil when it was
+	probing *task                  // set when it runs
+}
+
+// openDeadLetterPublisher makes what sink s has configured; nil where that is nothing. It contacts nothing.
+func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger) (*deadLetterPublisher, error) {
+	if s.DeadLetters.Sink == "" {
+		return nil, nil
+	}
+	target, err := sinkConfig(cfg, s.DeadLetters.Sink)
+	if err != nil {
+		return nil, err
+	}
+	if target.Kafka != nil { // so that it looks for the topic of the dead letters, and not for its own
+		own := *target.Kafka
+		own.Topic = s.DeadLetters.Topic
+		target.Kafka = &own
+	}
+	to, err := newSink(target, log.With("sink", target.Name, "deadLettersOf", s.Name))
+	if err != nil {
+		return nil, fmt.Errorf("deadLetters of sink %s: %w", s.Name, err)
+	}
+	router, ok := to.sink.(sinks.Router)
+	if !ok {
+		return nil, fmt.Errorf("deadLetters of sink %s: sink %s knows one place only", s.Name, target.Name)
+	}
+	topic, err := sinks.ParseTemplate(s.DeadLetters.Topic)
+	if err != nil {
+		return nil, fmt.Errorf("deadLetters.topic of sink %s: %w", s.Name, err)
+	}
+	log = log.With("sink", s.Name, "deadLettersTo", target.Name)
+	return &deadLetterPublisher{of: s.Name, to: to, sink: router, topic: topic, log: log}, restoreEmpty(router)
+}
+
+// start probes the destination, so that it is known before the first dead letter that it cannot be reached.
+func (p *deadLetterPublisher) start(retry config.Retry, failed func(error)) {
+	if c, ok := p.sink.(checker); ok {
+		p.probing = start("dead letters of sink "+p.of, func(ctx context.Context) error { return probe(ctx, c, retry) }, failed)
+	}
+}
+
+func (p *deadLetterPublisher) stop() { p.probing.stop() }
+
+// status says why dead letters wait, or would; "" when they do not. Safe for concurrent use.
+func (p *deadLetterPublisher) status() string {
+	reason := p.to.notReached()
+	if held := p.held.Load(); held != nil {
+		reason = *held
+	}
+	if reason == "" {
+		return ""
+	}
+	return fmt.Sprintf("dead letters wait for sink %s: %s", p.to.name, reason)
+}
+
+// publish publishes a dead letter. An error that is a *sinks.RejectedError says that it cannot be published either, in
+// whatever form; any other, that it is to be tried again.
+func (p *deadLetterPublisher) publish(ctx context.Context, c *event.Change, reason string) error {
+	letter := *c // shares its bodies
+	letter.DeadLetter = &event.DeadLetterInfo{Sink: p.of, Reason: reason}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.offset++
+	err := publishSmaller(ctx, p.sink, sinks.Message{Offset: p.offset, Change: &letter, Topic: p.topic})
+	p.note(ctx, err)
+	var lost *sinks.LostError
+	if errors.As(err, &lost) { // those that are lost there are still in the journal
+		return errors.Join(err, restoreEmpty(p.sink))
+	}
+	if err != nil {
+		return fmt.Errorf("dead letter to sink %s: %w", p.to.name, err)
+	}
+	return nil
+}
+
+// note keeps how the last attempt went, with one line of the log for each change.
+func (p *deadLetterPublisher) note(ctx context.Context, err error) {
+	var rejected *sinks.RejectedError
+	switch {
+	case err == nil, errors.As(err, &rejected):
+		if p.held.Swap(nil) != nil {
+			p.log.Info("dead letters are published again")
+		}
+	case ctx.Err() == nil:
+		reason := err.Error()
+		if p.held.Swap(&reason) == nil {
+			p.log.Warn("a dead letter cannot be published; its lane waits until it is", "error", err)
+		}
+	}
+}

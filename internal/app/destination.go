@@ -1,0 +1,94 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// ErrNotRouted says that the configured routes send a change elsewhere.
+var ErrNotRouted = errors.New("no route leads to this sink any more")
+
+// Destination is a configured sink without a pipeline: for single changes, while no exporter runs. It is used by one
+// goroutine.
+type Destination struct {
+	sink  *configuredSink
+	route func(*event.Change) delivery.Route // nil: to the sink's own topic
+}
+
+// OpenDestination makes the configured sink with a name, ready to publish what no process before has published. It contacts
+// nothing. The caller closes it.
+func OpenDestination(cfg *config.Config, name string) (*Destination, error) {
+	nameTopics(cfg)
+	routes, err := newRouting(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s, err := sinkConfig(cfg, name)
+	if err != nil {
+		return nil, err
+	}
+	sink, err := newSink(s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, fmt.Errorf("sink %s: %w", name, err)
+	}
+	return &Destination{sink, routes.of(name)}, restoreEmpty(sink.sink)
+}
+
+// Publish publishes a change once, in a smaller form if it is too large. Its errors are those of [sinks.Sink], and
+// [ErrNotRouted].
+func (d *Destination) Publish(ctx context.Context, offset uint64, c *event.Change) error {
+	m := sinks.Message{Offset: offset, Change: c}
+	if d.route != nil {
+		to := d.route(c)
+		if to.Pass {
+			return ErrNotRouted
+		}
+		m.Topic = to.Topic
+	}
+	return publishSmaller(ctx, d.sink.sink, m)
+}
+
+// Close closes the sink. It waits a few seconds at most.
+func (d *Destination) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	return d.sink.sink.Close(ctx)
+}
+
+// publishSmaller publishes one message, in a smaller form for as long as it is too large and there is one.
+func publishSmaller(ctx context.Context, s sinks.Sink, m sinks.Message) error {
+	for {
+		err := publishOne(ctx, s, m)
+		var rejected *sinks.RejectedError
+		if !errors.As(err, &rejected) || !rejected.TooLarge {
+			return err
+		}
+		smaller, ok := shape.Smaller(m.Change)
+		if !ok {
+			return err
+		}
+		m.Change = smaller
+	}
+}
+
+// publishOne publishes one message.
+func publishOne(ctx context.Context, s sinks.Sink, m sinks.Message) error {
+	laneOf := s.Lane
+	if router, ok := s.(sinks.Router); ok {
+		laneOf = func(ctx context.Context, c *event.Change) (sinks.Lane, error) { return router.LaneTo(ctx, c, m.Topic) }
+	}
+	lane, err := laneOf(ctx, m.Change)
+	if err != nil {
+		return err
+	}
+	_, err = s.Publish(ctx, lane, []sinks.Message{m})
+	return err
+}

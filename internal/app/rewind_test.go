@@ -1,0 +1,78 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// forgetful is a sink that says once, at a certain change, that everything behind another one is lost.
+type forgetful struct {
+	at, from uint64
+
+	mu   sync.Mutex
+	told bool
+	got  []uint64
+}
+
+func (f *forgetful) Lane(context.Context, *event.Change) (sinks.Lane, error) { return "only", nil }
+func (f *forgetful) Close(context.Context) error                             { return nil }
+
+func (f *forgetful) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, m := range batch {
+		if m.Offset == f.at && !f.told {
+			f.told = true
+			return i, &sinks.LostError{From: f.from, Reason: "restored"}
+		}
+		f.got = append(f.got, m.Offset)
+	}
+	return len(batch), nil
+}
+
+func TestWhatADestinationLostIsSentAgain(t *testing.T) {
+	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"a"}, KeepSettled: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := func(err error) { t.Error(err) }
+	committing := start("journal", j.Run, failed)
+	sink := &forgetful{at: 8, from: 3}
+	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, journal: sinkJournal{j, "a"}, log: slog.New(slog.DiscardHandler)}
+	r.renew = func(start delivery.Cursor) *delivery.Pipeline {
+		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond}, r.log)
+	}
+	r.pipeline = r.renew(delivery.Cursor{})
+	for n := range 10 {
+		c := &event.Change{Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "pods"}, Name: "web", UID: "u", ResourceVersion: fmt.Sprint(n)}
+		if err := j.Append(t.Context(), event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.delivering = start("sink a", r.deliver, failed)
+	r.drain(10) // begun before or after the loss, it ends the pipeline that takes over
+	<-r.delivering.done
+	committing.stop()
+	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 9, 10}; !slices.Equal(sink.got, want) {
+		t.Errorf("the sink got %d, want %d", sink.got, want)
+	}
+	if r.losses() != 1 {
+		t.Errorf("%d losses counted", r.losses())
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,99 @@
+package app
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// routing is what the configured routes make of changes.
+type routing struct {
+	router *shape.Router // nil where there are no routes
+	id     string        // changes with the routes; "" where there are none
+	topics map[string]*sinks.Template
+}
+
+func newRouting(cfg *config.Config) (*routing, error) {
+	r := &routing{topics: map[string]*sinks.Template{}}
+	if len(cfg.Routes) == 0 {
+		return r, nil
+	}
+	var names []string
+	for _, s := range cfg.Sinks {
+		names = append(names, s.Name)
+	}
+	var routes []shape.Route
+	for i, c := range cfg.Routes {
+		to, err := r.targets(c.To)
+		if err != nil {
+			return nil, fmt.Errorf("routes[%d].to: %w", i, err)
+		}
+		selection := c.Selection()
+		routes = append(routes, shape.Route{
+			Takes: selection.Taker(), Namespace: selection.Namespaces.Filter(),
+			Types: c.Types, Classes: c.Classes, Filter: c.Filter, To: to,
+		})
+	}
+	var err error
+	if r.router, err = shape.NewRouter(routes, names); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(cfg.Routes)
+	if err != nil {
+		return nil, fmt.Errorf("routes: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	r.id = " routes " + hex.EncodeToString(sum[:8])
+	return r, nil
+}
+
+// nameTopics tells the sinks which topics messages may name besides their own.
+func nameTopics(cfg *config.Config) {
+	for _, s := range cfg.Sinks {
+		if s.NATS != nil {
+			s.NATS.Routed = cfg.Topics(s.Name)
+		}
+	}
+}
+
+// targets are the topics by sink. It reads those that are templates.
+func (r *routing) targets(targets []config.Target) (map[string]string, error) {
+	to := map[string]string{}
+	for _, t := range targets {
+		to[t.Sink] = t.Topic
+		if t.Topic == "" {
+			continue
+		}
+		var err error
+		if r.topics[t.Topic], err = sinks.ParseTemplate(t.Topic); err != nil {
+			return nil, err
+		}
+	}
+	return to, nil
+}
+
+// stats are the counts of all routes.
+func (r *routing) stats() []shape.RouteStats {
+	if r.router == nil {
+		return nil
+	}
+	return r.router.Stats()
+}
+
+// of is the routing of one sink; nil sends everything to its own topic.
+func (r *routing) of(sink string) func(*event.Change) delivery.Route {
+	if r.router == nil {
+		return nil
+	}
+	return func(c *event.Change) delivery.Route {
+		topic, yes := r.router.To(sink, c)
+		return delivery.Route{Pass: !yes, Topic: r.topics[topic]}
+	}
+}

@@ -1,0 +1,86 @@
+package app
+
+import (
+	"testing"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// routed reads a configuration with these routes over two sinks, main and bus.
+func routed(t *testing.T, routes string) *routing {
+	t.Helper()
+	cfg, err := config.Load(write(t, "config.yaml", `
+resources: [{select: ["*"]}]
+sinks:
+  - {name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: "k8s.{resource}"}}
+  - {name: bus, nats: {url: "nats://127.0.0.1:4222", stream: K8S, subject: "k8s.{name}"}}
+`+routes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRouting(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func place(r delivery.Route) string {
+	switch {
+	case r.Pass:
+		return "-"
+	case r.Topic == nil:
+		return "own"
+	}
+	return r.Topic.String()
+}
+
+func TestRoutesOfTheConfigurationAreFollowed(t *testing.T) {
+	r := routed(t, `
+routes:
+  - {select: ["events.events.k8s.io"], drop: true}
+  - {select: ["*"], exclude: ["nodes"], namespaces: {exclude: ["kube-*"]}, types: [added], to: [{sink: main}, {sink: bus, topic: "new.{name}"}]}
+  - {select: ["deployments.v1.apps"], classes: [status], filter: object.ready == true, to: [{sink: main, topic: "ready.{resource}"}]}
+`)
+	apps := event.Resource{Group: "apps", Version: "v1", Resource: "deployments"}
+	pods := event.Resource{Version: "v1", Resource: "pods"}
+	for name, c := range map[string]struct {
+		change event.Change
+		want   string // in main and in bus
+	}{
+		"dropped":               {event.Change{Type: event.Added, Resource: event.Resource{Group: "events.k8s.io", Version: "v1", Resource: "events"}}, "- -"},
+		"another group":         {event.Change{Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "events"}}, "own own"},
+		"to two topics":         {event.Change{Type: event.Added, Resource: pods, Namespace: "web"}, "own new.{name}"},
+		"no namespace":          {event.Change{Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "namespaces"}}, "own new.{name}"},
+		"an excluded resource":  {event.Change{Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "nodes"}}, "own own"},
+		"an excluded namespace": {event.Change{Type: event.Added, Resource: pods, Namespace: "kube-system"}, "own own"},
+		"another type":          {event.Change{Type: event.Deleted, Resource: pods, Namespace: "web"}, "own own"},
+		"by class and filter":   {event.Change{Type: event.Updated, Class: event.ClassStatus, Resource: apps, After: []byte(`{"ready":true}`)}, "ready.{resource} -"},
+		"another class":         {event.Change{Type: event.Updated, Class: event.ClassSpec, Resource: apps, After: []byte(`{"ready":true}`)}, "own own"},
+		"the filter says no":    {event.Change{Type: event.Updated, Class: event.ClassStatus, Resource: apps, After: []byte(`{"ready":false}`)}, "own own"},
+		"another version":       {event.Change{Type: event.Updated, Class: event.ClassStatus, Resource: event.Resource{Group: "apps", Version: "v2", Resource: "deployments"}, After: []byte(`{"ready":true}`)}, "own own"},
+	} {
+		if got := place(r.of("main")(&c.change)) + " " + place(r.of("bus")(&c.change)); got != c.want {
+			t.Errorf("%s: goes to %s, want %s", name, got, c.want)
+		}
+	}
+	if stats := r.stats(); len(stats) != 3 || stats[0].Dropped["main"] != 1 || stats[2].Sent["main"] != 1 {
+		t.Errorf("%+v", stats)
+	}
+}
+
+// What a sink had in flight means nothing under other routes, so its place is stored with what names them.
+func TestOtherRoutesHaveAnotherName(t *testing.T) {
+	none := routed(t, "")
+	one := routed(t, `routes: [{select: [pods], drop: true}]`)
+	same := routed(t, `routes: [{select: ["pods"], drop: true}]`)
+	other := routed(t, `routes: [{select: [pods], to: [{sink: main}]}]`)
+	if none.id != "" || none.of("main") != nil || none.stats() != nil {
+		t.Errorf("no routes are %+v", none)
+	}
+	if one.id != same.id || one.id == other.id || one.id == "" {
+		t.Errorf("%q, %q and %q; want two alike and another", one.id, same.id, other.id)
+	}
+}

@@ -1,0 +1,124 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+)
+
+// runner is one configured sink with the pipeline that feeds it.
+type runner struct {
+	*configuredSink
+	deadLetters *deadLetterPublisher // where its dead letters go besides the journal; nil for nowhere
+	journal     sinkJournal
+	log         *slog.Logger
+	renew       func(start delivery.Cursor) *delivery.Pipeline
+
+	mu       sync.Mutex
+	pipeline *delivery.Pipeline
+	draining *uint64 // up to where, once it has begun
+	rewinds  uint64  // how often the destination had lost what it had accepted
+
+	delivering, probing *task // set when they run
+}
+
+// openRunner makes a sink and its pipeline. It contacts nothing. deadLetters, if there is one, takes its dead letters;
+// observe is told how long each Publish takes.
+func (a *app) openRunner(s config.Sink, deadLetters *deadLetterPublisher, observe func(time.Duration)) (*runner, error) {
+	log := a.log.With("sink", s.Name)
+	sink, err := newSink(s, log)
+	if err != nil {
+		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
+	}
+	start, _, err := a.journal.Cursor(s.Name)
+	if err != nil {
+		return nil, fmt.Errorf("sink %s: stored cursor: %w", s.Name, err)
+	}
+	cfg := a.pipelineConfig(s, sink, deadLetters)
+	layout := sink.layout + a.routes.id
+	r := &runner{configuredSink: sink, deadLetters: deadLetters, journal: sinkJournal{a.journal, s.Name}, log: log}
+	r.renew = func(start delivery.Cursor) *delivery.Pipeline {
+		return delivery.New(s.Name, timedSink(sink.sink, observe), layout, r.journal, start, cfg, a.log)
+	}
+	r.pipeline = r.renew(delivery.Cursor(start))
+	return r, nil
+}
+
+// pipelineConfig joins what is configured for all pipelines with what a sink asks for.
+func (a *app) pipelineConfig(s config.Sink, sink *configuredSink, deadLetters *deadLetterPublisher) delivery.Config {
+	d := a.cfg.Delivery
+	cfg := delivery.Config{
+		Retry:       delivery.RetryConfig{Min: d.Retry.Min, Max: d.Retry.Max},
+		WindowBytes: int64(d.Window),
+		Rate:        d.Rate.PerSecond,
+		Burst:       d.Rate.Burst,
+		Newest:      a.journal.Newest(),
+		Selection:   fingerprint(a.version, s) + a.routes.id,
+		Route:       a.routes.of(s.Name),
+		Smaller:     shape.Smaller,
+	}
+	if deadLetters != nil {
+		cfg.Bury = deadLetters.publish
+	}
+	if c, ok := sink.sink.(interface{ Concurrency() int }); ok {
+		cfg.Workers = c.Concurrency()
+	}
+	if l, ok := sink.sink.(interface{ BatchLimits() (int, int64) }); ok {
+		cfg.BatchMessages, cfg.BatchBytes = l.BatchLimits()
+	}
+	return cfg
+}
+
+// start runs the pipeline, and probes the destination meanwhile.
+func (r *runner) start(retry config.Retry, failed func(error)) {
+	r.delivering = start("sink "+r.name, r.deliver, failed)
+	if c, ok := r.sink.(checker); ok {
+		r.probing = start("sink "+r.name, func(ctx context.Context) error { return probe(ctx, c, retry) }, failed)
+	}
+	if r.deadLetters != nil {
+		r.deadLetters.start(retry, failed)
+	}
+}
+
+// stop waits for a drain until ctx ends, then stops the pipeline.
+func (r *runner) stop(ctx context.Context) {
+	r.probing.stop()
+	if r.deadLetters != nil {
+		r.deadLetters.stop()
+	}
+	if r.delivering != nil {
+		select {
+		case <-r.delivering.done:
+		case <-ctx.Done():
+		}
+		r.delivering.stop()
+	}
+}
+
+// sinkJournal is the journal as one pipeline sees it.
+type sinkJournal struct {
+	journal *journal.Journal
+	sink    string
+}
+
+var _ delivery.Journal = sinkJournal{}
+
+func (s sinkJournal) Read(ctx context.Context, after uint64) ([]event.Record, error) {
+	return s.journal.Read(ctx, after)
+}
+
+func (s sinkJournal) Settle(ctx context.Context, c delivery.Cursor, dead []delivery.DeadLetter) error {
+	letters := make([]journal.DeadLetter, len(dead))
+	for i, d := range dead {
+		letters[i] = journal.DeadLetter(d)
+	}
+	return s.journal.Settle(ctx, s.sink, journal.Cursor(c), letters)
+}

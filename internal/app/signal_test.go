@@ -1,0 +1,35 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestASignalAndItsEchoStopInOrder(t *testing.T) {
+	var log bytes.Buffer
+	ctx, release := untilSignal(context.Background(), slog.New(slog.NewTextHandler(&log, nil)))
+	arrived := make(chan os.Signal, 2)
+	signal.Notify(arrived, syscall.SIGTERM)
+	defer signal.Stop(arrived)
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a hard stop would end this test with exit code 1
+		if err := self.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		<-arrived
+		<-ctx.Done()
+	}
+	release()
+	if n := strings.Count(log.String(), "stopping;"); n != 1 {
+		t.Errorf("%d lines say that it stops: %s", n, log.String())
+	}
+}

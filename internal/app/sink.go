@@ -1,0 +1,139 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strconv"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
+	"github.com/kubecdc/kubecdc/pkg/sinks/stdout"
+	"github.com/kubecdc/kubecdc/pkg/sinks/webhook"
+)
+
+// configuredSink is a sink as the configuration describes it, and what its kind tells of it.
+type configuredSink struct {
+	sink sinks.Sink
+	name string
+	kind string // as the status page shows it
+	// layout names what the names of lanes depend on besides what they already say: with another layout the stored positions
+	// of lanes mean nothing.
+	layout  string
+	trouble func() string // why the destination is not reached, as the sink itself sees it; "" when it is; nil for never
+	slowed  func() string // why the destination takes changes slowly; "" when it does not; nil for never
+}
+
+// newSink makes the configured sink. It contacts nothing.
+func newSink(s config.Sink, log *slog.Logger) (*configuredSink, error) {
+	f, err := format.Parse(s.Format)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s.Kafka != nil:
+		return newKafka(s, f, log)
+	case s.NATS != nil:
+		return newNATS(s, f, log)
+	case s.Webhook != nil:
+		sink, err := webhook.New(*s.Webhook, f)
+		if err != nil {
+			return nil, err
+		}
+		return &configuredSink{sink: sink, name: s.Name, kind: "webhook", layout: "webhook " + strconv.Quote(s.Webhook.Place())}, nil
+	default:
+		sink, err := stdout.New(*s.Stdout, f)
+		if err != nil {
+			return nil, err
+		}
+		return &configuredSink{sink: sink, name: s.Name, kind: "stdout", layout: "stdout " + strconv.Quote(s.Stdout.Path)}, nil
+	}
+}
+
+func newKafka(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink, error) {
+	sink, err := kafka.New(*s.Kafka, f, log)
+	if err != nil {
+		return nil, err
+	}
+	reason := func(state kafka.State) func() string {
+		return func() string {
+			if now := sink.Status(); now.State == state {
+				return now.Reason
+			}
+			return ""
+		}
+	}
+	return &configuredSink{
+		sink: sink, name: s.Name, kind: "kafka", layout: "kafka " + strconv.Quote(s.Kafka.Topic),
+		trouble: reason(kafka.Unavailable), slowed: reason(kafka.Throttled),
+	}, nil
+}
+
+func newNATS(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink, error) {
+	sink, err := nats.New(*s.NATS, f, log)
+	if err != nil {
+		return nil, err
+	}
+	kind := "nats"
+	if s.NATS.Forgets() {
+		kind = "nats core, which keeps nothing"
+	}
+	return &configuredSink{
+		sink: sink, name: s.Name, kind: kind, layout: "nats " + strconv.Quote(s.NATS.StreamName()),
+		trouble: func() string { return sink.Status().Reason },
+	}, nil
+}
+
+// notReached is why the destination is not reached; "" when it is.
+func (s *configuredSink) notReached() string { return call(s.trouble) }
+
+func call(reason func() string) string {
+	if reason == nil {
+		return ""
+	}
+	return reason()
+}
+
+// sinkConfig returns the configuration of the sink with a name.
+func sinkConfig(cfg *config.Config, name string) (config.Sink, error) {
+	for _, s := range cfg.Sinks {
+		if s.Name == name {
+			return s, nil
+		}
+	}
+	return config.Sink{}, exit.With(exit.Usage, fmt.Errorf("no sink %q is configured", name))
+}
+
+// restoreEmpty makes a sink ready that keeps no state with a journal.
+func restoreEmpty(s sinks.Sink) error {
+	stateful, ok := s.(sinks.Stateful)
+	if !ok {
+		return nil
+	}
+	return stateful.Restore(nil, 0, func(context.Context) error { return nil })
+}
+
+// fingerprint names what decides which changes a sink gets, in which order and form: the program and the sink's
+// configuration, but for how to get into the destination.
+func fingerprint(version string, s config.Sink) string {
+	s.Stdout = nil // it keeps no state
+	s.DeadLetters = config.DeadLetters{}
+	if s.NATS != nil { // its state speaks of a stream, and of nothing else
+		s.NATS = &nats.Config{Stream: s.NATS.StreamName()}
+	}
+	if s.Kafka != nil {
+		k := *s.Kafka
+		k.TLS, k.SASL = kafka.TLS{}, kafka.SASL{}
+		s.Kafka = &k
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("the configuration of a sink is plain data: %v", err))
+	}
+	return version + " " + string(b)
+}

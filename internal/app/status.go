@@ -1,0 +1,98 @@
+package app
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// snapshot gathers the state of everything for metrics, readiness and the status page.
+func (a *app) snapshot() admin.Snapshot {
+	s := admin.Snapshot{Cluster: admin.ClusterStatus{Name: a.source.Cluster()}, Journal: a.journalStatus()}
+	s.Cluster.UID, s.Cluster.Unchecked = a.source.Identity()
+	ready, reasons := a.source.Ready()
+	for _, r := range a.source.Status() {
+		s.Resources = append(s.Resources, resourceStatus(r))
+	}
+	if !ready && len(s.Resources) == 0 { // no resource can say so itself: the API server has not told what it serves
+		s.Discovery = strings.Join(reasons, "; ")
+	}
+	for i, r := range a.shaper.Stats() {
+		s.Rules = append(s.Rules, admin.RuleStatus{
+			Name: fmt.Sprintf("resources[%d]", i), Filtered: r.Filtered, Unchanged: r.Unchanged,
+			Withheld: r.Withheld, Failed: r.Failed, Failure: r.Failure,
+		})
+	}
+	for i, r := range a.routes.stats() {
+		s.Routes = append(s.Routes, admin.RouteStatus{
+			Name: fmt.Sprintf("routes[%d]", i), Sent: r.Sent, Dropped: r.Dropped, Failed: r.Failed, Failure: r.Failure,
+		})
+	}
+	for _, r := range a.runners {
+		s.Sinks = append(s.Sinks, r.status())
+	}
+	return s
+}
+
+func (a *app) journalStatus() admin.JournalStatus {
+	j := a.journal.Stat()
+	return admin.JournalStatus{
+		Oldest: j.Oldest, Newest: j.Newest, RetainedBytes: j.RetainedBytes, MaxBytes: j.MaxBytes, DiskBytes: j.DiskBytes,
+		PendingBytes: j.PendingBytes, Commits: j.Commits, Recovered: a.recovered, Blocked: j.Blocked,
+	}
+}
+
+// resourceStatus says what a scope's state means for readiness. A resource that may not be read, or that nothing serves
+// yet, degrades alone: it is told, but it does not take the rest out of service.
+func resourceStatus(r source.Status) admin.ResourceStatus {
+	s := admin.ResourceStatus{
+		Name: r.Scope, State: string(r.State), Since: r.Since, Reason: r.Reason,
+		Position: r.Position, Known: r.Known, Queued: r.Queued, LastEvent: r.LastEvent,
+		Changes: map[string]uint64{}, Events: r.Events, Restarts: r.Restarts, Relists: r.Relists, Lists: r.Lists, DecodeErrors: r.DecodeErrors,
+	}
+	for t, n := range r.Changes {
+		s.Changes[string(t)] = n
+	}
+	switch {
+	case r.State == source.Unreachable, r.State == source.Stale:
+		s.NotReady = r.Reason
+	case r.State == source.Syncing && !r.Synced:
+		s.NotReady = "the first list is not complete: " + r.Reason
+	case r.State == source.Forbidden, r.State == source.Waiting:
+		s.Degraded = string(r.State) + ": " + r.Reason
+	}
+	return s
+}
+
+func (r *runner) status() admin.SinkStatus {
+	d := r.current().Stats()
+	notReady := cmp.Or(heldUp(d), r.notReached())
+	s := admin.SinkStatus{
+		Name: r.name, Kind: r.kind, NotReady: notReady, Reason: cmp.Or(notReady, d.LaneReason, call(r.slowed)),
+		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Reduced, Passed: d.Passed, Skipped: d.Skipped, Retries: d.Retries,
+		DeadLetters: d.DeadLetters, Breaches: d.Breaches, Losses: r.losses(),
+		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit, Lanes: d.Lanes, LanesBackingOff: d.LanesBackingOff,
+		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,
+	}
+	if o, ok := r.sink.(interface{ Omitted() uint64 }); ok {
+		s.Omitted = o.Omitted()
+	}
+	if r.deadLetters != nil {
+		s.Held = r.deadLetters.status()
+	}
+	return s
+}
+
+// heldUp says why a sink as a whole does not deliver; single lanes that fail do not count.
+func heldUp(d delivery.Stats) string {
+	gate := ""
+	if d.Gate.State != ratelimit.Open {
+		gate = d.Gate.Reason
+	}
+	return cmp.Or(gate, d.BlockedReason, d.SettleReason)
+}

@@ -1,0 +1,75 @@
+package app
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// unstarted opens an app with one sink, and runs nothing of it.
+func unstarted(t *testing.T) *app {
+	t.Helper()
+	kubeconfig := write(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
+		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
+	path := write(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\n"+
+		"sinks: [{name: out, stdout: {}}]\njournal: {dir: "+t.TempDir()+"}\n")
+	cfg, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &app{cfg: cfg, version: "dev", log: slog.New(slog.DiscardHandler), failure: newFailure()}
+	if err := a.open(); err != nil {
+		t.Fatal(errors.Join(err, a.close()))
+	}
+	return a
+}
+
+// TestNotReadyBeforeItIsKnownWhatToWatch holds the moment between the start and the API server's first answer: no resource
+// is amiss yet, because none is known.
+func TestNotReadyBeforeItIsKnownWhatToWatch(t *testing.T) {
+	a := unstarted(t)
+	s := a.snapshot()
+	if err := a.close(); err != nil {
+		t.Error(err)
+	}
+	if len(s.Resources) != 0 || !strings.Contains(s.Discovery, "discovery: ") {
+		t.Errorf("resources %+v, discovery %q; want no resource and a reason", s.Resources, s.Discovery)
+	}
+}
+
+func TestASinkThatIsSlowedDownIsReadyAndSaysWhy(t *testing.T) {
+	a := unstarted(t)
+	a.runners[0].slowed = func() string { return "a quota" }
+	s := a.snapshot().Sinks[0]
+	if err := a.close(); err != nil {
+		t.Error(err)
+	}
+	if s.NotReady != "" || s.Reason != "a quota" {
+		t.Errorf("not ready %q, reason %q", s.NotReady, s.Reason)
+	}
+}
+
+func TestReadinessFollowsTheStateOfAResource(t *testing.T) {
+	for state, notReady := range map[source.State]bool{
+		source.Live: false, source.Stale: true, source.Unreachable: true,
+		// These degrade alone: one resource that may not be read must not take the others out of service.
+		source.Forbidden: false, source.Waiting: false, source.Gone: false,
+	} {
+		s := resourceStatus(source.Status{Scope: "pods", State: state, Reason: "because"})
+		if (s.NotReady != "") != notReady {
+			t.Errorf("%s: not ready %q", state, s.NotReady)
+		}
+		if leftOut := state == source.Forbidden || state == source.Waiting; (s.Degraded != "") != leftOut {
+			t.Errorf("%s: degraded %q", state, s.Degraded)
+		}
+	}
+	first := resourceStatus(source.Status{State: source.Syncing, Reason: "reading"})
+	again := resourceStatus(source.Status{State: source.Syncing, Synced: true, Reason: "reading"})
+	if first.NotReady == "" || again.NotReady != "" {
+		t.Errorf("syncing: not ready %q the first time, %q after a gap", first.NotReady, again.NotReady)
+	}
+}

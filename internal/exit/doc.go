@@ -1,0 +1,2 @@
+// Package exit says with which code the process ends because of an error.
+package exit

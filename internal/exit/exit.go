@@ -1,0 +1,42 @@
+package exit
+
+import "errors"
+
+// Code is an exit code of the process: a contract with scripts and supervisors.
+type Code int
+
+// The exit codes.
+const (
+	OK          Code = 0
+	Runtime     Code = 1 // the process had started and then failed
+	Usage       Code = 2 // the configuration or the arguments are wrong; nothing was started
+	Environment Code = 3 // what the process found around it did not allow it to start
+)
+
+// With returns err as one that ends the process with a code; nil stays nil. The message is that of err.
+func With(code Code, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &coded{err, code}
+}
+
+// CodeOf returns the code that the outermost [With] gave to err, and whether there is one. Nil is OK.
+func CodeOf(err error) (code Code, given bool) {
+	var c *coded
+	switch {
+	case err == nil:
+		return OK, true
+	case errors.As(err, &c):
+		return c.code, true
+	}
+	return Runtime, false
+}
+
+type coded struct {
+	err  error
+	code Code
+}
+
+func (c *coded) Error() string { return c.err.Error() }
+func (c *coded) Unwrap() error { return c.err }

@@ -1,0 +1,131 @@
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// listPage is how many lines are aligned with each other, and so held in memory.
+const listPage = 500
+
+// ListDeadLetters writes the dead letters of a sink in the journal in a directory, in order of offsets and without bodies:
+// as text, or as one JSON object a line. configured are the names of the configured sinks, if they are known. No exporter
+// may run on the journal; nothing is changed.
+func ListDeadLetters(dir string, configured []string, sink string, asJSON bool, out io.Writer) error {
+	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
+		if err := knowSink(j, configured, sink); err != nil {
+			return err
+		}
+		if asJSON {
+			return listJSON(j, sink, w)
+		}
+		return listText(j, sink, w)
+	})
+}
+
+// ShowDeadLetter writes the dead letter of a sink at an offset as one line of JSON, with its whole change. Otherwise it is
+// as [ListDeadLetters].
+func ShowDeadLetter(dir string, configured []string, sink string, offset uint64, out io.Writer) error {
+	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
+		if err := knowSink(j, configured, sink); err != nil {
+			return err
+		}
+		d, ok, err := j.DeadLetter(sink, offset)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return usage("sink %q has no dead letter at offset %d", sink, offset)
+		}
+		return writeDeadLetter(w, d)
+	})
+}
+
+// DiscardDeadLetters drops the dead letters of a sink at some offsets for good, or with nil all of them, and says how many
+// they were. Where one of the offsets has none, none is dropped. No exporter may run on the journal.
+func DiscardDeadLetters(dir, sink string, offsets []uint64, out io.Writer) error {
+	n, err := journal.DiscardDeadLetters(dir, sink, offsets)
+	if errors.Is(err, journal.ErrNoDeadLetter) {
+		return exit.With(exit.Usage, err)
+	}
+	if err != nil {
+		return journalError(err)
+	}
+	_, err = fmt.Fprintf(out, "discarded %d dead letters of sink %s\n", n, sink)
+	return exit.With(exit.Runtime, err)
+}
+
+// deadLine is one dead letter without its body.
+type deadLine struct {
+	Offset    uint64    `json:"offset"`
+	Time      time.Time `json:"time"`
+	Reason    string    `json:"reason"`
+	ID        string    `json:"id"`
+	Type      string    `json:"type"`
+	Resource  string    `json:"resource"`
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name,omitempty"`
+}
+
+func newDeadLine(d journal.DeadLetter) deadLine {
+	c := d.Change
+	return deadLine{
+		Offset: d.Offset, Time: d.Time.UTC(), Reason: d.Reason, ID: c.ID(), Type: string(c.Type),
+		Resource: c.Resource.String(), Namespace: c.Namespace, Name: c.Name,
+	}
+}
+
+func listJSON(j *journal.Offline, sink string, w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return j.DeadLetters(sink, func(d journal.DeadLetter) error { return e.Encode(newDeadLine(d)) })
+}
+
+func listText(j *journal.Offline, sink string, w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "OFFSET\tTIME\tTYPE\tRESOURCE\tOBJECT\tREASON")
+	n := 0
+	err := j.DeadLetters(sink, func(d journal.DeadLetter) error {
+		l := newDeadLine(d)
+		object := strings.TrimPrefix(l.Namespace+"/"+l.Name, "/")
+		_, err := fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\n",
+			l.Offset, l.Time.Format(time.RFC3339), l.Type, l.Resource, orDash(object), strings.Map(printable, l.Reason))
+		if n++; err == nil && n%listPage == 0 {
+			err = t.Flush()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return t.Flush()
+}
+
+// printable keeps what a destination wrote on its line and in its column, and away from the terminal's control.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return ' '
+}
+
+// writeDeadLetter writes a dead letter with its whole change. The change is copied as it is: encoding/json would rewrite it.
+func writeDeadLetter(w io.Writer, d journal.DeadLetter) error {
+	reason, err := json.Marshal(d.Reason)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "{\"offset\":%d,\"time\":%q,\"reason\":%s,\"change\":%s}\n",
+		d.Offset, d.Time.UTC().Format(time.RFC3339Nano), reason, format.AppendJSON(nil, d.Change))
+	return err
+}

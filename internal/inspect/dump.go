@@ -1,0 +1,86 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// DumpOptions select changes of a journal. The zero value selects all.
+type DumpOptions struct {
+	From, To  uint64   // offsets, both included; 0 is the oldest and the newest
+	Limit     uint64   // at most so many; 0 is all
+	Resources []string // only these, as kubectl writes them; empty is all
+}
+
+// Check refuses options that cannot be meant.
+func (o DumpOptions) Check() error {
+	if o.To > 0 && o.From > o.To {
+		return usage("--from %d is above --to %d", o.From, o.To)
+	}
+	return nil
+}
+
+// Dump writes the selected changes of the journal in a directory, one JSON object a line, and to notes what has to be said
+// beside them. No exporter may run on the journal; nothing is changed.
+func Dump(dir string, o DumpOptions, out, notes io.Writer) error {
+	if err := o.Check(); err != nil {
+		return err
+	}
+	if o.To == 0 {
+		o.To = math.MaxUint64
+	}
+	d := &dump{DumpOptions: o, notes: notes}
+	return withJournal(dir, out, d.print)
+}
+
+// dump is one dump of changes.
+type dump struct {
+	DumpOptions
+	notes   io.Writer
+	printed uint64
+	line    []byte
+}
+
+// errEnough ends a dump at its limit.
+var errEnough = errors.New("enough")
+
+func (d *dump) print(j *journal.Offline, w io.Writer) error {
+	oldest, newest := j.Oldest(), j.Newest()
+	switch {
+	case oldest > newest:
+		fmt.Fprintf(d.notes, "exporter: the journal holds no changes\n")
+	case d.From > newest || d.To < oldest || d.From > 0 && d.From < oldest:
+		fmt.Fprintf(d.notes, "exporter: the journal holds the changes %d to %d only\n", oldest, newest)
+	}
+	err := j.Changes(d.From, d.To, func(r event.Record) error { return d.record(w, r) })
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+func (d *dump) record(w io.Writer, r event.Record) error {
+	if len(d.Resources) > 0 && !slices.Contains(d.Resources, r.Change.Resource.String()) {
+		return nil
+	}
+	d.line = append(d.line[:0], `{"offset":`...)
+	d.line = strconv.AppendUint(d.line, r.Offset, 10)
+	d.line = append(d.line, `,"change":`...)
+	d.line = append(format.AppendJSON(d.line, r.Change), '}', '\n')
+	if _, err := w.Write(d.line); err != nil {
+		return err
+	}
+	d.printed++
+	if d.printed == d.Limit {
+		return errEnough
+	}
+	return nil
+}

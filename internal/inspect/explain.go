@@ -1,0 +1,79 @@
+package inspect
+
+import (
+	"context"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// Explain asks the cluster what a configuration selects, where it goes and what is forbidden. With a window above 0 it
+// watches that long and measures. version is that of the program. It contacts no sink and stores nothing.
+func Explain(ctx context.Context, cfg *config.Config, version string, window time.Duration) (*Report, error) {
+	r, err := explain(ctx, cfg, version, window)
+	return r, exit.With(exit.Environment, err)
+}
+
+func explain(ctx context.Context, cfg *config.Config, version string, window time.Duration) (*Report, error) {
+	client, err := app.NewClient(cfg, version)
+	if err != nil {
+		return nil, err
+	}
+	found, err := client.Explain(ctx, app.Rules(cfg))
+	if err != nil {
+		return nil, err
+	}
+	r := newReport(cfg, found)
+	r.Server = client.Host()
+	if r.Cluster == "" {
+		if r.Cluster, err = client.ClusterUID(ctx); err != nil {
+			r.ClusterUnknown = err.Error()
+		}
+	}
+	fillDestinations(r, cfg)
+	scopes := r.scopes()
+	if err := askAccess(ctx, client, scopes); err != nil {
+		return nil, err
+	}
+	if window > 0 {
+		r.Window = duration(window)
+		measure(ctx, client, scopes, window)
+	}
+	return r, ctx.Err()
+}
+
+func askAccess(ctx context.Context, client *source.Client, scopes []*scopeReport) error {
+	asked := make([]source.Scope, len(scopes))
+	for i, s := range scopes {
+		asked[i] = s.scope
+	}
+	answers, err := client.Access(ctx, asked)
+	if err != nil {
+		return err
+	}
+	for i, a := range answers {
+		scopes[i].List, scopes[i].Watch, scopes[i].Reason = a.List, a.Watch, a.Reason
+	}
+	return nil
+}
+
+// measure watches what is not known to be forbidden.
+func measure(ctx context.Context, client *source.Client, scopes []*scopeReport, window time.Duration) {
+	var readable []*scopeReport
+	var watched []source.Scope
+	for _, s := range scopes {
+		if s.List != source.Denied && s.Watch != source.Denied {
+			readable, watched = append(readable, s), append(watched, s.scope)
+		}
+	}
+	for i, m := range client.Measure(ctx, watched, window) {
+		measured := &measureReport{Changes: m.Changes, Bytes: m.Bytes, Window: duration(m.Window)}
+		if m.Err != nil {
+			measured.Error = m.Err.Error()
+		}
+		readable[i].Measured = measured
+	}
+}

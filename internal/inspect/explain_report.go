@@ -1,0 +1,134 @@
+package inspect
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// Report is what Explain found out. Its JSON is the output of -o json, so members may be added and not renamed.
+type Report struct {
+	Server         string       `json:"server"`
+	Cluster        string       `json:"cluster"`
+	ClusterUnknown string       `json:"clusterUnknown,omitempty"` // why cluster is empty
+	Sinks          []sinkReport `json:"sinks"`
+	Rules          []ruleReport `json:"rules"`
+	Unanswered     []string     `json:"unanswered,omitempty"` // groups that could not be asked
+	Window         duration     `json:"window,omitempty"`     // of the measurement, if there was one
+}
+
+type sinkReport struct {
+	Name string `json:"name"`
+	Kind string `json:"kind"`
+}
+
+type ruleReport struct {
+	Path          string           `json:"path"`
+	Select        []string         `json:"select"`
+	Exclude       []string         `json:"exclude,omitempty"`
+	Include       []string         `json:"includeNamespaces,omitempty"`
+	ExcludeSpaces []string         `json:"excludeNamespaces,omitempty"`
+	LabelSelector string           `json:"labelSelector,omitempty"`
+	FieldSelector string           `json:"fieldSelector,omitempty"`
+	Resources     []resourceReport `json:"resources"`
+	Left          []nameReport     `json:"left,omitempty"`
+	Unserved      []nameReport     `json:"unserved,omitempty"`
+}
+
+type resourceReport struct {
+	SelectedBy   string            `json:"selectedBy"` // path of the name that selects it
+	Name         string            `json:"name"`       // as kubectl writes it
+	Group        string            `json:"group"`
+	Version      string            `json:"version"`
+	Resource     string            `json:"resource"`
+	Kind         string            `json:"kind"`
+	Namespaced   bool              `json:"namespaced"`
+	Scopes       []*scopeReport    `json:"scopes"`
+	Destinations map[string]string `json:"destinations"` // by sink
+
+	match source.Match
+}
+
+type scopeReport struct {
+	ID        string            `json:"id"`
+	Namespace string            `json:"namespace,omitempty"` // the one watched; absent where it is all
+	List      source.Permission `json:"list"`
+	Watch     source.Permission `json:"watch"`
+	Reason    string            `json:"reason,omitempty"` // why one of them is not allowed
+	Measured  *measureReport    `json:"measured,omitempty"`
+
+	scope source.Scope
+}
+
+type measureReport struct {
+	Window  duration `json:"window"`
+	Changes uint64   `json:"changes"`
+	Bytes   uint64   `json:"bytes"`
+	Error   string   `json:"error,omitempty"`
+}
+
+type nameReport struct {
+	SelectedBy string `json:"selectedBy"`
+	Name       string `json:"name"`
+	Reason     string `json:"reason"`
+}
+
+// duration is written as the configuration writes durations.
+type duration time.Duration
+
+func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
+func (d duration) String() string               { return time.Duration(d).Round(time.Millisecond).String() }
+
+// newReport sorts an explanation by rules.
+func newReport(cfg *config.Config, found *source.Explanation) *Report {
+	r := &Report{Cluster: cfg.Cluster.Name, Unanswered: found.Unanswered}
+	for i, rule := range cfg.Resources {
+		r.Rules = append(r.Rules, ruleReport{
+			Path: fmt.Sprintf("resources[%d]", i), Select: rule.Select, Exclude: rule.Exclude,
+			Include: rule.Namespaces.Include, ExcludeSpaces: rule.Namespaces.Exclude,
+			LabelSelector: rule.LabelSelector, FieldSelector: rule.FieldSelector, Resources: []resourceReport{},
+		})
+	}
+	for _, m := range found.Matches {
+		rule, by := &r.Rules[m.Rule], pathOf(m.Rule, m.Select)
+		if m.Left != "" {
+			rule.Left = append(rule.Left, nameReport{by, m.Resource.String(), m.Left})
+			continue
+		}
+		rule.Resources = append(rule.Resources, newResourceReport(m, by))
+	}
+	for _, u := range found.Unserved {
+		rule := &r.Rules[u.Rule]
+		rule.Unserved = append(rule.Unserved, nameReport{pathOf(u.Rule, u.Select), u.Name, u.Reason})
+	}
+	return r
+}
+
+func newResourceReport(m source.Match, by string) resourceReport {
+	resource := resourceReport{
+		SelectedBy: by, Name: m.Resource.String(),
+		Group: m.Resource.Group, Version: m.Resource.Version, Resource: m.Resource.Resource, Kind: m.Resource.Kind,
+		Namespaced: m.Namespaced, Destinations: map[string]string{}, match: m,
+	}
+	for _, s := range m.Scopes {
+		resource.Scopes = append(resource.Scopes, &scopeReport{ID: s.ID, Namespace: s.Namespace, scope: s})
+	}
+	return resource
+}
+
+// pathOf is where a name stands in the configuration.
+func pathOf(rule, name int) string { return fmt.Sprintf("resources[%d].select[%d]", rule, name) }
+
+// scopes are all scopes, in order.
+func (r *Report) scopes() []*scopeReport {
+	var all []*scopeReport
+	for _, rule := range r.Rules {
+		for _, resource := range rule.Resources {
+			all = append(all, resource.Scopes...)
+		}
+	}
+	return all
+}

@@ -1,0 +1,195 @@
+package inspect
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// WriteText writes the report for people.
+func (r *Report) WriteText(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "cluster %s at %s\n", cmp.Or(r.Cluster, "unknown ("+r.ClusterUnknown+")"), r.Server)
+	for _, group := range r.Unanswered {
+		fmt.Fprintf(&b, "%s does not answer: what it serves is not known and not shown\n", group)
+	}
+	for _, rule := range r.Rules {
+		fmt.Fprintf(&b, "\n%s selects %s%s\n", rule.Path, strings.Join(rule.Select, ", "), rule.limits())
+		r.writeResources(&b, rule.Resources)
+		writeNames(&b, "selected and not served", rule.Unserved)
+		writeNames(&b, "left alone", rule.Left)
+	}
+	if r.Window > 0 {
+		r.writeMeasured(&b)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// limits says in words what the rule leaves out.
+func (r ruleReport) limits() string {
+	var all []string
+	add := func(word string, values ...string) {
+		if text := strings.Join(values, ", "); text != "" {
+			all = append(all, word+" "+text)
+		}
+	}
+	add("not", r.Exclude...)
+	add("namespaces", r.Include...)
+	add("not in namespaces", r.ExcludeSpaces...)
+	add("labels", r.LabelSelector)
+	add("fields", r.FieldSelector)
+	if len(all) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(all, "; ") + ")"
+}
+
+func (r *Report) writeResources(b *bytes.Buffer, resources []resourceReport) {
+	if len(resources) == 0 {
+		fmt.Fprintln(b, "  nothing is watched by this rule")
+		return
+	}
+	t := newTable(b)
+	header := []string{"RESOURCE", "VERSION", "KIND", "SCOPE", "ACCESS"}
+	for _, s := range r.Sinks {
+		header = append(header, fmt.Sprintf("SINK %s (%s)", s.Name, s.Kind))
+	}
+	t.row(header...)
+	for _, resource := range resources {
+		cells := []string{resource.Name, resource.Version, resource.Kind, resource.scopeText(), resource.accessText()}
+		for _, s := range r.Sinks {
+			cells = append(cells, resource.Destinations[s.Name])
+		}
+		t.row(cells...)
+	}
+	t.end()
+}
+
+func writeNames(b *bytes.Buffer, title string, names []nameReport) {
+	if len(names) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "  %s:\n", title)
+	t := newTable(b)
+	for _, n := range names {
+		t.row("  "+n.Name, n.Reason)
+	}
+	t.end()
+}
+
+// scopeText says which watches there are.
+func (r resourceReport) scopeText() string {
+	switch first := r.match.Scopes[0]; {
+	case !r.Namespaced:
+		return "cluster"
+	case first.Namespace != "":
+		return "in " + strings.Join(r.namespaces(func(*scopeReport) bool { return true }), ", ")
+	case first.Filter != nil:
+		return "all namespaces, filtered"
+	}
+	return "all namespaces"
+}
+
+func (r resourceReport) namespaces(where func(*scopeReport) bool) []string {
+	var names []string
+	for _, s := range r.Scopes {
+		if where(s) {
+			names = append(names, s.Namespace)
+		}
+	}
+	return names
+}
+
+// accessText tells one word if it holds for all scopes, else where it is not allowed.
+func (r resourceReport) accessText() string {
+	var parts []string
+	for _, p := range []source.Permission{source.Denied, source.Unknown} {
+		names := r.namespaces(func(s *scopeReport) bool { return s.access() == p })
+		switch {
+		case len(names) == 0:
+		case len(names) == len(r.Scopes):
+			return string(p) + r.Scopes[0].verb(p)
+		default:
+			parts = append(parts, string(p)+" in "+strings.Join(names, ", "))
+		}
+	}
+	return cmp.Or(strings.Join(parts, "; "), string(source.Allowed))
+}
+
+// access is the worse of the two permissions.
+func (s *scopeReport) access() source.Permission {
+	for _, p := range []source.Permission{source.Denied, source.Unknown} {
+		if s.List == p || s.Watch == p {
+			return p
+		}
+	}
+	return source.Allowed
+}
+
+// verb names the verb that has the permission if the other has not.
+func (s *scopeReport) verb(p source.Permission) string {
+	switch s.List {
+	case s.Watch:
+		return ""
+	case p:
+		return " (list)"
+	}
+	return " (watch)"
+}
+
+// writeMeasured tells the rates, the busiest resource first.
+func (r *Report) writeMeasured(b *bytes.Buffer) {
+	var measured []*scopeReport
+	for _, s := range r.scopes() {
+		if s.Measured != nil {
+			measured = append(measured, s)
+		}
+	}
+	slices.SortStableFunc(measured, func(a, b *scopeReport) int {
+		return cmp.Or(cmp.Compare(b.Measured.Bytes, a.Measured.Bytes), cmp.Compare(b.Measured.Changes, a.Measured.Changes))
+	})
+	fmt.Fprintf(b, "\nmeasured for %s\n", r.Window)
+	t := newTable(b)
+	t.row("SCOPE", "CHANGES", "CHANGES/S", "BYTES/S", "BYTES/CHANGE")
+	var all measureReport
+	for _, s := range measured {
+		m := s.Measured
+		all.Changes, all.Bytes, all.Window = all.Changes+m.Changes, all.Bytes+m.Bytes, max(all.Window, m.Window)
+		t.row(append(append([]string{s.ID}, m.rates()...), m.Error)...)
+	}
+	t.row(append([]string{"all"}, all.rates()...)...)
+	t.end()
+}
+
+func (m *measureReport) rates() []string {
+	seconds := max(time.Duration(m.Window).Seconds(), 0.001)
+	perChange := "-"
+	if m.Changes > 0 {
+		perChange = fmt.Sprint(m.Bytes / m.Changes)
+	}
+	return []string{fmt.Sprint(m.Changes), fmt.Sprintf("%.2f", float64(m.Changes)/seconds), fmt.Sprintf("%.0f", float64(m.Bytes)/seconds), perChange}
+}
+
+// table aligns columns, indented by two.
+type table struct{ w *tabwriter.Writer }
+
+func newTable(b *bytes.Buffer) table { return table{tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)} }
+
+func (t table) row(cells ...string) {
+	for len(cells) > 1 && cells[len(cells)-1] == "" {
+		cells = cells[:len(cells)-1]
+	}
+	fmt.Fprintln(t.w, "  "+strings.Join(cells, "\t"))
+}
+
+func (t table) end() {
+	_ = t.w.Flush() // into memory
+}

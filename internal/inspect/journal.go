@@ -1,0 +1,60 @@
+package inspect
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/journal"
+)
+
+// withJournal opens the journal in a directory for reading, lets read write what it finds, and closes it.
+func withJournal(dir string, out io.Writer, read func(*journal.Offline, io.Writer) error) error {
+	j, err := journal.OpenOffline(dir)
+	if err != nil {
+		return journalError(err)
+	}
+	w := bufio.NewWriterSize(out, 64<<10)
+	err = errors.Join(read(j, w), w.Flush(), j.Close())
+	if _, given := exit.CodeOf(err); given {
+		return err
+	}
+	return exit.With(exit.Runtime, err)
+}
+
+// journalError says what an error at opening a journal is to a script, and where somebody else has the journal, the remedy.
+func journalError(err error) error {
+	switch {
+	case errors.Is(err, journal.ErrLocked):
+		return exit.With(exit.Environment, fmt.Errorf("%w; stop the exporter first, or read the numbers of a running one from its status page (admin.listen)", err))
+	case errors.Is(err, journal.ErrBroken):
+		return exit.With(exit.Runtime, err)
+	}
+	return exit.With(exit.Environment, err)
+}
+
+// knowSink refuses a sink that neither the configuration nor the journal speaks of: most likely the name is mistyped.
+func knowSink(j *journal.Offline, configured []string, sink string) error {
+	names := append(j.Sinks(), configured...)
+	if slices.Contains(names, sink) {
+		return nil
+	}
+	slices.Sort(names)
+	return usage("no sink %q here; there are: %s", sink, orDash(strings.Join(slices.Compact(names), ", ")))
+}
+
+// usage is an error about arguments that name what is not there.
+func usage(format string, args ...any) error {
+	return exit.With(exit.Usage, fmt.Errorf(format, args...))
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

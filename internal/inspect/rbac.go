@@ -1,0 +1,94 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/source"
+)
+
+// RBACOptions are the choices for what is printed.
+type RBACOptions struct {
+	Config    string // path of the configuration, for the comment
+	Name      string // of the roles and bindings
+	Namespace string // of the service account
+	Account   string // the service account that gets the rights
+	Offline   bool   // ask no cluster
+	Triggers  bool   // allow watching definitions of resources, too
+}
+
+// Check refuses names that Kubernetes would refuse.
+func (o RBACOptions) Check() error {
+	var all []error
+	for flag, problems := range map[string][]string{
+		"--name":            content.IsPathSegmentName(o.Name),
+		"--namespace":       validation.IsDNS1123Label(o.Namespace),
+		"--service-account": validation.IsDNS1123Subdomain(o.Account),
+	} {
+		if len(problems) > 0 {
+			all = append(all, fmt.Errorf("%s: %s", flag, strings.Join(problems, "; ")))
+		}
+	}
+	if o.Name == "" {
+		all = append(all, errors.New("--name: is empty"))
+	}
+	return errors.Join(all...)
+}
+
+// RBAC returns the least rights that a configuration needs, as YAML for kubectl apply. version is that of the program. The
+// cluster is asked only where a wildcard needs it and o.Offline does not forbid it.
+func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions) (string, error) {
+	found, offline, err := selection(ctx, cfg, version, o.Offline)
+	if err != nil {
+		return "", exit.With(exit.Environment, err)
+	}
+	o.Offline = offline
+	return writeRBAC(o, cfg, found), nil
+}
+
+// selection says what the rules select, and whether it did so without the cluster: it is asked only where a wildcard
+// needs it and offline does not forbid it.
+func selection(ctx context.Context, cfg *config.Config, version string, offline bool) (*source.Explanation, bool, error) {
+	rules := app.Rules(cfg)
+	if offline || !hasWildcard(rules) {
+		found, err := source.ExplainWritten(rules)
+		return found, true, err
+	}
+	client, err := app.NewClient(cfg, version)
+	if err != nil {
+		return nil, false, offlineHint(err)
+	}
+	found, err := client.Explain(ctx, rules)
+	if err != nil {
+		return nil, false, offlineHint(err)
+	}
+	if len(found.Unanswered) > 0 {
+		return nil, false, offlineHint(fmt.Errorf("%s: the API server does not say what it serves", strings.Join(found.Unanswered, ", ")))
+	}
+	return found, false, nil
+}
+
+func offlineHint(err error) error {
+	return fmt.Errorf("the configuration selects by wildcards, which need the cluster: %w; --offline does without", err)
+}
+
+func hasWildcard(rules []source.Rule) bool {
+	for _, rule := range rules {
+		for _, name := range rule.Select {
+			if isWildcard(name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func isWildcard(name string) bool { return strings.HasPrefix(name, "*") }

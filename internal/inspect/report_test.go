@@ -1,0 +1,76 @@
+package inspect
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
+)
+
+func TestMain(m *testing.M) { leaks.Main(m) }
+
+var update = flag.Bool("update", false, "write the golden files anew; read every one before you commit it")
+
+func TestRatesAreToldTheBusiestFirst(t *testing.T) {
+	scope := func(id string, m *measureReport) *scopeReport { return &scopeReport{ID: id, Measured: m} }
+	ten := duration(10 * time.Second)
+	r := &Report{Window: ten, Rules: []ruleReport{{Resources: []resourceReport{{Scopes: []*scopeReport{
+		scope("nodes", &measureReport{Window: ten}),
+		scope("secrets", nil), // forbidden
+		scope("jobs.batch", &measureReport{Window: duration(time.Second), Changes: 1, Bytes: 900, Error: "the API server ended the watch"}),
+		scope("pods", &measureReport{Window: ten, Changes: 25, Bytes: 50_000}),
+	}}}}}}
+	var b bytes.Buffer
+	r.writeMeasured(&b)
+	golden(t, "measured.golden.txt", b.String())
+}
+
+func TestAccessIsToldWhereItDiffers(t *testing.T) {
+	scope := func(namespace string, list, watch source.Permission) *scopeReport {
+		return &scopeReport{Namespace: namespace, List: list, Watch: watch}
+	}
+	for want, scopes := range map[string][]*scopeReport{
+		"allowed":                      {scope("a", source.Allowed, source.Allowed)},
+		"forbidden":                    {scope("a", source.Denied, source.Denied), scope("b", source.Denied, source.Denied)},
+		"forbidden (watch)":            {scope("", source.Allowed, source.Denied)},
+		"unknown":                      {scope("", source.Unknown, source.Unknown)},
+		"forbidden in b":               {scope("a", source.Allowed, source.Allowed), scope("b", source.Denied, source.Allowed)},
+		"forbidden in a; unknown in b": {scope("a", source.Denied, source.Allowed), scope("b", source.Unknown, source.Allowed)},
+	} {
+		if got := (resourceReport{Scopes: scopes}).accessText(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestAClusterNameThatKafkaEscapesStaysAPlaceholder(t *testing.T) {
+	if got := string(appendPlain(nil, "prod eu")); got != "{cluster}" {
+		t.Errorf("got %q", got)
+	}
+	if got := string(appendPlain([]byte("k8s."), "cert-manager.io")); got != "k8s.cert-manager.io" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// golden compares a text with testdata/NAME.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: got\n%s\nwant\n%s", path, got, want)
+	}
+}

@@ -1,0 +1,106 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// RetryDeadLetters sends the dead letters of a sink at some offsets, or with nil all of them, drops those that were accepted
+// from the journal, and writes what became of each. It tries to reach the destination until ctx ends. Some that are dead
+// letters still are an error. No exporter may run on the journal.
+func RetryDeadLetters(ctx context.Context, cfg *config.Config, sink string, offsets []uint64, out io.Writer) error {
+	destination, err := app.OpenDestination(cfg, sink)
+	if err != nil {
+		return err
+	}
+	var delivered []uint64
+	kept := 0
+	backoff := ratelimit.NewBackoff[uint64](cfg.Delivery.Retry.Min, cfg.Delivery.Retry.Max, rand.Float64)
+	err = withJournal(cfg.Journal.Dir, out, func(j *journal.Offline, w io.Writer) error {
+		r := retrying{destination, j, backoff}
+		return eachDeadLetter(j, sink, offsets, func(d journal.DeadLetter) error {
+			if err := r.send(ctx, d); err != nil {
+				kept++
+				_, err = fmt.Fprintf(w, "%d kept: %v\n", d.Offset, err)
+				return err
+			}
+			delivered = append(delivered, d.Offset)
+			_, err := fmt.Fprintf(w, "%d delivered\n", d.Offset)
+			return err
+		})
+	})
+	err = errors.Join(err, destination.Close(ctx))
+	if len(delivered) > 0 { // also after an error: what is delivered is none any more
+		if _, dropErr := journal.DiscardDeadLetters(cfg.Journal.Dir, sink, delivered); dropErr != nil {
+			err = errors.Join(err, fmt.Errorf("delivered, and yet still in the journal: discard %v: %w", delivered, dropErr))
+		}
+	}
+	if err == nil && kept > 0 {
+		err = exit.With(exit.Runtime, fmt.Errorf("%d of %d are dead letters still", kept, kept+len(delivered)))
+	}
+	return err
+}
+
+// eachDeadLetter calls each for the dead letters at some offsets, or with nil for all, in order of offsets.
+func eachDeadLetter(j *journal.Offline, sink string, offsets []uint64, each func(journal.DeadLetter) error) error {
+	if offsets == nil {
+		return j.DeadLetters(sink, each)
+	}
+	for _, offset := range offsets {
+		d, ok, err := j.DeadLetter(sink, offset)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return usage("sink %q has no dead letter at offset %d", sink, offset)
+		}
+		if err := each(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// retrying sends dead letters of one sink.
+type retrying struct {
+	destination *app.Destination
+	journal     *journal.Offline
+	backoff     *ratelimit.Backoff[uint64]
+}
+
+// send publishes a dead letter until the destination has answered. An error says why it stays one.
+func (r retrying) send(ctx context.Context, d journal.DeadLetter) error {
+	if d.Change.Withheld != "" {
+		return errors.New("its body could not be redacted and was not kept")
+	}
+	last, err := r.journal.LastWord(d.Change)
+	if err != nil {
+		return err
+	}
+	if !last {
+		return errors.New("a newer change of the object was observed, or it is a control record; it would be a step back")
+	}
+	for {
+		err := r.destination.Publish(ctx, d.Offset, d.Change)
+		var rejected *sinks.RejectedError
+		if err == nil || errors.As(err, &rejected) || errors.Is(err, app.ErrNotRouted) {
+			return err
+		}
+		select {
+		case <-time.After(r.backoff.When(d.Offset)):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package inspect
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/kubecdc/kubecdc/internal/journal"
+)
+
+// Stat writes how much the journal in a directory holds, its scopes and how far each sink got: as text, or as JSON. sinks
+// are the configured ones; nil where there is no configuration. No exporter may run on the journal; nothing is changed.
+func Stat(dir string, sinks []string, asJSON bool, out io.Writer) error {
+	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
+		s, err := j.Stat()
+		if err != nil {
+			return err
+		}
+		report := newJournalReport(dir, s, sinks)
+		if asJSON {
+			e := json.NewEncoder(w)
+			e.SetIndent("", "  ")
+			return e.Encode(report)
+		}
+		return report.write(w)
+	})
+}
+
+// JournalReport is what [Stat] writes; its JSON form is described in docs/operations.md.
+type JournalReport struct {
+	Dir           string            `json:"dir"`
+	Oldest        uint64            `json:"oldest"`
+	Newest        uint64            `json:"newest"`
+	Changes       uint64            `json:"changes"`
+	RetainedBytes int64             `json:"retainedBytes"`
+	DiskBytes     int64             `json:"diskBytes"`
+	Recovery      *JournalRecovery  `json:"recovery,omitempty"`
+	Resources     []JournalResource `json:"resources"`
+	Sinks         []JournalSink     `json:"sinks"`
+}
+
+// JournalRecovery says that the journal was broken and begun anew, and that its gaps are not announced yet.
+type JournalRecovery struct {
+	Reason  string `json:"reason"`
+	MovedTo string `json:"movedTo"`
+}
+
+// JournalResource says what is stored of a resource.
+type JournalResource struct {
+	Name       string         `json:"name"`
+	Version    string         `json:"version"`
+	Kind       string         `json:"kind"`
+	Known      int64          `json:"known"`
+	KnownBytes int64          `json:"knownBytes"`
+	Bodies     int64          `json:"bodies"`
+	BodyBytes  int64          `json:"bodyBytes"`
+	Scopes     []JournalScope `json:"scopes"`
+}
+
+// JournalScope is a resource with its selectors.
+type JournalScope struct {
+	Name     string `json:"name"`
+	Position string `json:"position"`
+	Snapshot string `json:"snapshot"`
+	Lost     string `json:"lost"`
+}
+
+// JournalSink says how far a sink got.
+type JournalSink struct {
+	Name        string  `json:"name"`
+	Configured  *bool   `json:"configured,omitempty"` // nil: no configuration was given
+	Cursor      *uint64 `json:"cursor"`               // nil: it has none
+	LanesAhead  int     `json:"lanesAhead"`
+	Backlog     *uint64 `json:"backlog"` // nil: it has no cursor and nobody says that it will come
+	DeadLetters int64   `json:"deadLetters"`
+	DeadBytes   int64   `json:"deadBytes"`
+}
+
+// newJournalReport joins what is stored with the configured sinks; nil where there is no configuration.
+func newJournalReport(dir string, s journal.OfflineStat, configured []string) *JournalReport {
+	r := &JournalReport{
+		Dir: dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.Changes(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
+		Resources: []JournalResource{}, Sinks: []JournalSink{},
+	}
+	if s.Recovery != nil {
+		r.Recovery = &JournalRecovery{Reason: s.Recovery.Reason, MovedTo: s.Recovery.MovedTo}
+	}
+	for _, stored := range s.Resources {
+		r.Resources = append(r.Resources, newJournalResource(stored))
+	}
+	stored := slices.Clone(s.Sinks)
+	for _, name := range configured {
+		if !slices.ContainsFunc(stored, func(k journal.OfflineSink) bool { return k.Name == name }) {
+			stored = append(stored, journal.OfflineSink{Name: name, Backlog: s.Changes()})
+		}
+	}
+	slices.SortFunc(stored, func(a, b journal.OfflineSink) int { return strings.Compare(a.Name, b.Name) })
+	for _, k := range stored {
+		r.Sinks = append(r.Sinks, newJournalSink(k, configured))
+	}
+	return r
+}
+
+func newJournalResource(r journal.ResourceStat) JournalResource {
+	report := JournalResource{
+		Name: r.Name, Version: r.Resource.Version, Kind: r.Resource.Kind, Known: r.Known, KnownBytes: r.KnownBytes,
+		Bodies: r.Bodies, BodyBytes: r.BodyBytes, Scopes: []JournalScope{},
+	}
+	for _, s := range r.Scopes {
+		report.Scopes = append(report.Scopes, JournalScope{Name: s.ID, Position: s.Position, Snapshot: s.Snapshot, Lost: s.Lost})
+	}
+	return report
+}
+
+func newJournalSink(k journal.OfflineSink, configured []string) JournalSink {
+	r := JournalSink{Name: k.Name, LanesAhead: len(k.Cursor.Lanes), DeadLetters: k.DeadLetters, DeadBytes: k.DeadBytes}
+	expected := k.Settled
+	if configured != nil {
+		expected = slices.Contains(configured, k.Name)
+		r.Configured = &expected
+	}
+	if k.Settled {
+		r.Cursor = &k.Cursor.Low
+	}
+	if expected {
+		r.Backlog = &k.Backlog
+	}
+	return r
+}
+
+func (r *JournalReport) write(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintf(t, "journal\t%s\n", r.Dir)
+	if r.Changes == 0 {
+		fmt.Fprintf(t, "changes\tnone (the next one is %d)\n", r.Newest+1)
+	} else {
+		fmt.Fprintf(t, "changes\t%d to %d (%d)\n", r.Oldest, r.Newest, r.Changes)
+	}
+	fmt.Fprintf(t, "retained\t%s\n", humanBytes(r.RetainedBytes))
+	fmt.Fprintf(t, "on disk\t%s\n", humanBytes(r.DiskBytes))
+	if r.Recovery != nil {
+		fmt.Fprintf(t, "recovery\tbegun anew, and the gaps are not announced yet: %s (kept in %s)\n", r.Recovery.Reason, r.Recovery.MovedTo)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nRESOURCE\tVERSION\tKNOWN\tBODIES\n")
+	for _, s := range r.Resources {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Name, orDash(s.Version), countOf(s.Known, s.KnownBytes), countOf(s.Bodies, s.BodyBytes))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nSCOPE\tPOSITION\n")
+	for _, resource := range r.Resources {
+		for _, s := range resource.Scopes {
+			fmt.Fprintf(t, "%s\t%s\n", s.Name, s.place())
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nSINK\tCURSOR\tBACKLOG\tDEAD LETTERS\n")
+	for _, s := range r.Sinks {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.title(), number(s.Cursor), number(s.Backlog), s.dead())
+	}
+	return t.Flush()
+}
+
+// place is how far a scope has come.
+func (s *JournalScope) place() string {
+	switch {
+	case s.Position == "" && s.Lost != "":
+		return "lost: " + s.Lost
+	case s.Position == "" && s.Snapshot != "":
+		return "first list in progress"
+	}
+	return orDash(s.Position)
+}
+
+func (s *JournalSink) title() string {
+	if s.Configured != nil && !*s.Configured {
+		return s.Name + " (not configured)"
+	}
+	return s.Name
+}
+
+func (s *JournalSink) dead() string { return countOf(s.DeadLetters, s.DeadBytes) }
+
+// countOf writes a number of things and what they take.
+func countOf(n, bytes int64) string {
+	if n == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d (%s)", n, humanBytes(bytes))
+}
+
+func number(n *uint64) string {
+	if n == nil {
+		return "-"
+	}
+	return strconv.FormatUint(*n, 10)
+}
+
+// humanBytes writes a size with one decimal and the largest binary unit below it.
+func humanBytes(n int64) string {
+	size, unit := float64(n), "B"
+	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if size < 1024 {
+			break
+		}
+		size, unit = size/1024, larger
+	}
+	if unit == "B" {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", size, unit)
+}
