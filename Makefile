@@ -85,8 +85,8 @@ vuln: ## Check dependencies for known vulnerabilities (asks the Go vulnerability
 verify: vet lint ## Check formatting, linters, and that generated files and go.mod are up to date
 	go mod tidy -diff
 	for m in $(NESTED); do (cd $$m && go mod tidy -diff); done
-	$(MAKE) generate
-	git diff --exit-code
+	before=$$(mktemp); git diff >$$before; $(MAKE) generate; git diff | diff $$before - || \
+		{ echo "generated files were not up to date: commit what make generate has written" >&2; exit 1; }; rm $$before
 
 .PHONY: clean
 clean: ## Remove built files; the cached servers too

@@ -38,9 +38,9 @@ var mayImport = map[string][]string{
 	"internal/config/gen": {"internal/config"},
 	"internal/admin":      {"internal/condition"},
 
-	"internal/exit":       nil,
-	"internal/app":        {"*"},
-	"internal/inspect":    {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/nats", "pkg/source", "internal/app", "internal/config", "internal/exit", "internal/journal"},
+	"internal/exit":    nil,
+	"internal/app":     {"*"},
+	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/nats", "pkg/source", "internal/app", "internal/config", "internal/exit", "internal/journal"},
 
 	"cmd/exporter": {"internal/app", "internal/config", "internal/exit", "internal/inspect"},
 }
