@@ -63,7 +63,9 @@ func (a *app) pipelineConfig(s config.Sink, sink *configuredSink, deadLetters *d
 		Newest:      a.journal.Newest(),
 		Selection:   fingerprint(a.version, s) + a.routes.id,
 		Route:       a.routes.of(s.Name),
-		Smaller:     shape.Smaller,
+	}
+	if s.OnOversize == config.Reduce {
+		cfg.Smaller = shape.Smaller
 	}
 	if deadLetters != nil {
 		cfg.Bury = deadLetters.publish

@@ -93,6 +93,9 @@ type Sink struct {
 	// deleted: for compacted topics and key-value buckets). On stdout json or cloudevents-structured, to a webhook
 	// one of the cloudevents.
 	Format string `mapstructure:"format"`
+	// What becomes of a change that is too large for the destination: reduce leaves parts of it out, step by step, and says
+	// which; deadLetter keeps the whole change as a dead letter.
+	OnOversize string `mapstructure:"onOversize"`
 	// Apache Kafka and what speaks its protocol.
 	Kafka *kafka.Config `mapstructure:"kafka"`
 	// NATS JetStream.
@@ -104,6 +107,12 @@ type Sink struct {
 	// Where changes go that this sink can never deliver, besides the journal. They carry the reason as deadLetter.
 	DeadLetters DeadLetters `mapstructure:"deadLetters"`
 }
+
+// The values of Sink.OnOversize.
+const (
+	Reduce     = "reduce"
+	DeadLetter = "deadLetter"
+)
 
 // DeadLetters names a topic for what could not be delivered.
 type DeadLetters struct {
@@ -212,6 +221,6 @@ func Preset(p any) {
 			Policy: shape.Policy{Redact: shape.Mask, HMAC: shape.HashOptions{Scope: "object"}, Before: "none", Changed: "none"},
 		}
 	case *Sink:
-		*v = Sink{Format: "json"}
+		*v = Sink{Format: "json", OnOversize: Reduce}
 	}
 }

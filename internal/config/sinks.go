@@ -31,6 +31,7 @@ func (d *decoder) validateSinks(all []Sink) {
 			names[s.Name] = at
 		}
 		d.validateFormat(at+".format", s)
+		d.oneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
 		d.validateDestination(at, s)
 		d.validateDeadLetters(at+".deadLetters", s.DeadLetters, all)
 		if s.Stdout == nil {

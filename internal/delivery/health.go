@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // Retries are counted; the log gets one line per change of state. A pipeline has thousands of lanes that may flap, so
 // "lanes fail" is one state of the whole pipeline, and it ends only after this long without a failure.
 const (
 	calmAfter       = 5 * time.Second
-	deadLetterEvery = 10 * time.Second // at most one line about dead letters in this time
+	deadLetterEvery = 10 * time.Second // at most one line about dead letters in this time, and one about reduced changes
 )
 
 // health turns events into log lines per change of state and into reasons for readiness. Safe for concurrent use.
@@ -31,6 +32,11 @@ type health struct {
 	blockedLogged bool
 
 	settleReason string
+
+	reducedUnlogged int
+	reducedLast     *event.Change
+	reducedReason   string
+	reducedLogged   time.Time
 
 	deadUnlogged int
 	deadReason   string
@@ -89,6 +95,19 @@ func (h *health) routed() {
 	h.blockedOn, h.blockedReason, h.blockedLogged = nil, "", false
 }
 
+// reduced notes that a change was too large and is sent without a part of it. Several steps of one change count once.
+func (h *health) reduced(c *event.Change, reason *sinks.RejectedError) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.reducedLast == nil || h.reducedLast.ID() != c.ID() {
+		h.reducedUnlogged++
+	}
+	h.reducedLast, h.reducedReason = &event.Change{
+		Type: c.Type, Cluster: c.Cluster, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name, UID: c.UID,
+		ResourceVersion: c.ResourceVersion, Snapshot: c.Snapshot, Pass: c.Pass, Omitted: c.Omitted,
+	}, reason.Error()
+}
+
 // deadLettered notes a change that was rejected.
 func (h *health) deadLettered(err error) {
 	h.mu.Lock()
@@ -120,6 +139,11 @@ func (h *health) tick(now time.Time) {
 	if h.reported && h.failing == 0 && now.Sub(h.lastFailure) >= calmAfter {
 		h.reported, h.laneReason = false, ""
 		h.log.Info("all lanes deliver again")
+	}
+	if h.reducedUnlogged > 0 && now.Sub(h.reducedLogged) >= deadLetterEvery {
+		h.log.Warn("changes are too large for the destination and are sent without parts of them; onOversize: deadLetter keeps them whole",
+			"count", h.reducedUnlogged, "last", h.reducedLast.Key(), "without", h.reducedLast.Omitted, "reason", h.reducedReason)
+		h.reducedUnlogged, h.reducedLogged = 0, now
 	}
 	if h.deadUnlogged > 0 && now.Sub(h.deadLogged) >= deadLetterEvery {
 		h.log.Warn("changes were rejected for ever and are dead letters", "count", h.deadUnlogged, "lastReason", h.deadReason)

@@ -140,6 +140,7 @@ func (p *Pipeline) reduce(l *lane, err error) bool {
 	smaller, ok := p.cfg.Smaller(p.backlog.oldest(l))
 	if ok {
 		p.backlog.replace(l, smaller)
+		p.health.reduced(smaller, never)
 	}
 	return ok
 }

@@ -61,7 +61,7 @@ func operation(c *event.Change) string {
 // appendObject writes body, or what is known of an object without one: its identity.
 func appendObject(b, body []byte, c *event.Change) []byte {
 	if len(body) > 0 {
-		return append(b, body...)
+		return appendRow(b, body, c)
 	}
 	b = append(b, `{"apiVersion":`...)
 	b = appendString(b, apiVersion(c))

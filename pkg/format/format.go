@@ -71,7 +71,7 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 	case Debezium:
 		return appendEnvelope(b, c)
 	case Upsert:
-		return append(b, c.After...)
+		return appendRow(b, c.After, c)
 	}
 	return AppendJSON(b, c)
 }

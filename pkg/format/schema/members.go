@@ -112,6 +112,11 @@ var (
 			{"uid", node{{"type", "string"}}}, {"resourceVersion", node{{"type", "string"}}},
 		}}}},
 	}}}
+	// row is an object where nothing beside it says that it is not whole.
+	row = node{{"properties", append(slices.Clone(object[0].value.(node)), member{"kubecdcOmitted", node{
+		{"type", "array"}, {"items", node{{"type", "string"}}}, {"minItems", 1},
+		{"description", "what was left out of the object so that the destination takes it; absent where it is whole"},
+	}})}}
 )
 
 // describe returns the schema of m's value.

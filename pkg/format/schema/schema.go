@@ -35,7 +35,7 @@ func document(name string, strict bool) ([]byte, error) {
 	case "debezium":
 		body = envelope(strict)
 	case "upsert":
-		body = node{{"title", "A Kubernetes object, as kubecdc's format upsert writes it"}, {"type", "object"}}.with(object...)
+		body = node{{"title", "A Kubernetes object, as kubecdc's format upsert writes it"}, {"type", "object"}}.with(row...)
 	default:
 		return nil, fmt.Errorf("%q has no schema; expected one of %v", name, Names())
 	}
@@ -168,11 +168,11 @@ func envelope(strict bool) node {
 	if strict {
 		source = source.with(member{"additionalProperties", false})
 	}
-	row := node{{"type", []string{"object", "null"}}}.with(object...)
+	orNull := node{{"type", []string{"object", "null"}}}.with(row...)
 	n := node{
 		{"title", "A change of a Kubernetes object in Debezium's envelope, as kubecdc writes it"}, {"type", "object"},
 		{"properties", node{
-			{"before", row}, {"after", row}, {"source", source}, {"op", node{{"enum", []string{"c", "u", "d", "r"}}}},
+			{"before", orNull}, {"after", orNull}, {"source", source}, {"op", node{{"enum", []string{"c", "u", "d", "r"}}}},
 			{"ts_ms", node{{"type", "integer"}, {"minimum", 0}, {"description", "when the exporter read it; milliseconds since 1970"}}},
 			{"transaction", node{{"type", "null"}}},
 		}},
