@@ -95,6 +95,9 @@ func compileFilter(text string, withOld bool) (*filter, error) {
 	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > mostCost {
 		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, mostCost)
 	}
+	if err := checkSense(env, ast); err != nil {
+		return nil, err
+	}
 	f := &filter{text: text}
 	for _, reference := range ast.NativeRep().ReferenceMap() {
 		f.asksOld = f.asksOld || reference.Name == "oldObject"

@@ -8,9 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	fieldselector "k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
-
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -74,13 +71,18 @@ func (r Rule) Validate(path string) error {
 			}
 		}
 	}
-	if names, _ := r.Namespaces.chosen(); names != nil && len(names) == 0 {
+	for i, name := range r.Select {
+		if p, err := parsePattern(name); err == nil && r.leavesOut(p) {
+			all = append(all, fmt.Errorf("%s.select[%d]: %q selects nothing: exclude leaves all of it out; remove it from one of them", path, i, name))
+		}
+	}
+	if r.Namespaces.nothing() {
 		all = append(all, fmt.Errorf("%s.namespaces: exclude leaves out every namespace that include names", path))
 	}
-	if _, err := labels.Parse(r.LabelSelector); err != nil {
+	if err := checkLabels(r.LabelSelector); err != nil {
 		all = append(all, fmt.Errorf("%s.labelSelector: %w", path, err))
 	}
-	if _, err := fieldselector.ParseSelector(r.FieldSelector); err != nil {
+	if err := checkFields(r.FieldSelector, r.Namespaces.Filter()); err != nil {
 		all = append(all, fmt.Errorf("%s.fieldSelector: %w", path, err))
 	}
 	if r.Capture != "" && r.Capture != CaptureFull && r.Capture != CaptureMetadata {
@@ -189,6 +191,13 @@ func (p pattern) matches(r event.Resource) bool {
 
 // wildcard says that the pattern waits for nothing in particular.
 func (p pattern) wildcard() bool { return p.resource == "*" }
+
+// nothing says that Exclude takes away all that Include names.
+func (n Namespaces) nothing() bool {
+	return len(n.Include) > 0 && !slices.ContainsFunc(n.Include, func(name string) bool {
+		return !slices.Contains(n.Exclude, name) && !slices.Contains(n.Exclude, "*") && (isGlob(name) || !matchesAny(n.Exclude, name))
+	})
+}
 
 // chosen says which namespaces to watch one by one; nil means all at once, through keep if that is not nil.
 func (n Namespaces) chosen() (names []string, keep func(string) bool) {

@@ -1,0 +1,116 @@
+package shape
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/types"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// known are the values that a fact can have; a comparison with another one is never true.
+var known = map[string][]string{
+	"change.type": {string(event.Added), string(event.Updated), string(event.Deleted), string(event.Snapshot), string(event.Sync)},
+	"change.class": {"", string(event.ClassDeleting), string(event.ClassSpec), string(event.ClassStatus),
+		string(event.ClassMetadata)},
+	"change.actor.operation": {"", "Apply", "Update"},
+}
+
+// checkSense refuses what compiles and can never do what it was written for: a part that fails whatever the object is, a
+// comparison with a value that there is none of, and an expression that is false for every change.
+func checkSense(env *cel.Env, compiled *cel.Ast) error {
+	root := compiled.NativeRep()
+	var wrong error
+	ast.PreOrderVisit(root.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if wrong == nil && e.Kind() == ast.CallKind {
+			wrong = checkCall(e.AsCall())
+		}
+	}))
+	if wrong != nil {
+		return wrong
+	}
+	if !constant(root.Expr()) {
+		return nil
+	}
+	program, err := env.Program(compiled)
+	if err != nil {
+		return err
+	}
+	result, _, err := program.Eval(cel.NoVars())
+	switch {
+	case err != nil:
+		return fmt.Errorf("it fails for every change: %w", err)
+	case result == types.False:
+		return fmt.Errorf("it is false for every change")
+	}
+	return nil
+}
+
+func checkCall(c ast.CallExpr) error {
+	args := c.Args()
+	if len(args) != 2 {
+		return nil
+	}
+	switch c.FunctionName() {
+	case operators.Divide, operators.Modulo:
+		if isZero(args[1]) {
+			return fmt.Errorf("it divides by zero, which fails for every change")
+		}
+	case operators.Equals, operators.NotEquals:
+		if err := checkValue(args[0], args[1]); err != nil {
+			return err
+		}
+		return checkValue(args[1], args[0])
+	case operators.In:
+		if args[1].Kind() != ast.ListKind {
+			return nil
+		}
+		for _, element := range args[1].AsList().Elements() {
+			if err := checkValue(args[0], element); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkValue refuses to compare a fact with a text that it never is.
+func checkValue(fact, value ast.Expr) error {
+	if fact.Kind() != ast.IdentKind || value.Kind() != ast.LiteralKind {
+		return nil
+	}
+	values, listed := known[fact.AsIdent()]
+	text, isText := value.AsLiteral().(types.String)
+	if !listed || !isText || slices.Contains(values, string(text)) {
+		return nil
+	}
+	return fmt.Errorf("%s is never %q; it is one of %s", fact.AsIdent(), string(text), strings.Join(slices.DeleteFunc(slices.Clone(values),
+		func(v string) bool { return v == "" }), ", "))
+}
+
+func isZero(e ast.Expr) bool {
+	if e.Kind() != ast.LiteralKind {
+		return false
+	}
+	switch n := e.AsLiteral().(type) {
+	case types.Int:
+		return n == 0
+	case types.Uint:
+		return n == 0
+	}
+	return false
+}
+
+// constant says that an expression asks for nothing of the change.
+func constant(e ast.Expr) bool {
+	alike := true
+	ast.PreOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
+		alike = alike && e.Kind() != ast.IdentKind && e.Kind() != ast.ComprehensionKind
+	}))
+	return alike
+}
