@@ -34,7 +34,7 @@ exit code 3.`,
 		if err != nil {
 			return err
 		}
-		cfg, err := config.Load(*path)
+		cfg, err := config.Inspect(*path)
 		if err != nil {
 			return err
 		}

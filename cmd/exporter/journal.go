@@ -39,7 +39,7 @@ func (p *journalPlace) load() (dir string, sinks []string, err error) {
 	if p.config == "" {
 		return p.dir, nil, nil
 	}
-	cfg, err := config.Load(p.config)
+	cfg, err := config.Inspect(p.config)
 	if err != nil {
 		return "", nil, err
 	}

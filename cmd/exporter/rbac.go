@@ -33,7 +33,7 @@ wildcards, which allow more.`,
 		if err := o.Check(); err != nil {
 			return err
 		}
-		cfg, err := config.Load(*path)
+		cfg, err := config.Inspect(*path)
 		if err != nil {
 			return err
 		}

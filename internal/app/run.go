@@ -15,6 +15,9 @@ import (
 func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) error {
 	tuneMemory()
 	log := newLogger(cfg.Log, w)
+	for _, warning := range cfg.Warnings {
+		log.Warn("the configuration is suspicious", "at", warning.String())
+	}
 	ctx, stop := untilSignal(ctx, log)
 	defer stop()
 	return run(ctx, cfg, version, log)

@@ -35,6 +35,9 @@ type Config struct {
 	Admin Admin `mapstructure:"admin"`
 	// What the exporter writes to standard error.
 	Log Log `mapstructure:"log"`
+
+	// Warnings are what was found suspicious: it may be meant, and more likely is not. Nothing is wrong with it.
+	Warnings []Problem
 }
 
 // String tells the size of the configuration and none of its values: passwords are among them.

@@ -18,6 +18,7 @@ var update = flag.Bool("update", false, "write the messages of testdata/bad anew
 // TestEveryBadFileGetsItsMessage holds the exact text that a user sees for each mistake. The file's name is the bug's name.
 func TestEveryBadFileGetsItsMessage(t *testing.T) {
 	t.Chdir("testdata/bad")
+	t.Setenv("KUBECONFIG", "none")
 	files := corpus(t, 25)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
@@ -52,6 +53,7 @@ func TestEveryBadFileGetsItsMessage(t *testing.T) {
 
 func TestEveryGoodFileLoads(t *testing.T) {
 	t.Chdir("testdata/good")
+	t.Setenv("KUBECONFIG", "none") // not that of whoever runs the test
 	for _, file := range corpus(t, 5) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			if _, err := Load(file); err != nil {
@@ -161,6 +163,7 @@ sinks:
     kafka:
       brokers: ["127.0.0.1:9092"]
       topic: {env: TEST_TOPIC}
+      tls: {enabled: true}
       sasl: {mechanism: plain, username: me, password: {file: `+file+`}}
 `)
 	if k := cfg.Sinks[0].Kafka; k.Topic != "k8s.changes" || k.SASL.Password != " two lines\nand a blank " {
@@ -182,7 +185,7 @@ sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: {env: TEST_TOPI
 func TestAPrintedConfigurationHoldsNoPassword(t *testing.T) {
 	cfg := mustLoad(t, `
 resources: [{select: [pods]}]
-sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: k8s, sasl: {mechanism: plain, username: me, password: hunter2}}}]
+sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: k8s, sasl: {mechanism: plain, username: me, password: hunter2, allowCleartextCredentials: true}}}]
 `)
 	var b strings.Builder
 	for _, handler := range []slog.Handler{slog.NewTextHandler(&b, nil), slog.NewJSONHandler(&b, nil)} {
@@ -204,7 +207,7 @@ func TestAllProblemsAreReportedInTheOrderOfLines(t *testing.T) {
 	for _, p := range problems.Problems {
 		paths = append(paths, p.Path)
 	}
-	if want := []string{"log.level", "admin.listen", "resources[0].select", "sinks"}; !reflect.DeepEqual(paths, want) {
+	if want := []string{"sinks", "log.level", "admin.listen", "resources[0].select"}; !reflect.DeepEqual(paths, want) {
 		t.Errorf("got %v, want %v", paths, want)
 	}
 }
@@ -255,6 +258,7 @@ func FuzzLoadNeverPanics(f *testing.F) {
 
 func TestExamplesLoad(t *testing.T) {
 	t.Setenv("KUBECDC_NATS_URL", "nats://127.0.0.1:4222")
+	t.Setenv("KUBECONFIG", "none")
 	t.Chdir("../../configs")
 	for _, file := range corpus(t, 5) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {

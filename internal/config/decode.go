@@ -15,31 +15,37 @@ type decoder struct {
 	file     string
 	lines    map[string]int // YAML path to the line of its key
 	problems []Problem
+	warnings []Problem
 	hidden   []string // what references resolved to: never to be shown
 }
 
 // report records a problem. Its line is that of the path, or of the nearest parent that is in the file.
-func (d *decoder) report(path string, p Problem) {
+func (d *decoder) report(path string, p Problem) { d.problems = append(d.problems, d.locate(path, p)) }
+
+// warn records what may be meant and more likely is not.
+func (d *decoder) warn(path string, p Problem) { d.warnings = append(d.warnings, d.locate(path, p)) }
+
+func (d *decoder) locate(path string, p Problem) Problem {
 	p.File, p.Path = d.file, path
 	if p.Line == 0 {
 		p.Line = d.line(path)
 	}
-	for _, secret := range d.hidden {
-		p.Found = strings.ReplaceAll(p.Found, secret, redacted)
-		p.Message = strings.ReplaceAll(p.Message, secret, redacted)
-		p.Expected = strings.ReplaceAll(p.Expected, secret, redacted)
+	for _, text := range []*string{&p.Path, &p.Found, &p.Message, &p.Expected} {
+		for _, secret := range d.hidden {
+			*text = strings.ReplaceAll(*text, secret, redacted)
+		}
+		*text = cut(*text)
 	}
-	d.problems = append(d.problems, p)
+	return p
 }
 
 func (d *decoder) line(path string) int {
-	for path != "" {
-		if line, ok := d.lines[path]; ok {
-			return line
+	for {
+		if line, ok := d.lines[path]; ok || path == "" {
+			return max(line, 1)
 		}
 		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
 	}
-	return 0
 }
 
 // decode fills v, which is settable, from n. path is where n stands.
@@ -119,6 +125,10 @@ func (d *decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	case n.Kind != yaml.ScalarNode, !slices.Contains(tagsFor(v.Type(), lastKey(path)), n.ShortTag()):
 		d.mistyped(n, v, path)
 		return
+	default:
+		if !d.checkLiteral(path, text) {
+			return
+		}
 	}
 	if bad := setScalar(v, text, isSize(v.Type(), lastKey(path))); bad != nil {
 		d.report(path, Problem{Line: n.Line, Message: bad.message, Found: d.describe(n, path), Expected: bad.expected})
@@ -171,7 +181,7 @@ func (d *decoder) expected(t reflect.Type, path string) string {
 
 // describe says what stands at path, without the value where it is, or may be, a secret.
 func (d *decoder) describe(n *yaml.Node, path string) string {
-	if n.Kind == yaml.ScalarNode && mayBeSecret(lastKey(path)) {
+	if n.Kind == yaml.ScalarNode && mayBeSecret(path) {
 		return "a value that is not shown"
 	}
 	return describe(n)

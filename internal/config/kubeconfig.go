@@ -1,24 +1,20 @@
 package config
 
 import (
+	"maps"
+	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 )
 
 // longestKubeconfig bounds what is read as a kubeconfig, in bytes; certificates are in it.
 const longestKubeconfig = 4 << 20
-
-// kubeconfig is the part of a kubeconfig file (k8s.io/client-go/tools/clientcmd/api/v1) that says which contexts it has.
-type kubeconfig struct {
-	Kind           string `yaml:"kind"`
-	CurrentContext string `yaml:"current-context"`
-	Contexts       []struct {
-		Name string `yaml:"name"`
-	} `yaml:"contexts"`
-}
 
 // validateKubeconfig looks whether the named file can be what it should be. It contacts no cluster, and never shows the
 // file's content, which holds credentials.
@@ -28,21 +24,88 @@ func (d *decoder) validateKubeconfig(c Cluster) {
 		d.report("cluster.kubeconfig", Problem{Message: err.Error(), Expected: "a kubeconfig file"})
 		return
 	}
-	var k kubeconfig
-	if err := yaml.Unmarshal(content, &k); err != nil || k.Kind != "Config" {
+	var form struct {
+		Kind string `yaml:"kind"`
+	}
+	if err := yaml.Unmarshal(content, &form); err != nil || form.Kind != "Config" {
 		d.report("cluster.kubeconfig", Problem{Message: "not a kubeconfig", Found: "file " + c.Kubeconfig, Expected: `YAML or JSON with "kind: Config"`})
 		return
 	}
-	var names []string
-	for _, context := range k.Contexts {
-		names = append(names, context.Name)
+	d.validateContext(c)
+}
+
+// validateContext looks whether the context that is going to be used is there, with a cluster, a user and their files. The
+// files are those that kubectl takes. Without any of them, and without a context, it is for a Pod's service account.
+func (d *decoder) validateContext(c Cluster) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.Kubeconfig
+	at, from := "cluster.kubeconfig", c.Kubeconfig
+	if from == "" {
+		at, from = "cluster", "$KUBECONFIG or ~/.kube/config"
 	}
-	at, want := "cluster.context", c.Context
-	if want == "" {
-		at, want = "cluster.kubeconfig", k.CurrentContext
+	for _, file := range rules.GetLoadingPrecedence() {
+		if _, err := os.Stat(file); c.Kubeconfig == "" && os.IsNotExist(err) {
+			continue
+		}
+		if _, err := readLimited(file, longestKubeconfig); err != nil {
+			d.report(at, Problem{Message: err.Error(), Expected: "a kubeconfig file"})
+			return
+		}
 	}
-	if !slices.Contains(names, want) {
-		d.report(at, Problem{Message: "no such context in " + c.Kubeconfig, Found: strconv.Quote(want),
-			Expected: "one of its contexts (" + strings.Join(names, ", ") + ")"})
+	all, err := rules.Load()
+	if err != nil { // not shown: it quotes the file
+		d.report(at, Problem{Message: "not a kubeconfig", Found: from})
+		return
+	}
+	want := all.CurrentContext
+	if c.Context != "" {
+		at, want = "cluster.context", c.Context
+	}
+	context := all.Contexts[want]
+	switch {
+	case want == "" && c.Kubeconfig == "":
+		return
+	case context == nil:
+		expected := "one of its contexts (" + strings.Join(slices.Sorted(maps.Keys(all.Contexts)), ", ") + ")"
+		if len(all.Contexts) == 0 {
+			expected = "a kubeconfig that has it"
+		}
+		d.report(at, Problem{Message: "no such context in " + from, Found: strconv.Quote(want), Expected: expected})
+		return
+	}
+	d.validateEntries(at, want, context, all)
+}
+
+// validateEntries looks at what a context refers to.
+func (d *decoder) validateEntries(at, name string, context *api.Context, all *api.Config) {
+	cluster, user := all.Clusters[context.Cluster], all.AuthInfos[context.AuthInfo]
+	report := func(message string) {
+		d.report(at, Problem{Message: "context " + strconv.Quote(name) + ": " + message})
+	}
+	if cluster == nil {
+		report("its cluster " + strconv.Quote(context.Cluster) + " is not there")
+		return
+	}
+	server := cluster.Server
+	if !strings.Contains(server, "://") {
+		server = "https://" + server
+	}
+	if u, err := url.Parse(server); err != nil || u.Hostname() == "" {
+		report("its cluster has no server address, https://host:port")
+	}
+	files := []string{cluster.CertificateAuthority}
+	switch {
+	case user == nil && context.AuthInfo != "":
+		report("its user " + strconv.Quote(context.AuthInfo) + " is not there")
+	case user != nil:
+		files = append(files, user.ClientCertificate, user.ClientKey, user.TokenFile)
+	}
+	for _, file := range files {
+		if file == "" {
+			continue
+		}
+		if _, err := readLimited(file, longestKubeconfig); err != nil {
+			report(err.Error())
+		}
 	}
 }

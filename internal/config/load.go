@@ -17,18 +17,28 @@ const longestFile = 1 << 20
 
 // Load reads, completes and checks the configuration in the file at path. When anything is wrong it returns no
 // configuration and an [*Error] with all of it; it returns no other kind of error. Relative paths in the file are relative
-// to the working directory. It reads the environment and the files that the configuration refers to, and nothing else.
-func Load(path string) (*Config, error) {
+// to the working directory. It reads the environment and the files that the configuration names, and creates nothing.
+func Load(path string) (*Config, error) { return loadFile(path, (*decoder).validateFiles) }
+
+// Inspect is [Load] for commands that deliver nothing, which may run where the credentials of the sinks are not: it does not
+// look at the files that only sinks read and write.
+func Inspect(path string) (*Config, error) { return loadFile(path) }
+
+func loadFile(path string, checks ...func(*decoder, *Config)) (*Config, error) {
 	content, err := readLimited(path, longestFile)
 	if err != nil {
 		return nil, &Error{Problems: []Problem{{File: path, Message: err.Error(), Expected: "a YAML file"}}}
 	}
-	return parse(path, content)
+	return parse(path, content, checks...)
 }
 
-// parse is [Load] of a file that was read.
-func parse(file string, content []byte) (*Config, error) {
+// parse is loadFile of a file that was read.
+func parse(file string, content []byte, checks ...func(*decoder, *Config)) (*Config, error) {
 	d := &decoder{file: file, lines: map[string]int{}}
+	if problem := encodingProblem(content); problem != nil {
+		d.report("", *problem)
+		return nil, &Error{Problems: d.problems}
+	}
 	cfg := Default()
 	root, problem := document(content)
 	if problem != nil {
@@ -40,9 +50,16 @@ func parse(file string, content []byte) (*Config, error) {
 	if len(d.problems) == 0 { // a value that could not be read would only raise false alarms
 		d.validate(&cfg)
 	}
+	if len(d.problems) == 0 {
+		d.suspect(&cfg)
+		for _, check := range checks {
+			check(d, &cfg)
+		}
+	}
 	if len(d.problems) > 0 {
 		return nil, &Error{Problems: sorted(d.problems)}
 	}
+	cfg.Warnings = sorted(d.warnings)
 	return &cfg, nil
 }
 

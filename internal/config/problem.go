@@ -3,7 +3,9 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -15,6 +17,32 @@ type Problem struct {
 	Found    string // what stands there; may be empty
 	Expected string // what should stand there; may be empty
 	Message  string // what is wrong, for people
+}
+
+const (
+	longestQuote = 80  // bytes of a value that is shown
+	longestText  = 600 // of a part of a problem
+)
+
+// quoted finds values in a text that are too long to be read.
+var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.){` + strconv.Itoa(longestQuote) + `,}"|[^\s"]{` + strconv.Itoa(2*longestQuote) + `,}`)
+
+// cut shortens what nobody would read: a value that was pasted into the wrong place may be a megabyte.
+func cut(text string) string {
+	if len(text) < longestQuote {
+		return text
+	}
+	text = quoted.ReplaceAllStringFunc(text, func(value string) string {
+		kept := strings.ToValidUTF8(value[:longestQuote], "") + "…"
+		if value[0] == '"' {
+			kept += `"`
+		}
+		return kept
+	})
+	if len(text) > longestText {
+		text = strings.ToValidUTF8(text[:longestText], "") + "…"
+	}
+	return text
 }
 
 // String writes the problem on one line: "FILE:LINE: PATH: MESSAGE: found FOUND, expected EXPECTED", without the parts

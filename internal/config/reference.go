@@ -1,9 +1,7 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -45,7 +43,7 @@ func fromEnv(name string) (string, error) {
 	switch value, ok := os.LookupEnv(name); {
 	case !ok:
 		return "", fmt.Errorf("environment variable %s is not set", name)
-	case value == "":
+	case strings.TrimSpace(value) == "":
 		return "", fmt.Errorf("environment variable %s is empty", name)
 	default:
 		return value, nil
@@ -59,42 +57,16 @@ func fromFile(name string) (string, error) {
 		return "", err
 	}
 	value := strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r")
-	if value == "" {
+	if strings.TrimSpace(value) == "" {
 		return "", fmt.Errorf("file %s is empty", name)
 	}
 	return value, nil
 }
 
-// readLimited reads a whole regular file of at most limit bytes.
-func readLimited(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read file %s: %w", name, cause(err))
-	}
-	defer func() { _ = f.Close() }() // only read
-	content, err := io.ReadAll(io.LimitReader(f, limit+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("cannot read file %s: %w", name, cause(err))
-	case int64(len(content)) > limit:
-		return nil, fmt.Errorf("file %s is larger than %s", name, Bytes(limit))
-	}
-	return content, nil
-}
-
-// cause strips the operation and the path, which the message has already, from an error of the file system.
-func cause(err error) error {
-	var path *os.PathError
-	if errors.As(err, &path) {
-		return path.Err
-	}
-	return err
-}
-
-// mayBeSecret says, by its name, whether a key's value must not be shown even where it is written out in the file.
-func mayBeSecret(key string) bool {
-	key = strings.ToLower(key)
-	if key == "key" {
+// mayBeSecret says, by its name, whether the value at a path must not be shown even where it is written out in the file.
+func mayBeSecret(path string) bool {
+	key := strings.ToLower(lastKey(path))
+	if key == "key" || strings.Contains(path, ".headers[") && key == "value" {
 		return true
 	}
 	for _, word := range []string{"password", "secret", "token", "seed", "nkey", "credential", "jwt", "url"} {

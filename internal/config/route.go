@@ -18,7 +18,7 @@ type Route struct {
 	Exclude []string `mapstructure:"exclude"`
 	// Which namespaces.
 	Namespaces Namespaces `mapstructure:"namespaces"`
-	// Which types of changes: added, updated, deleted, snapshot. Empty: all.
+	// Which types of changes: added, updated, deleted, snapshot, sync. Empty: all.
 	Types []string `mapstructure:"types"`
 	// Which classes of updates: spec, status, metadata, deleting. Empty: all changes, whether they have a class or not.
 	Classes []string `mapstructure:"classes"`
@@ -58,15 +58,9 @@ func (r Route) TakesAll() bool {
 }
 
 func (d *decoder) validateRoutes(c *Config) {
-	last := "" // the route that leaves nothing to later ones
 	for i, r := range c.Routes {
 		at := fmt.Sprintf("routes[%d]", i)
-		if last != "" {
-			d.report(at, Problem{Message: "is never asked: " + last + " decides about every change", Expected: "the more particular routes first"})
-		}
-		if r.TakesAll() && slices.Contains(r.Select, "*") && len(r.Exclude) == 0 {
-			last = at
-		}
+		d.validateReached(at, c, i)
 		d.validateMatch(at, r)
 		switch {
 		case len(r.To) == 0 && !r.Drop:
@@ -78,12 +72,51 @@ func (d *decoder) validateRoutes(c *Config) {
 	}
 }
 
+// validateReached sees to it that some change can come to a route: that a rule selects its resources, and that no earlier
+// route decides about all of them.
+func (d *decoder) validateReached(at string, c *Config, i int) {
+	route := c.Routes[i]
+	if route.Selection().Validate(at) != nil {
+		return
+	}
+	if len(c.Resources) > 0 && !slices.ContainsFunc(c.Resources, func(rule Resource) bool { return rule.Meets(route.Selection()) }) {
+		d.report(at+".select", Problem{Message: "is never reached: no rule under resources selects any of this", Found: strings.Join(route.Select, ", "),
+			Expected: "resources that a rule selects"})
+		return
+	}
+	by := "" // which routes decide
+	for _, name := range route.Select {
+		j := slices.IndexFunc(c.Routes[:i], func(earlier Route) bool {
+			_, taken := earlier.Selection().Takes(name)
+			return taken && (earlier.TakesAll() || earlier.asks(route))
+		})
+		if j < 0 {
+			return
+		}
+		by = fmt.Sprintf("routes[%d]", j)
+	}
+	if by != "" {
+		d.report(at, Problem{Message: "is never reached: " + by + " decides about every change of these resources", Expected: "the more particular routes first"})
+	}
+}
+
+// asks says that r asks for nothing of a change that other does not ask for too.
+func (r Route) asks(other Route) bool {
+	return slices.Equal(r.Namespaces.Include, other.Namespaces.Include) && slices.Equal(r.Namespaces.Exclude, other.Namespaces.Exclude) &&
+		covers(r.Types, other.Types) && covers(r.Classes, other.Classes) && (r.Filter == "" || r.Filter == other.Filter)
+}
+
+// covers says that a choice takes whatever the other one takes; an empty choice takes all.
+func covers(choice, other []string) bool {
+	return len(choice) == 0 || len(other) > 0 && !slices.ContainsFunc(other, func(value string) bool { return !slices.Contains(choice, value) })
+}
+
 // validateMatch checks what a route says about the changes it takes.
 func (d *decoder) validateMatch(at string, r Route) {
 	d.reportAll("", at, r.Selection().Validate(at))
 	d.validateNamespaces(at+".namespaces", source.Namespaces(r.Namespaces))
 	for j, t := range r.Types {
-		d.oneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot")
+		d.oneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync")
 	}
 	for j, class := range r.Classes {
 		d.oneOf(fmt.Sprintf("%s.classes[%d]", at, j), class, "spec", "status", "metadata", "deleting")

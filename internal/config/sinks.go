@@ -17,7 +17,7 @@ func (d *decoder) validateSinks(all []Sink) {
 	if len(all) == 0 {
 		d.report("sinks", Problem{Message: "changes go nowhere", Expected: "at least one sink, such as - {name: console, stdout: {}}"})
 	}
-	names, outputs := map[string]string{}, map[string]string{}
+	names := map[string]string{}
 	for i, s := range all {
 		at := fmt.Sprintf("sinks[%d]", i)
 		switch first, taken := names[s.Name]; {
@@ -37,11 +37,12 @@ func (d *decoder) validateSinks(all []Sink) {
 		if s.Stdout == nil {
 			continue
 		}
-		if first, taken := outputs[s.Stdout.Path]; taken {
-			d.report(at+".stdout.path", Problem{Message: "written to by " + first + " already", Found: strconv.Quote(s.Stdout.Path),
-				Expected: `a file of its own ("" is standard output)`})
-		} else {
-			outputs[s.Stdout.Path] = at
+		for j, other := range all[:i] {
+			if other.Stdout != nil && sameFile(s.Stdout.Path, other.Stdout.Path) {
+				d.report(at+".stdout.path", Problem{Message: fmt.Sprintf("written to by sinks[%d] already", j), Found: strconv.Quote(s.Stdout.Path),
+					Expected: `a file of its own ("" is standard output)`})
+				break
+			}
 		}
 	}
 }

@@ -41,22 +41,40 @@ func (d *decoder) validateResources(rules []Resource, keyed bool) {
 	if len(rules) == 0 {
 		d.report("resources", Problem{Message: "nothing is selected", Expected: `at least one rule, such as - select: ["pods", "deployments.apps"]`})
 	}
-	selected := map[string]string{} // resource to the path that selects it
 	for i, r := range rules {
 		at := fmt.Sprintf("resources[%d]", i)
 		d.reportAll("", at, r.Rule.Validate(at))
 		d.reportAll("", at, r.Policy.Validate(at, keyed))
 		d.validateShown(at, r)
-		for j, s := range r.Select {
-			path := fmt.Sprintf("%s.select[%d]", at, j)
-			if first, ok := selected[s]; ok {
-				d.report(path, Problem{Message: fmt.Sprintf("%q is selected already by %s", s, first), Expected: "every resource once"})
-				continue
-			}
-			selected[s] = path
-		}
+		d.validateSelected(at, rules[:i], r)
 		d.validateNamespaces(at+".namespaces", r.Namespaces)
 		d.validateLater(at, r)
+	}
+}
+
+// validateSelected sees to it that every name selects something: of several rules the first that selects a resource has it
+// alone, whatever its namespaces and selectors are.
+func (d *decoder) validateSelected(at string, earlier []Resource, r Resource) {
+	for j, name := range r.Select {
+		path := fmt.Sprintf("%s.select[%d]", at, j)
+		before := source.Rule{Select: r.Select[:j]}
+		if k, taken := before.Takes(name); taken && !source.Wildcard(before.Select[k]) {
+			d.report(path, Problem{Message: fmt.Sprintf("%q is selected already by %s.select[%d]", name, at, k), Expected: "every resource once"})
+			continue
+		}
+		for i, first := range earlier {
+			k, taken := first.Takes(name)
+			if !taken {
+				continue
+			}
+			p := Problem{Message: fmt.Sprintf("%q is selected already by resources[%d].select[%d]", name, i, k), Expected: "every resource once"}
+			if first.Select[k] != name {
+				p.Message = fmt.Sprintf("%q is never reached: resources[%d].select[%d], %q, has taken it", name, i, k, first.Select[k])
+				p.Expected = fmt.Sprintf("this rule before resources[%d], or %q among the exclude of that", i, name)
+			}
+			d.report(path, p)
+			break
+		}
 	}
 }
 
@@ -64,10 +82,24 @@ func (d *decoder) validateResources(rules []Resource, keyed bool) {
 const leastKey = 16
 
 func (d *decoder) validateRedaction(r Redaction) {
-	if r.Key != "" && len(r.Key) < leastKey {
-		d.report("redaction.key", Problem{Message: "too short", Expected: fmt.Sprintf("at least %d bytes, such as {file: /etc/kubecdc/redaction.key}", leastKey)})
+	expected := fmt.Sprintf("at least %d random bytes, such as {file: /etc/kubecdc/redaction.key}", leastKey)
+	different := map[byte]bool{}
+	for i := range len(r.Key) {
+		different[r.Key[i]] = true
+	}
+	switch {
+	case r.Key == "":
+	case len(r.Key) < leastKey:
+		d.report("redaction.key", Problem{Message: "too short", Expected: expected})
+	case strings.TrimSpace(r.Key) == "":
+		d.report("redaction.key", Problem{Message: "holds nothing but blanks", Expected: expected})
+	case len(different) < leastDifferent:
+		d.report("redaction.key", Problem{Message: "easily guessed: it repeats a few signs", Expected: expected})
 	}
 }
+
+// leastDifferent is how many different bytes a key has at least; 16 random ones have fewer once in a million million times.
+const leastDifferent = 5
 
 // validateShown sees to it that nobody shows Secrets without having named them.
 func (d *decoder) validateShown(at string, r Resource) {

@@ -24,7 +24,7 @@ var examples = map[string]string{
 	"sinks[].nats.subject":      `"k8s.{cluster}.{group}.{resource}.{namespace}.{name}"`,
 	"sinks[].deadLetters.sink":  `"main"`,
 	"sinks[].deadLetters.topic": `"k8s.dead.{resource}"`,
-	"routes[].select":           `["events"]`,
+	"routes[].select":           `["pods"]`,
 	"routes[].drop":             `true`,
 }
 

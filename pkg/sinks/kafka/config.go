@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,7 +47,7 @@ type Config struct {
 	RequestTimeout time.Duration `mapstructure:"requestTimeout"`
 	// TLS of the connections to the brokers.
 	TLS TLS `mapstructure:"tls"`
-	// SASL authentication; needs TLS unless the network is trusted, as PLAIN sends the password readable.
+	// SASL authentication.
 	SASL SASL `mapstructure:"sasl"`
 }
 
@@ -96,6 +98,9 @@ type SASL struct {
 	TokenFile string `mapstructure:"tokenFile"`
 	// OAuth gets tokens for oauthbearer by client credentials, where there is no tokenFile.
 	OAuth OAuth `mapstructure:"oauth"`
+	// AllowCleartextCredentials says that whoever sees the network may read the password or token: without it, plain and
+	// oauthbearer need TLS, and tokenURL needs https unless it is on loopback.
+	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
 	// Region of the cluster, for aws-msk-iam; empty takes AWS_REGION from the environment. Credentials come from there too:
 	// an access key, a role for the service account, or EKS Pod Identity.
 	Region string `mapstructure:"region"`
@@ -159,7 +164,7 @@ func (c Config) withDefaults() Config {
 // relative to the sink ("kafka.brokers: …") and says what was expected. No secret is in the text. It opens no file and
 // no connection.
 func (c Config) Validate() error {
-	return errors.Join(c.validateBrokers(), c.validateTopic(), c.validateTopics(), c.validateBatches(), c.TLS.validate(), c.SASL.validate())
+	return errors.Join(c.validateBrokers(), c.validateTopic(), c.validateTopics(), c.validateBatches(), c.TLS.validate(), c.SASL.validate(), c.validateCleartext())
 }
 
 func (c Config) validateBrokers() error {
@@ -167,11 +172,54 @@ func (c Config) validateBrokers() error {
 		return errors.New(`kafka.brokers: missing; expected at least one "host:port"`)
 	}
 	for i, broker := range c.Brokers {
-		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || port == "" || strings.Contains(broker, ",") {
+		switch host, port, err := net.SplitHostPort(broker); {
+		case strings.ContainsRune(broker, '@'): // not shown: it may hold a password
+			return fmt.Errorf(`kafka.brokers[%d]: holds an "@"; expected "host:port", and credentials under kafka.sasl`, i)
+		case err != nil || strings.ContainsAny(host, ", \t/"):
 			return fmt.Errorf(`kafka.brokers[%d]: %q; expected "host:port"`, i, broker)
+		case host == "" || !isPort(port):
+			return fmt.Errorf(`kafka.brokers[%d]: %q; expected "host:port" with a port from 1 to 65535`, i, broker)
+		case slices.Contains(c.Brokers[:i], broker):
+			return fmt.Errorf(`kafka.brokers[%d]: %q is given twice`, i, broker)
 		}
 	}
 	return nil
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
+// validateCleartext sees to it that nobody's password or token crosses the network readable by mistake. The brokers to
+// begin with name others, so that loopback is no excuse.
+func (c Config) validateCleartext() error {
+	if c.SASL.AllowCleartextCredentials || c.TLS.validate() != nil || c.SASL.validate() != nil {
+		return nil // or it is not known yet what is sent
+	}
+	const remedy = "; use TLS, or say kafka.sasl.allowCleartextCredentials: true where the network is trusted"
+	var errs []error
+	if m := c.SASL.Mechanism; !c.TLS.Enabled && (m == "plain" || m == "oauthbearer") {
+		errs = append(errs, fmt.Errorf("kafka.sasl.mechanism: %s without kafka.tls sends the password or token readable%s", m, remedy))
+	}
+	if u, err := url.Parse(c.SASL.OAuth.TokenURL); err == nil && u.Scheme == "http" && !isLoopback(u.Hostname()) {
+		errs = append(errs, errors.New("kafka.sasl.oauth.tokenURL: http:// sends the secret and the token readable"+remedy))
+	}
+	return errors.Join(errs...)
+}
+
+func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
+
+// Files are the files that the sink reads for each connection.
+func (c Config) Files() []sinks.File {
+	return sinks.NamedFiles(
+		sinks.File{Key: "kafka.tls.caFile", Path: c.TLS.CAFile, PEM: true},
+		sinks.File{Key: "kafka.tls.certFile", Path: c.TLS.CertFile, PEM: true},
+		sinks.File{Key: "kafka.tls.keyFile", Path: c.TLS.KeyFile, PEM: true},
+		sinks.File{Key: "kafka.sasl.passwordFile", Path: c.SASL.PasswordFile},
+		sinks.File{Key: "kafka.sasl.tokenFile", Path: c.SASL.TokenFile},
+		sinks.File{Key: "kafka.sasl.oauth.clientSecretFile", Path: c.SASL.OAuth.ClientSecretFile},
+	)
 }
 
 func (c Config) validateTopic() error {

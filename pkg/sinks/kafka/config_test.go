@@ -47,16 +47,22 @@ func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
 		`kafka.tls.certFile, kafka.tls.keyFile: only one is given`:                                                func(c *Config) { c.TLS = TLS{Enabled: true, CertFile: "c.pem"} },
 		`kafka.sasl.mechanism: missing; expected plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam`: func(c *Config) { c.SASL.Username = "u" },
 		`kafka.sasl.mechanism: "gssapi"; expected plain`:                                                          func(c *Config) { c.SASL.Mechanism = "gssapi" },
-		`kafka.sasl.region: given, but only aws-msk-iam has a region`:                                             func(c *Config) { c.SASL = SASL{Mechanism: "plain", Username: "u", Password: "p", Region: "r"} },
-		`kafka.sasl.mechanism: aws-msk-iam, whose credentials are those of the Pod`:                               func(c *Config) { c.SASL = SASL{Mechanism: "aws-msk-iam", Username: "u"} },
-		`kafka.sasl.username: missing`:                                                                            func(c *Config) { c.SASL = SASL{Mechanism: "plain", Password: "p"} },
-		`kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one`:                                      func(c *Config) { c.SASL = SASL{Mechanism: "plain", Username: "u"} },
-		`kafka.sasl.mechanism: plain, but tokenFile or oauth is given`:                                            func(c *Config) { c.SASL = SASL{Mechanism: "plain", TokenFile: "t"} },
-		`kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer`:               func(c *Config) { c.SASL = SASL{Mechanism: "oauthbearer", Username: "u", TokenFile: "t"} },
-		`kafka.sasl.tokenFile, kafka.sasl.oauth: expected exactly one`:                                            func(c *Config) { c.SASL = SASL{Mechanism: "oauthbearer"} },
-		`kafka.sasl.oauth.tokenURL: expected the address of a token endpoint`:                                     func(c *Config) { c.SASL = SASL{Mechanism: "oauthbearer", OAuth: OAuth{TokenURL: "idp"}} },
+		`kafka.sasl.region: given, but only aws-msk-iam has a region`: func(c *Config) {
+			c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", Password: "p", Region: "r"}
+		},
+		`kafka.sasl.mechanism: aws-msk-iam, whose credentials are those of the Pod`: func(c *Config) { c.SASL = SASL{Mechanism: "aws-msk-iam", Username: "u"} },
+		`kafka.sasl.username: missing`:                                              func(c *Config) { c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, Password: "p"} },
+		`kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one`:        func(c *Config) { c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u"} },
+		`kafka.sasl.mechanism: plain, but tokenFile or oauth is given`:              func(c *Config) { c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, TokenFile: "t"} },
+		`kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer`: func(c *Config) {
+			c.SASL = SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, Username: "u", TokenFile: "t"}
+		},
+		`kafka.sasl.tokenFile, kafka.sasl.oauth: expected exactly one`: func(c *Config) { c.SASL = SASL{Mechanism: "oauthbearer"} },
+		`kafka.sasl.oauth.tokenURL: expected the address of a token endpoint`: func(c *Config) {
+			c.SASL = SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: OAuth{TokenURL: "idp"}}
+		},
 		`kafka.sasl.oauth.clientSecret, kafka.sasl.oauth.clientSecretFile: expected exactly one`: func(c *Config) {
-			c.SASL = SASL{Mechanism: "oauthbearer", OAuth: OAuth{TokenURL: "https://idp/token", ClientID: "c"}}
+			c.SASL = SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: OAuth{TokenURL: "https://idp/token", ClientID: "c"}}
 		},
 	} {
 		c := valid()
@@ -93,7 +99,7 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 
 func TestAPasswordFileIsReadAtStart(t *testing.T) {
 	c := valid()
-	c.SASL = SASL{Mechanism: "plain", Username: "u", PasswordFile: filepath.Join(t.TempDir(), "password")}
+	c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", PasswordFile: filepath.Join(t.TempDir(), "password")}
 	if _, err := New(c, format.JSON, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.sasl.passwordFile: ") {
 		t.Errorf("a missing file: %v", err)
 	}

@@ -18,7 +18,7 @@ import (
 func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
 	for mechanism, method := range map[string]string{"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512"} {
 		_, brokers := fake(t, kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser(method, "exporter", "right"))
-		cfg := Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: mechanism, Username: "exporter", Password: "right"}}
+		cfg := Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: mechanism, AllowCleartextCredentials: true, Username: "exporter", Password: "right"}}
 		s := open(t, cfg)
 		publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
 
@@ -71,14 +71,14 @@ func TestAMechanismThatIsNotOfferedIsNamed(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", right))
 	dir := t.TempDir()
 	write(t, dir, "token", []byte(unsigned("exporter", time.Hour)))
-	refusedFor(t, Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: "oauthbearer", TokenFile: filepath.Join(dir, "token")}}, "kafka.sasl.mechanism")
+	refusedFor(t, Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, TokenFile: filepath.Join(dir, "token")}}, "kafka.sasl.mechanism")
 }
 
 func TestCredentialsThatAreGoneAreNamed(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", right))
 	dir := t.TempDir()
 	write(t, dir, "password", []byte(right))
-	s := open(t, Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: "plain", Username: "exporter", PasswordFile: filepath.Join(dir, "password")}})
+	s := open(t, Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "exporter", PasswordFile: filepath.Join(dir, "password")}})
 	if err := os.Remove(filepath.Join(dir, "password")); err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,12 @@
 package nats
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,6 +59,9 @@ type Config struct {
 	Password string `mapstructure:"password"`
 	// Token authenticates by token.
 	Token string `mapstructure:"token"`
+	// AllowCleartextCredentials says that whoever sees the network may read password and token: without it they need tls://
+	// or wss:// in every address, or tls.
+	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
 	// TLS names files; any of them switches TLS on.
 	TLS TLS `mapstructure:"tls"`
 }
@@ -127,6 +132,7 @@ func (c Config) Validate() error {
 	c.SetDefaults()
 	return errors.Join(
 		at("url", c.validateURL()),
+		at("url", c.validateCleartext()),
 		c.validateMode(),
 		at("subject", c.validateSubject()),
 		at("lanes", within(c.Lanes, 1, maxLanes)),
@@ -162,8 +168,37 @@ func (c Config) validateURL() error {
 		if err := oneOf(u.Scheme, "nats", "tls", "ws", "wss"); err != nil {
 			return fmt.Errorf("address %d: scheme: %w", i+1, err)
 		}
+		if n, err := strconv.ParseUint(cmp.Or(u.Port(), "4222"), 10, 16); err != nil || n == 0 || u.Hostname() == "" {
+			return fmt.Errorf("address %d is not of the form nats://host:port, with a port from 1 to 65535", i+1)
+		}
 	}
 	return nil
+}
+
+// validateCleartext sees to it that no password or token crosses the network readable by mistake. A server names others
+// to connect to, so that loopback is no excuse. Seeds and .creds files sign a challenge and are never sent.
+func (c Config) validateCleartext() error {
+	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || c.validateURL() != nil {
+		return nil
+	}
+	for i, address := range strings.Split(c.URL, ",") {
+		u, err := url.Parse(strings.TrimSpace(address))
+		if err != nil || u.Scheme == "tls" || u.Scheme == "wss" || u.User == nil && c.Password == "" && c.Token == "" {
+			continue
+		}
+		return fmt.Errorf("address %d sends the password or token readable; write tls://, use credentials or nkeySeed, or say "+
+			"nats.allowCleartextCredentials: true where the network is trusted", i+1)
+	}
+	return nil
+}
+
+// Files are the files that the sink reads for each connection.
+func (c Config) Files() []sinks.File {
+	return sinks.NamedFiles(
+		sinks.File{Key: "nats.credentials", Path: c.Credentials}, sinks.File{Key: "nats.nkeySeed", Path: c.NkeySeed},
+		sinks.File{Key: "nats.tls.ca", Path: c.TLS.CA, PEM: true}, sinks.File{Key: "nats.tls.cert", Path: c.TLS.Cert, PEM: true},
+		sinks.File{Key: "nats.tls.key", Path: c.TLS.Key, PEM: true},
+	)
 }
 
 func validateStream(name string) error {

@@ -312,7 +312,7 @@ const users = `authorization {
 `
 
 func as(cfg Config, user string) Config {
-	cfg.User, cfg.Password = user, "secret"
+	cfg.User, cfg.Password, cfg.AllowCleartextCredentials = user, "secret", true
 	return cfg
 }
 
@@ -347,7 +347,7 @@ func TestAForbiddenInboxIsNamedAndAnotherHelps(t *testing.T) {
 func TestARefusedPasswordIsAFaultAndShowsNoSecret(t *testing.T) {
 	server := serve(t, users)
 	cfg := as(hasty(server.URL()), "all")
-	cfg.Password = "hunter2"
+	cfg.Password, cfg.AllowCleartextCredentials = "hunter2", true
 	var lines transcript
 	s := opened(t, cfg, lines.logger())
 	unreachable(t, s, pod("web", 1), "uthorization")

@@ -39,7 +39,7 @@ func write(t *testing.T, path string, content string) {
 func TestAWrongTokenIsAFaultAndTheRightOneDelivers(t *testing.T) {
 	server := serve(t, "authorization { token: right-token }\n")
 	cfg := hasty(server.URL())
-	cfg.Token = "wrong-token"
+	cfg.Token, cfg.AllowCleartextCredentials = "wrong-token", true
 	unreachable(t, secretive(t, cfg, "wrong-token"), pod("web", 1), "uthorization")
 	cfg.Token, cfg.AckTimeout = "right-token", patience
 	accepted(t, secretive(t, cfg, "right-token"), pod("web", 1))

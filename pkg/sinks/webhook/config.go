@@ -3,18 +3,22 @@ package webhook
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // Config says where and how to post. Zero values mean the defaults written at each field; [Config.SetDefaults] fills them in.
 type Config struct {
-	// URL takes the requests: https://host/path, or http:// where the network is trusted. Required.
+	// URL takes the requests: https://host/path, or http:// where the network is trusted. Required. Nothing behind the host
+	// is ever shown: it may hold a token.
 	URL string `mapstructure:"url"`
 	// Batch is how many events one request may hold, as a JSON array (batched mode). It needs the format
 	// cloudevents-structured, and lets the receiver refuse only whole requests. Default 1: no array.
@@ -28,6 +32,9 @@ type Config struct {
 	BearerTokenFile string `mapstructure:"bearerTokenFile"`
 	// Headers are sent with each request.
 	Headers []Header `mapstructure:"headers"`
+	// AllowCleartextCredentials says that whoever sees the network may read what authenticates: without it, a token, a
+	// header from a file or one that names a credential needs https, unless the receiver is on loopback.
+	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
 	// TLS names files for https. They are read again for each connection, so that rotated ones are taken up.
 	TLS TLS `mapstructure:"tls"`
 }
@@ -77,6 +84,7 @@ func (c Config) Validate() error {
 	c.SetDefaults()
 	errs := []error{
 		at("url", c.validateURL()),
+		at("url", c.validateCleartext()),
 		at("batch", within(c.Batch, 1, maxBatch)),
 		at("lanes", within(c.Lanes, 1, maxLanes)),
 	}
@@ -129,6 +137,8 @@ func (c Config) validateURL() error {
 	switch {
 	case err != nil || u.Host == "": // the address itself is not shown: it may hold a password
 		return errors.New("not of the form https://host/path")
+	case u.Hostname() == "" || u.Port() != "" && !isPort(u.Port()):
+		return errors.New("not of the form https://host:port/path, with a port from 1 to 65535")
 	case u.Scheme != "https" && u.Scheme != "http":
 		return fmt.Errorf("scheme %q is not one of https, http", u.Scheme)
 	case u.User != nil:
@@ -137,6 +147,47 @@ func (c Config) validateURL() error {
 		return errors.New("webhook.tls is set and the scheme is http; write https")
 	}
 	return nil
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
+// validateCleartext sees to it that nothing that authenticates crosses the network readable by mistake.
+func (c Config) validateCleartext() error {
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Scheme != "http" || c.AllowCleartextCredentials || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback() {
+		return nil
+	}
+	carries := ""
+	for _, h := range c.Headers {
+		if h.File != "" || credential.MatchString(h.Name) {
+			carries = "the header " + h.Name
+		}
+	}
+	if c.BearerTokenFile != "" {
+		carries = "the token of bearerTokenFile"
+	}
+	if carries == "" {
+		return nil
+	}
+	return fmt.Errorf("http:// sends %s readable; write https://, or say webhook.allowCleartextCredentials: true where the network is trusted", carries)
+}
+
+// credential finds the names of headers that authenticate.
+var credential = regexp.MustCompile(`(?i)auth|cookie|token|secret|password|credential|key|signature`)
+
+// Files are the files that the sink reads for its requests.
+func (c Config) Files() []sinks.File {
+	files := []sinks.File{
+		{Key: "webhook.bearerTokenFile", Path: c.BearerTokenFile}, {Key: "webhook.tls.ca", Path: c.TLS.CA, PEM: true},
+		{Key: "webhook.tls.cert", Path: c.TLS.Cert, PEM: true}, {Key: "webhook.tls.key", Path: c.TLS.Key, PEM: true},
+	}
+	for i, h := range c.Headers {
+		files = append(files, sinks.File{Key: fmt.Sprintf("webhook.headers[%d].file", i), Path: h.File})
+	}
+	return sinks.NamedFiles(files...)
 }
 
 // headerName is a token (RFC 9110, section 5.1).
