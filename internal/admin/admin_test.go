@@ -101,9 +101,32 @@ func TestNotReadySaysWhy(t *testing.T) {
 	}
 }
 
+func TestAFaultOfManyResourcesIsOneLine(t *testing.T) {
+	s := sample()
+	for n := range 180 {
+		s.Resources = append(s.Resources, ResourceStatus{Name: fmt.Sprintf("r%03d", n), State: "unreachable", NotReady: "connection refused"})
+	}
+	s.Resources = append(s.Resources, ResourceStatus{Name: "secrets", Degraded: "forbidden"})
+	const line = "[-]resources 180 of 183: connection refused (r000, r001, r002 and 177 more)\n"
+	w := get(t, s, "/readyz")
+	if got := w.Body.String(); w.Code != http.StatusServiceUnavailable || got != line+"[!]resource/secrets forbidden\nnot ready: 1 checks failed\n" {
+		t.Errorf("%d %q", w.Code, got)
+	}
+	if n := strings.Count(get(t, s, "/readyz?verbose").Body.String(), "[-]resource/r"); n != 180 {
+		t.Errorf("verbose names %d resources", n)
+	}
+	if body := get(t, s, "/").Body.String(); strings.Count(body, "180 of 183: connection refused") != 1 {
+		t.Errorf("the page does not say it once:\n%s", body)
+	}
+	if body := get(t, s, "/metrics").Body.String(); !strings.Contains(body, "\nkubecdc_ready 0\n") {
+		t.Errorf("the metrics call it ready:\n%s", body)
+	}
+}
+
 func TestMetricsTellTheSnapshot(t *testing.T) {
 	body := get(t, sample(), "/metrics").Body.String()
 	for _, line := range []string{
+		`kubecdc_ready 1`,
 		`kubecdc_resource_known_objects{resource="pods"} 7`,
 		`kubecdc_resource_changes_total{resource="pods",type="added"} 4`,
 		`kubecdc_resource_state{resource="nodes",state="forbidden"} 1`,
@@ -295,6 +318,8 @@ status page take.
 ## What to alert on
 
 ` + "```" + `
+# The exporter is not ready, whatever the reason.
+kubecdc_ready == 0
 # Nothing is being journaled: the stream stands still and history may be lost when the API server forgets it.
 kubecdc_journal_blocked == 1
 # The journal fills: this fires long before it is full.

@@ -20,7 +20,12 @@ type metric struct {
 type emit = func(value float64, labels ...string)
 
 // metrics lists every family that is read from a snapshot. docs/metrics.md is written from it.
-var metrics = slices.Concat(resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics)
+var metrics = slices.Concat(readyMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics)
+
+var readyMetrics = []metric{
+	{"kubecdc_ready", "1 when the exporter is ready; /readyz says what is amiss where it is not.", prometheus.GaugeValue, nil,
+		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.ready())) }},
+}
 
 var resourceMetrics = []metric{
 	ofResource("kubecdc_resource_known_objects", "Objects known to exist.", prometheus.GaugeValue,

@@ -30,7 +30,7 @@ type pageCheck struct{ Name, Reason string }
 func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	d := pageData{Version: s.options.Version, Now: time.Now().UTC(), Snapshot: s.options.Snapshot(),
 		Backlog: map[string]uint64{}, Lag: map[string]time.Duration{}}
-	for _, c := range d.checks() {
+	for _, c := range d.complaints() {
 		if c.reason != "" {
 			d.Failed = append(d.Failed, pageCheck{c.name, oneLine(c.reason)})
 		}

@@ -126,19 +126,23 @@ func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
 }
 
 // ready answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's own
-// /readyz writes them. What is degraded and does not count has a line in either case. ?verbose shows all.
+// /readyz writes them. What is degraded and does not count has a line in either case. ?verbose shows every check.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	verbose := r.URL.Query().Has("verbose")
+	snapshot := s.options.Snapshot()
+	checks := snapshot.complaints()
+	if r.URL.Query().Has("verbose") {
+		checks = snapshot.checks()
+	}
 	var b strings.Builder
 	failed := 0
-	for _, c := range s.options.Snapshot().checks() {
+	for _, c := range checks {
 		switch {
 		case c.reason != "":
 			failed++
 			fmt.Fprintf(&b, "[-]%s %s\n", c.name, oneLine(c.reason))
 		case c.degraded != "":
 			fmt.Fprintf(&b, "[!]%s %s\n", c.name, oneLine(c.degraded))
-		case verbose:
+		default:
 			fmt.Fprintf(&b, "[+]%s ok\n", c.name)
 		}
 	}

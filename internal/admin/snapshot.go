@@ -118,22 +118,3 @@ func (s SinkStatus) lag(now time.Time) time.Duration {
 	}
 	return max(now.Sub(s.OldestObserved), 0)
 }
-
-// check is one line of /readyz.
-type check struct {
-	name     string
-	reason   string // why not ready; "" is well
-	degraded string // what does not count and must be known
-}
-
-// checks lists everything readiness depends on.
-func (s Snapshot) checks() []check {
-	all := []check{{name: "journal", reason: s.Journal.Blocked}, {name: "discovery", reason: s.Discovery}}
-	for _, r := range s.Resources {
-		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
-	}
-	for _, k := range s.Sinks {
-		all = append(all, check{name: "sink/" + k.Name, reason: k.NotReady, degraded: k.Held})
-	}
-	return all
-}

@@ -1,0 +1,73 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// check is one line of /readyz.
+type check struct {
+	name     string
+	reason   string // why not ready; "" is well
+	degraded string // what does not count and must be known
+}
+
+// checks lists everything readiness depends on.
+func (s Snapshot) checks() []check {
+	all := []check{{name: "journal", reason: s.Journal.Blocked}, {name: "discovery", reason: s.Discovery}}
+	for _, r := range s.Resources {
+		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
+	}
+	for _, k := range s.Sinks {
+		all = append(all, check{name: "sink/" + k.Name, reason: k.NotReady, degraded: k.Held})
+	}
+	return all
+}
+
+// ready says whether no check fails.
+func (s Snapshot) ready() bool {
+	return !slices.ContainsFunc(s.checks(), func(c check) bool { return c.reason != "" })
+}
+
+// One fault may hit every resource. More than alone resources with the same reason are one check, which names the first few.
+const (
+	alone      = 3
+	namesShown = 3
+)
+
+// complaints are the checks that are not well, those of many resources with the same reason joined.
+func (s Snapshot) complaints() []check {
+	type trouble struct{ reason, degraded string }
+	names := map[trouble][]string{}
+	for _, r := range s.Resources {
+		if t := (trouble{r.NotReady, r.Degraded}); t != (trouble{}) {
+			names[t] = append(names[t], r.Name)
+		}
+	}
+	var all []check
+	for _, c := range s.checks() {
+		t := trouble{c.reason, c.degraded}
+		resource, is := strings.CutPrefix(c.name, "resource/")
+		switch same := names[t]; {
+		case t == (trouble{}):
+		case !is || len(same) <= alone:
+			all = append(all, c)
+		case same[0] == resource:
+			all = append(all, c.joined(same, len(s.Resources)))
+		}
+	}
+	return all
+}
+
+// joined is the check of all resources that have the same reason as c.
+func (c check) joined(names []string, of int) check {
+	c.name = "resources"
+	for _, reason := range []*string{&c.reason, &c.degraded} {
+		if *reason != "" {
+			*reason = fmt.Sprintf("%d of %d: %s (%s and %d more)",
+				len(names), of, *reason, strings.Join(names[:namesShown], ", "), len(names)-namesShown)
+		}
+	}
+	return c
+}
