@@ -149,7 +149,7 @@ func describes(r bus.Record) []string {
 	complain := func(format string, args ...any) {
 		wrong = append(wrong, fmt.Sprintf("%v: record %s: %s", r.Object, r.ID, fmt.Sprintf(format, args...)))
 	}
-	if r.DuplicateDetection != "" && r.DuplicateDetection != duplicateDetection(r) {
+	if r.DuplicateDetection != "" && r.DuplicateDetection != r.ID {
 		complain("the bus drops duplicates by %q", r.DuplicateDetection)
 	}
 	if want := key(r.Object); r.Key != want {
@@ -158,7 +158,7 @@ func describes(r bus.Record) []string {
 	if control(r.Type) {
 		return wrong
 	}
-	if want := strings.Join([]string{r.Cluster, r.UID, r.ResourceVersion, r.Type}, "/"); r.ID != want || r.UID == "" {
+	if want := id(r); r.ID != want || r.UID == "" {
 		complain("the ID should be %q", want)
 	}
 	body := r.After
@@ -185,12 +185,13 @@ func describes(r bus.Record) []string {
 	return wrong
 }
 
-// duplicateDetection is what a bus that drops duplicates knows a record by: its ID, of a snapshot that of the snapshot too.
-func duplicateDetection(r bus.Record) string {
+// id is the identity of an object's record, see docs/events.md.
+func id(r bus.Record) string {
+	id := strings.Join([]string{r.Cluster, r.UID, r.ResourceVersion, r.Type}, "/")
 	if r.Type == snapshot && r.Snapshot != nil {
-		return r.ID + "/" + r.Snapshot.ID
+		id += "/" + r.Snapshot.ID
 	}
-	return r.ID
+	return id
 }
 
 // key is the key of an object's records, see docs/events.md.

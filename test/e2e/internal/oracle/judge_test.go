@@ -23,7 +23,7 @@ func record(kind string, revision int64) bus.Record {
 func with(r bus.Record, change func(*bus.Record)) bus.Record {
 	change(&r)
 	r.ResourceVersion = strconv.FormatInt(r.Revision, 10)
-	r.ID = strings.Join([]string{r.Cluster, r.UID, r.ResourceVersion, r.Type}, "/")
+	r.ID = id(r)
 	body := fmt.Appendf(nil, `{"metadata":{"namespace":"shop","name":"web","uid":%q,"resourceVersion":%q}}`, r.UID, r.ResourceVersion)
 	r.Before, r.After = nil, body
 	if r.Type == deleted {
