@@ -61,9 +61,18 @@ func (c *Condition) Become(state State, reason, remedy string, attrs ...any) {
 	if !c.due.Load() && c.is(state, reason, remedy) {
 		return
 	}
+	c.BecomeIf(func(Status) bool { return true }, state, reason, remedy, attrs...)
+}
+
+// BecomeIf is Become where a fact holds of the status as it is now; otherwise it changes nothing. It is for answers that
+// overtake each other: one to a question from before the last change is no news. fact is called with the lock held, so that
+// nothing changes meanwhile; it must not wait, nor use the condition.
+func (c *Condition) BecomeIf(fact func(now Status) bool, state State, reason, remedy string, attrs ...any) {
 	c.mu.Lock()
-	c.stopTimer()
-	c.enter(Status{State: state, Reason: reason, Remedy: remedy}, attrs)
+	if fact(c.Status()) {
+		c.stopTimer()
+		c.enter(Status{State: state, Reason: reason, Remedy: remedy}, attrs)
+	}
 	c.mu.Unlock()
 	c.write()
 }

@@ -145,6 +145,25 @@ func TestTroubleThatComesAndGoesIsOneTrouble(t *testing.T) {
 	})
 }
 
+func TestAnAnswerFromBeforeTheLastChangeIsNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := condition.New(logTo(io.Discard), works)
+		asked := time.Now()
+		since := func(now condition.Status) bool { return now.Since.Before(asked) }
+		time.Sleep(time.Second)
+		c.Become(away, "refused", "")
+		c.BecomeIf(since, works, "", "")
+		if c.Status().OK() {
+			t.Error("an old answer ended the trouble")
+		}
+		asked = time.Now().Add(time.Nanosecond)
+		c.BecomeIf(since, works, "", "")
+		if !c.Status().OK() {
+			t.Error("a new answer did not end the trouble")
+		}
+	})
+}
+
 func TestNothingIsLoggedAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log journal

@@ -276,13 +276,13 @@ func TestALookEndsOnlyWhatALookHasMet(t *testing.T) {
 	s.silent(time.Now(), "away", err)
 	s.fails("", "refuses", err)
 	s.answers(time.Now())
-	if now := s.status(); now != (Status{Unavailable, "refuses"}) || log.count() != 2 {
+	if now := s.status(); now != (Status{Unavailable, "refuses"}) || log.count() != 3 {
 		t.Errorf("status %+v; the log says\n%s", now, log)
 	}
 	s.works(topicA, time.Now())
 	s.silent(time.Now(), "away", err)
 	s.answers(time.Now())
-	if now := s.status(); now.State != Ready || log.count() != 5 {
+	if now := s.status(); now.State != Ready || log.count() != 6 {
 		t.Errorf("status %+v; the log says\n%s", now, log)
 	}
 }

@@ -1,13 +1,13 @@
 package kafka
 
 import (
-	"cmp"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kubecdc/kubecdc/internal/condition"
 )
 
 // State says whether the sink delivers.
@@ -27,63 +27,85 @@ type Status struct {
 	Reason string
 }
 
-// status follows what works and what does not: the whole cluster, under the scope "", and topics that refuse us, each
-// under its name. It writes one log line per change, none per retry. What came of a request that was begun before the last
-// change is no news: requests overtake each other. It is safe for concurrent use.
+var (
+	untried     = condition.State{Name: string(Connecting), Message: "kafka is there"}
+	answering   = condition.State{Name: string(Ready), Message: "kafka is there"}
+	delivering  = condition.State{Name: string(Ready), Message: "kafka delivers"}
+	unavailable = condition.State{
+		Name: string(Unavailable), Severity: condition.NotReady, Level: slog.LevelWarn,
+		Message: "kafka does not take changes; they are held until it does",
+	}
+)
+
+// status is the condition of the cluster, and that of each topic that ever refused changes. What came of a request that was
+// begun before the last change is no news: requests overtake each other. It is safe for concurrent use.
 type status struct {
-	log *slog.Logger
+	log     *slog.Logger
+	cluster *condition.Condition
 
-	mu        sync.Mutex
-	worked    bool
-	heard     time.Time          // when a request that succeeded was begun last
-	troubles  map[string]trouble // by scope
-	recovered time.Time          // when a trouble ended last
-}
+	// In functions that decide about a change of cluster, which are called one at a time.
+	worked bool // something was acknowledged
+	idle   bool // only probes have met the trouble there is
 
-type trouble struct {
-	reason string
-	since  time.Time
-	idle   bool // only a look at an idle cluster has met it
+	mu     sync.Mutex
+	heard  time.Time                       // when a request that succeeded was begun last
+	topics map[string]*condition.Condition // by name
 }
 
 func newStatus(log *slog.Logger) *status {
-	return &status{log: log, troubles: map[string]trouble{}}
+	return &status{log: log, cluster: condition.New(log, untried), topics: map[string]*condition.Condition{}}
 }
 
 // works notes that a request with a topic, which is one of the cluster too, succeeded.
 func (s *status) works(topic string, began time.Time) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if began.After(s.heard) {
 		s.heard = began
 	}
-	if !s.end(topic, began) && (s.worked || s.troubled(topic)) {
-		return
+	own := s.topics[topic]
+	s.mu.Unlock()
+	if now := s.cluster.Status(); now.State.Name != string(Ready) {
+		s.cluster.BecomeIf(func(now condition.Status) bool {
+			news := now.OK() || now.Since.Before(began)
+			s.worked = s.worked || news
+			return news
+		}, delivering, "", "", "topic", topic)
 	}
-	s.worked = true
-	s.log.Info("kafka delivers", "topic", topic)
+	if own != nil && !own.Status().OK() {
+		own.BecomeIf(beganAfter(began), delivering, "", "", "topic", topic)
+	}
 }
 
 // found notes that the cluster answered, and a topic is there. That nothing was acknowledged yet stays as it is.
 func (s *status) found(topic string, began time.Time) {
+	s.answered(began, func() bool { return true })
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.end(topic, began) {
-		s.log.Info("kafka is there")
+	own := s.topics[topic]
+	s.mu.Unlock()
+	if own != nil {
+		own.BecomeIf(beganAfter(began), answering, "", "", "topic", topic)
 	}
 }
 
-// end ends the troubles of a topic and of the cluster that began before a request that succeeded, and says whether there
-// were any. mu is held.
-func (s *status) end(topic string, began time.Time) bool {
-	before := len(s.troubles)
-	for _, scope := range []string{"", topic} {
-		if t, known := s.troubles[scope]; known && t.since.Before(began) {
-			delete(s.troubles, scope)
-			s.recovered = time.Now()
-		}
+// answers notes that the cluster answered a probe that was begun then. It ends what probes have met, and nothing else: a
+// broker that answers may still refuse changes.
+func (s *status) answers(began time.Time) {
+	s.answered(began, func() bool { return s.idle })
+}
+
+// answered ends the trouble of the cluster, if it began before and ends says so.
+func (s *status) answered(began time.Time, ends func() bool) {
+	if s.cluster.Status().OK() {
+		return
 	}
-	return len(s.troubles) < before
+	news := func(now condition.Status) bool { return beganAfter(began)(now) && ends() }
+	s.cluster.BecomeIf(func(now condition.Status) bool { return s.worked && news(now) }, answering, "", "")
+	s.cluster.BecomeIf(func(now condition.Status) bool { return !s.worked && news(now) }, untried, "", "")
+}
+
+// beganAfter says of a trouble whether it is older than a request.
+func beganAfter(request time.Time) func(condition.Status) bool {
+	return func(now condition.Status) bool { return !now.OK() && now.Since.Before(request) }
 }
 
 // quietSince says that no request has succeeded that was begun after at.
@@ -93,65 +115,75 @@ func (s *status) quietSince(at time.Time) bool {
 	return !s.heard.After(at)
 }
 
-// answers notes that the cluster answered a look that was begun then. It ends what looks have met, and nothing else: a
-// broker that answers may still refuse changes.
-func (s *status) answers(began time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.troubles[""].idle && s.end("", began) {
-		s.log.Info("kafka is there")
-	}
-}
-
-// troubled says whether a topic, or the cluster, is in trouble. mu is held.
-func (s *status) troubled(topic string) bool {
-	_, cluster := s.troubles[""]
-	_, own := s.troubles[topic]
-	return cluster || own
-}
-
-// fails notes that a scope is in trouble.
-func (s *status) fails(scope, reason string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// fails notes that a topic or, under "", the cluster is in trouble.
+func (s *status) fails(topic, reason string, err error) {
 	var late *unanswered
-	if errors.As(err, &late) && late.began.Before(s.recovered) {
-		return
+	overtaken := func(now condition.Status) bool { // by the end of an earlier trouble
+		return now.OK() && now.State.Name != "" && errors.As(err, &late) && late.began.Before(now.Since)
 	}
-	s.note(scope, trouble{reason: reason}, err)
+	of := s.cluster
+	if topic != "" {
+		of = s.ofTopic(topic)
+	}
+	of.BecomeIf(func(now condition.Status) bool {
+		if overtaken(now) {
+			return false
+		}
+		if topic == "" {
+			s.idle = false
+		}
+		return true
+	}, unavailable, reason, "", "error", err)
 }
 
-// silent notes that the cluster did not answer a look that was begun then, unless a request has succeeded since.
+// ofTopic returns the condition of a topic. A new one has a state without a name.
+func (s *status) ofTopic(name string) *condition.Condition {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.topics[name]
+	if c == nil {
+		c = condition.New(s.log, condition.State{})
+		s.topics[name] = c
+	}
+	return c
+}
+
+// silent notes that the cluster did not answer a probe that was begun then, unless a request has succeeded since.
 func (s *status) silent(began time.Time, reason string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.heard.After(began) || s.recovered.After(began) {
+	if !s.quietSince(began) {
 		return
 	}
-	t, known := s.troubles[""]
-	s.note("", trouble{reason: reason, idle: t.idle || !known}, err)
+	s.cluster.BecomeIf(func(now condition.Status) bool {
+		if now.OK() && now.Since.After(began) || !now.OK() && !s.idle {
+			return false
+		}
+		s.idle = true
+		return true
+	}, unavailable, reason, "", "error", err)
 }
 
-// note enters a trouble, and says so when it is new. mu is held.
-func (s *status) note(scope string, t trouble, err error) {
-	if old, known := s.troubles[scope]; known {
-		t.since = old.since
-	} else {
-		t.since = time.Now()
-		s.log.Warn("kafka does not take changes; they are held until it does", "reason", t.reason, "error", err)
-	}
-	s.troubles[scope] = t
-}
-
+// status is the trouble of the cluster or, if there is none, that of the first topic in trouble.
 func (s *status) status() Status {
+	now := s.cluster.Status()
+	if now.OK() {
+		if topic, ok := s.topicInTrouble(); ok {
+			now = topic
+		}
+	}
+	return Status{State(now.State.Name), now.Explanation()}
+}
+
+func (s *status) topicInTrouble() (condition.Status, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.troubles) > 0 {
-		scope := slices.MinFunc(slices.Collect(maps.Keys(s.troubles)), cmp.Compare[string])
-		return Status{Unavailable, s.troubles[scope].reason}
+	var names []string
+	for name, c := range s.topics {
+		if !c.Status().OK() {
+			names = append(names, name)
+		}
 	}
-	if !s.worked {
-		return Status{State: Connecting}
+	if len(names) == 0 {
+		return condition.Status{}, false
 	}
-	return Status{State: Ready}
+	return s.topics[slices.Min(names)].Status(), true
 }

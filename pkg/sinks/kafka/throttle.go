@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/kubecdc/kubecdc/internal/condition"
 )
 
 // calm is for how long no broker must have made us wait for throttling to be over: longer than the 11 s over which Kafka by
@@ -14,30 +16,44 @@ import (
 // is one story.
 const calm = 15 * time.Second
 
+var (
+	unthrottled = condition.State{Name: string(Ready), Message: "kafka does not throttle us any more"}
+	throttled   = condition.State{
+		Name: string(Throttled), Severity: condition.Degraded, Level: slog.LevelWarn,
+		Message: "kafka throttles us; changes go at the pace of its quota",
+	}
+)
+
 // mutes are the brokers that do not listen for a while. One whose quota is used up answers at once with a throttle time, and
 // then reads nothing from that connection until it is over (KIP-219). We leave it alone meanwhile, on all connections: the
 // quota is that of the client. Safe for concurrent use.
 type mutes struct {
-	clientID string
-	log      *slog.Logger
+	remedy    string
+	condition *condition.Condition
 
 	mu     sync.Mutex
-	closed bool
 	until  map[int32]time.Time // by broker
 	latest time.Time           // of until
-	told   string              // the reason; "" while there is calm
-	end    *time.Timer         // tells that there is calm; nil while there is
 }
 
 func newMutes(clientID string, log *slog.Logger) *mutes {
-	return &mutes{clientID: clientID, log: log, until: map[int32]time.Time{}}
+	return &mutes{
+		remedy:    fmt.Sprintf("where that is too slow, raise producer_byte_rate of the client ID %q or of its user", clientID),
+		condition: condition.New(log, unthrottled), until: map[int32]time.Time{},
+	}
 }
 
-// add notes a throttle time that a broker has just told.
+// add notes the throttle time of an answer.
 func (m *mutes) add(broker int32, wait time.Duration) {
 	if wait <= 0 {
 		return
 	}
+	m.condition.Become(throttled, "a quota of Kafka slows us down", m.remedy, "broker", broker, "wait", wait)
+	m.condition.BecomeAfter(m.extend(broker, wait)+calm, unthrottled)
+}
+
+// extend leaves a broker alone for as long as it says, and returns for how long any is left alone.
+func (m *mutes) extend(broker int32, wait time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if until := time.Now().Add(wait); until.After(m.until[broker]) {
@@ -46,36 +62,11 @@ func (m *mutes) add(broker int32, wait time.Duration) {
 	if m.until[broker].After(m.latest) {
 		m.latest = m.until[broker]
 	}
-	m.told = fmt.Sprintf("a quota of Kafka slows us down: broker %d made us wait for %v; where that is too much, raise producer_byte_rate of the client ID %q or of its user",
-		broker, wait.Round(time.Millisecond), m.clientID)
-	switch {
-	case m.closed:
-	case m.end == nil:
-		m.log.Warn("kafka throttles us; changes go at the pace of its quota", "reason", m.told)
-		m.end = time.AfterFunc(time.Until(m.latest)+calm, m.calm)
-	default:
-		m.end.Reset(time.Until(m.latest) + calm)
-	}
-}
-
-// calm tells that throttling is over.
-func (m *mutes) calm() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed || time.Since(m.latest) < calm { // another throttle time was told in this moment, which has set the timer
-		return
-	}
-	clear(m.until)
-	m.told, m.end = "", nil
-	m.log.Info("kafka does not throttle us any more")
+	return time.Until(m.latest)
 }
 
 // reason says what slows us down; "" while nothing does.
-func (m *mutes) reason() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.told
-}
+func (m *mutes) reason() string { return m.condition.Status().Explanation() }
 
 // left is for how long a broker does not listen yet.
 func (m *mutes) left(broker int32) time.Duration {
@@ -96,15 +87,8 @@ func (m *mutes) wait(ctx context.Context, broker int32) error {
 	return nil
 }
 
-// close stops what tells the end.
-func (m *mutes) close() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.closed = true
-	if m.end != nil {
-		m.end.Stop()
-	}
-}
+// close ends the wait for calm.
+func (m *mutes) close() { m.condition.Close() }
 
 // leeway is how long one train is waited for: the request timeout and, when a broker mutes the connection while a part of
 // the train is on it, as much again from the moment it listens. It belongs to whoever exchanges the train.
