@@ -1,13 +1,14 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 
+	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -20,14 +21,21 @@ type deadLetterPublisher struct {
 	to    *configuredSink
 	sink  sinks.Router // of to
 	topic *sinks.Template
-	log   *slog.Logger
 
 	mu     sync.Mutex // one at a time: they are few
 	offset uint64     // counts the attempts
 
-	held    atomic.Pointer[string] // why the last one could not be published; nil when it was
-	probing *task                  // set when it runs
+	condition *condition.Condition // how the last one went
+	probing   *task                // set when it runs
 }
+
+var (
+	publishing = condition.State{Name: "publishing", Message: "dead letters are published again"}
+	holding    = condition.State{
+		Name: "holding", Severity: condition.Degraded, Level: slog.LevelWarn,
+		Message: "a dead letter cannot be published; its lane waits until it is",
+	}
+)
 
 // openDeadLetterPublisher makes what sink s has configured; nil where that is nothing. It contacts nothing.
 func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger) (*deadLetterPublisher, error) {
@@ -56,7 +64,8 @@ func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger
 		return nil, fmt.Errorf("deadLetters.topic of sink %s: %w", s.Name, err)
 	}
 	log = log.With("sink", s.Name, "deadLettersTo", target.Name)
-	return &deadLetterPublisher{of: s.Name, to: to, sink: router, topic: topic, log: log}, restoreEmpty(router)
+	p := &deadLetterPublisher{of: s.Name, to: to, sink: router, topic: topic, condition: condition.New(log, publishing)}
+	return p, restoreEmpty(router)
 }
 
 // start probes the destination, so that it is known before the first dead letter that it cannot be reached.
@@ -70,10 +79,7 @@ func (p *deadLetterPublisher) stop() { p.probing.stop() }
 
 // status says why dead letters wait, or would; "" when they do not. Safe for concurrent use.
 func (p *deadLetterPublisher) status() string {
-	reason := p.to.notReached()
-	if held := p.held.Load(); held != nil {
-		reason = *held
-	}
+	reason := cmp.Or(p.condition.Status().Explanation(), p.to.notReached())
 	if reason == "" {
 		return ""
 	}
@@ -100,18 +106,13 @@ func (p *deadLetterPublisher) publish(ctx context.Context, c *event.Change, reas
 	return nil
 }
 
-// note keeps how the last attempt went, with one line of the log for each change.
+// note keeps how the last attempt went.
 func (p *deadLetterPublisher) note(ctx context.Context, err error) {
 	var rejected *sinks.RejectedError
 	switch {
 	case err == nil, errors.As(err, &rejected):
-		if p.held.Swap(nil) != nil {
-			p.log.Info("dead letters are published again")
-		}
+		p.condition.Become(publishing, "", "")
 	case ctx.Err() == nil:
-		reason := err.Error()
-		if p.held.Swap(&reason) == nil {
-			p.log.Warn("a dead letter cannot be published; its lane waits until it is", "error", err)
-		}
+		p.condition.Become(holding, err.Error(), "")
 	}
 }

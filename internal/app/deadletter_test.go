@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -36,7 +37,7 @@ func TestADeadLetterThatWaitsIsToldOnceAndUntilItIsPublished(t *testing.T) {
 	var log bytes.Buffer
 	var answer error
 	p := &deadLetterPublisher{of: "bus", to: &configuredSink{name: "main"}, sink: routerFunc(func() error { return answer }),
-		log: slog.New(slog.NewTextHandler(&log, nil))}
+		condition: condition.New(slog.New(slog.NewTextHandler(&log, nil)), publishing)}
 	publish := func(ctx context.Context, err error) {
 		answer = err
 		_ = p.publish(ctx, &event.Change{Type: event.Added}, "rejected: too large")
@@ -71,7 +72,7 @@ func TestADeadLetterThatWaitsIsToldOnceAndUntilItIsPublished(t *testing.T) {
 }
 
 func TestATargetOfDeadLettersThatIsNotReachedIsToldBeforeTheFirst(t *testing.T) {
-	p := &deadLetterPublisher{to: &configuredSink{name: "main", trouble: func() string { return "not connected to NATS" }}}
+	p := &deadLetterPublisher{condition: condition.New(slog.New(slog.DiscardHandler), publishing), to: &configuredSink{name: "main", trouble: func() string { return "not connected to NATS" }}}
 	if status := p.status(); status != "dead letters wait for sink main: not connected to NATS" {
 		t.Errorf("the status is %q", status)
 	}

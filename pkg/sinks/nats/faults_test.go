@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -421,7 +422,13 @@ func TestTheSinkIsMadeAndWaitsWhileThereIsNoServer(t *testing.T) {
 // such a connection would be delivered by a sink that says it is not connected.
 func TestAConnectionThatTheLibraryHasNotToldOfIsWaitedFor(t *testing.T) {
 	s := opened(t, configFor(serve(t, "").URL()), quiet)
-	s.health.mu.Lock()
+	asked, release := make(chan struct{}), make(chan struct{})
+	go s.health.connection.BecomeIf(func(condition.Status) bool {
+		close(asked)
+		<-release
+		return false
+	}, connected, "", "")
+	<-asked
 	l := s.current()
 	<-l.dialled
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -429,7 +436,7 @@ func TestAConnectionThatTheLibraryHasNotToldOfIsWaitedFor(t *testing.T) {
 	if err := l.await(ctx); !l.nc.IsConnected() || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("connected is %v, awaited: %v", l.nc.IsConnected(), err)
 	}
-	s.health.mu.Unlock()
+	close(release)
 	accepted(t, s, pod("web", 1))
 }
 

@@ -72,7 +72,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		cfg: cfg, format: f, log: log, subject: subject, pattern: pattern(subject),
 		numbers: make(map[sinks.Lane]int, cfg.Lanes), inFlight: newBudget(cfg.MaxInFlightBytes),
 		buffers: sync.Pool{New: func() any { return new([]byte) }},
-		health:  &health{log: log, away: "not connected yet: nothing was to be delivered"}, verifying: make(chan struct{}, 1),
+		health:  newHealth(log), verifying: make(chan struct{}, 1),
 	}
 	for _, text := range cfg.Routed {
 		t, err := sinks.ParseTemplate(text)
