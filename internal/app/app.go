@@ -83,15 +83,15 @@ func (a *app) open() error {
 	if a.journal, err = journal.Open(a.journalOptions()); err != nil {
 		return err
 	}
+	if a.shaper, err = newShaper(a.cfg, a.journal, a.log); err != nil { // before anybody reads what the journal holds
+		return err
+	}
 	a.admin = admin.New(admin.Options{Listen: a.cfg.Admin.Listen, Version: a.version, Snapshot: a.snapshot, Logger: a.log})
 	if a.routes, err = newRouting(a.cfg); err != nil {
 		return err
 	}
 	nameTopics(a.cfg)
 	if err := a.openRunners(); err != nil {
-		return err
-	}
-	if a.shaper, err = newShaper(a.cfg, a.journal); err != nil {
 		return err
 	}
 	a.source, err = a.newSource(client)

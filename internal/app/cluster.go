@@ -7,7 +7,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
@@ -45,15 +44,6 @@ func Rules(cfg *config.Config) []source.Rule {
 	return rules
 }
 
-// newShaper makes what takes out of changes what is not to be told.
-func newShaper(cfg *config.Config, bodies shape.Bodies) (*shape.Shaper, error) {
-	policies := make([]shape.Policy, len(cfg.Resources))
-	for i, r := range cfg.Resources {
-		policies[i] = r.Policy
-	}
-	return shape.New(policies, shape.Options{Key: []byte(cfg.Redaction.Key), Before: cfg.NeedsBefore(), Bodies: bodies})
-}
-
 // newSource makes the source half: from the API server into the journal.
 func (a *app) newSource(client *source.Client) (*source.Source, error) {
 	lost, err := a.lost()
@@ -68,11 +58,11 @@ func (a *app) newSource(client *source.Client) (*source.Source, error) {
 		Client:        client,
 		Cluster:       a.cfg.Cluster.Name,
 		Rules:         Rules(a.cfg),
-		Load:          byScope{a.journal}.load,
-		Stored:        byScope{a.journal}.scopes,
+		Load:          byScope{a.journal, a.shaper.Load(a.journal.LoadResource)}.load,
+		Stored:        byScope{a.journal, a.journal.LoadResource}.scopes,
 		Append:        a.journal.Append,
 		Shape:         a.shaper.Shape,
-		Drop:          byScope{a.journal}.drop,
+		Drop:          byScope{a.journal, a.journal.LoadResource}.drop,
 		Lost:          lost,
 		Announced:     a.journal.Announced,
 		StoredCluster: stored,

@@ -7,11 +7,15 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
 )
 
 // byScope shows the journal, which knows objects by resource, to a source that asks for scopes. It goes when the source asks
 // for resources.
-type byScope struct{ *journal.Journal }
+type byScope struct {
+	*journal.Journal
+	open shape.Load
+}
 
 // load returns what is stored of a scope.
 func (j byScope) load(id string) (event.Stored, error) {
@@ -19,7 +23,7 @@ func (j byScope) load(id string) (event.Stored, error) {
 	_, rest, one := strings.Cut(";"+rest, ";ns=")
 	namespace, _, _ := strings.Cut(rest, ";")
 	var s event.Stored
-	resource, err := j.LoadResource(name, func(k event.Known) {
+	resource, err := j.open(name, func(k event.Known) {
 		if !one || strings.HasPrefix(k.Key, namespace+"/") {
 			s.Known = append(s.Known, k)
 		}

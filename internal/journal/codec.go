@@ -27,8 +27,8 @@ const (
 	flagGap
 	flagBefore
 	flagAfter
-	flagMore   // a second byte of flags follows
-	flagsKnown = 1<<iota - 1
+	flagMore // a second byte of flags follows
+	flagRedactionChanged
 )
 
 // Flags of the second byte. It is left out when it would be 0.
@@ -136,7 +136,7 @@ func appendStrings(b []byte, list []string) []byte {
 func flagsOf(c *event.Change) byte {
 	return flag(c.Coalesced, flagCoalesced) | flag(c.FinalStateUnknown, flagFinalStateUnknown) |
 		flag(c.Actor != nil, flagActor) | flag(c.Gap != nil, flagGap) |
-		flag(c.Before != nil, flagBefore) | flag(c.After != nil, flagAfter)
+		flag(c.Before != nil, flagBefore) | flag(c.After != nil, flagAfter) | flag(c.RedactionChanged, flagRedactionChanged)
 }
 
 func moreOf(c *event.Change) byte {
@@ -194,7 +194,7 @@ func scanChange(s *scanner, c *event.Change, bodies []byte) []byte {
 		more = s.byte()
 		s.failed = s.failed || more == 0
 	}
-	if flags&^byte(flagsKnown) != 0 || more&^byte(moreKnown) != 0 {
+	if more&^byte(moreKnown) != 0 {
 		s.failed = true
 	}
 	for _, p := range [...]*string{
@@ -207,6 +207,7 @@ func scanChange(s *scanner, c *event.Change, bodies []byte) []byte {
 	c.ObservedAt = s.time()
 	c.Coalesced = flags&flagCoalesced != 0
 	c.FinalStateUnknown = flags&flagFinalStateUnknown != 0
+	c.RedactionChanged = flags&flagRedactionChanged != 0
 	if flags&flagActor != 0 {
 		c.Actor = &event.Actor{Manager: s.string(), Operation: s.string(), Subresource: s.string(), Time: s.string()}
 	}

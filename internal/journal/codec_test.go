@@ -62,7 +62,7 @@ func randomChange(r *rand.Rand) *event.Change {
 		c.Omitted, c.Withheld = list(), str()
 	}
 	if r.IntN(3) == 0 {
-		c.Left, c.Pass = true, str()
+		c.Left, c.RedactionChanged, c.Pass = true, true, str()
 	}
 	if r.IntN(3) == 0 {
 		c.Gap = &event.GapInfo{From: str(), To: str(), Reason: str()}
@@ -125,7 +125,7 @@ func TestEveryFieldOfAChangeIsStored(t *testing.T) {
 		}
 	}
 	count(reflect.TypeFor[event.Change]())
-	if want := 35; fields != want {
+	if want := 36; fields != want {
 		t.Fatalf("event.Change has %d fields, the codec and randomChange know %d: store the new one, raise the format if needed", fields, want)
 	}
 }

@@ -129,6 +129,10 @@ type Change struct {
 	Before []byte // JSON object; on Deleted the last state, where known; on Updated only where asked
 	After  []byte // JSON object; nil on Deleted and on control records
 
+	// RedactionChanged says that the object was last emitted under another redaction: what differs between that and this may
+	// be no change of the object. Only on what is compared with what a consumer has: Updated, Deleted, Sync.
+	RedactionChanged bool
+
 	Omitted  []string // members left out so that the destination takes the change: "before", "status", …
 	Withheld string   // why the bodies are missing and the change must not be delivered; it becomes a dead letter
 

@@ -83,7 +83,7 @@ func (f Format) FactsBeside(c *event.Change) bool {
 	case Debezium:
 		return c.Type.Control() || c.DeadLetter != nil
 	case Upsert:
-		return len(c.After) == 0 || len(c.Omitted) > 0 || c.DeadLetter != nil
+		return len(c.After) == 0 || len(c.Omitted) > 0 || c.RedactionChanged || c.DeadLetter != nil
 	}
 	return false
 }

@@ -66,6 +66,9 @@ func appendHistory(b []byte, c *event.Change) []byte {
 	if c.Left {
 		b = append(b, `,"left":true`...)
 	}
+	if c.RedactionChanged {
+		b = append(b, `,"redactionChanged":true`...)
+	}
 	b = appendActor(b, c.Actor)
 	return appendOptional(b, `,"class":`, string(c.Class))
 }

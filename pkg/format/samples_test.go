@@ -56,6 +56,9 @@ func samples() []named {
 	left.Type, left.Delta, left.Left, left.Pass = event.Deleted, event.DeltaDeleted, true, "4790"
 	synced.Type, synced.Delta, synced.Pass, synced.After = event.Sync, event.DeltaSync, "4791", body("4711", "1", "2")
 
+	redacted := updated
+	redacted.RedactionChanged, redacted.Changed, redacted.Patch, redacted.Before = true, nil, nil, nil
+
 	node := event.Change{
 		Type: event.Updated, Delta: event.DeltaReplaced, Cluster: "prod", Name: "node-1", UID: "0b7d2c7a-7f43-43a9-8f0e-3f9a5f1c2d22",
 		Resource: event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}, ResourceVersion: "4801", ObservedAt: at,
@@ -75,7 +78,7 @@ func samples() []named {
 	return []named{
 		{"added", added}, {"updated", updated}, {"deleted", deleted}, {"snapshot.begin", begin}, {"snapshot", snapshot},
 		{"snapshot.end", end}, {"gap", gap}, {"updated-coalesced-omitted", node}, {"deleted-final-state-unknown", unseen},
-		{"deleted-left", left}, {"sync", synced},
+		{"deleted-left", left}, {"sync", synced}, {"updated-redaction-changed", redacted},
 	}
 }
 

@@ -47,12 +47,12 @@ func newHasher(key []byte, scope string) *hasher {
 		scope = scopeObject
 	}
 	derived := derive(key, "kubecdc redaction, scope "+scope)
-	h := &hasher{global: scope == scopeGlobal, prefix: `"` + hashPrefix + keyID(key) + ":"}
+	h := &hasher{global: scope == scopeGlobal, prefix: `"` + hashPrefix + keyID(derived) + ":"}
 	h.pool.New = func() any { return &mac{Hash: hmac.New(sha256.New, derived)} }
 	return h
 }
 
-// keyID tells keys apart. Who has it can recognize the key, as they could by any hash, and learns nothing else of it.
+// keyID tells keys, and scopes, apart. Who has it can recognize the key, as they could by any hash, and learns nothing else of it.
 func keyID(key []byte) string {
 	return hex.EncodeToString(derive(key, "kubecdc redaction, key ID")[:keyIDLength])
 }
@@ -88,6 +88,11 @@ func (h *hasher) of(value []byte, object string, place []byte) []byte {
 type mac struct {
 	hash.Hash
 	text []byte
+}
+
+// made says that a stored value is a hash with this key and scope.
+func (h *hasher) made(quoted []byte) bool {
+	return isHash(quoted) && bytes.HasPrefix(quoted, []byte(h.prefix))
 }
 
 // identityOf is what hashes of scope object are bound to: the object as long as it lives.

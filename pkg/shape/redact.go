@@ -27,6 +27,8 @@ type redactor struct {
 	paths   *tree   // what the rule's paths name, in any object; nil for nothing
 	others  *tree   // paths, and the annotations of every object
 	hasher  *hasher // nil but for hmac
+
+	secretID, otherID uint32 // see id
 }
 
 // newRedactor returns nil for a mode that shows everything. The paths are those of the policy.
@@ -42,6 +44,8 @@ func newRedactor(p Policy, paths []path, key []byte) (*redactor, error) {
 	if r.mode == HMAC {
 		r.hasher = newHasher(key, p.HMAC.Scope)
 	}
+	ofSecrets, ofOthers := p.describe(key)
+	r.secretID, r.otherID = idOf(ofSecrets), idOf(ofOthers)
 	return r, nil
 }
 
@@ -299,8 +303,10 @@ func (w *redaction) concealScalar(start, end int) {
 	switch {
 	case string(value) == "null": // says nothing
 		return
-	case w.stored && (string(value) == masked || hashes && isHash(value)): // what it was is not known any more
+	case w.stored && (string(value) == masked || hashes && w.hasher.made(value)): // what it was is not known any more
 		w.again = true
+	case w.stored && hashes && isHash(value): // with a key that is not to be used any more
+		w.edits = append(w.edits, edit{start, end, maskedText})
 	case hashes:
 		w.edits = append(w.edits, edit{start, end, w.hasher.of(value, w.identity, w.place)})
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -21,8 +22,13 @@ type Bodies interface {
 
 // Options is what a Shaper needs besides its policies.
 type Options struct {
-	// Key of the hashes; needed where a rule redacts by hmac.
+	// Key of the hashes; needed where a rule redacts by hmac. What is remembered of objects is encrypted with a key derived
+	// from it.
 	Key []byte
+	// Secret of the journal, for what is remembered of objects where there is no Key.
+	Secret []byte
+	// RuleOf returns the index of the rule that selects a resource; false where none does. nil: the first takes all.
+	RuleOf func(event.Resource) (rule int, selected bool)
 	// Before makes every update carry the state before it, whatever its policy says.
 	Before bool
 	// Bodies is required.
@@ -32,12 +38,28 @@ type Options struct {
 // Shaper shapes the changes of all rules. It is safe for concurrent use.
 type Shaper struct {
 	rules  []*rule
+	ruleOf func(event.Resource) (int, bool)
+	strict *redactor // for what no rule selects any more
+	seal   *seal
 	bodies Bodies
+
+	mu    sync.Mutex
+	stale map[string]*stale // by name of the resource
 }
 
 // New returns a shaper for the policies of all rules, in their order. They must be valid.
 func New(policies []Policy, options Options) (*Shaper, error) {
-	s := &Shaper{bodies: options.Bodies}
+	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, stale: map[string]*stale{}}
+	if s.ruleOf == nil {
+		s.ruleOf = func(event.Resource) (int, bool) { return 0, len(policies) > 0 }
+	}
+	var err error
+	if s.seal, err = newSeal(options.Key, options.Secret); err != nil {
+		return nil, err
+	}
+	if s.strict, err = strictest(policies); err != nil {
+		return nil, err
+	}
 	for i, p := range policies {
 		compiled, err := compile(p, options)
 		if err != nil {
@@ -53,23 +75,25 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 // read.
 func (s *Shaper) Shape(index int, to deltas.Append) deltas.Append {
 	r := s.rules[index]
-	if r.keeps {
-		return func(ctx context.Context, o deltas.Observation) error {
-			if err := r.shapeWithBodies(&o, s.bodies); err != nil {
-				return err
-			}
-			return to(ctx, o)
-		}
-	}
 	first := true
 	return func(ctx context.Context, o deltas.Observation) error {
-		if first { // under an earlier configuration it may have kept bodies
+		if first && !r.keeps { // under an earlier configuration it may have kept bodies
 			if err := s.forget(ctx, o.Resource.String()); err != nil {
 				return err
 			}
-			first = false
 		}
-		r.shape(&o)
+		first = false
+		older := s.staleOf(o.Resource.String())
+		var err error
+		if r.keeps {
+			err = r.shapeWithBodies(&o, older, s.bodies)
+		} else {
+			r.shape(&o, older)
+		}
+		if err != nil {
+			return err
+		}
+		s.sealKnown(r, &o, older)
 		return to(ctx, o)
 	}
 }
@@ -85,10 +109,11 @@ func (s *Shaper) forget(ctx context.Context, resource string) error {
 }
 
 // shape shapes the changes of an observation of a scope that keeps no bodies.
-func (r *rule) shape(o *deltas.Observation) {
+func (r *rule) shape(o *deltas.Observation, older *stale) {
 	kept := o.Changes[:0]
 	for _, c := range o.Changes {
 		if _, keep := r.change(c, nil); keep {
+			older.emit(c)
 			kept = append(kept, c)
 		}
 	}
@@ -96,7 +121,7 @@ func (r *rule) shape(o *deltas.Observation) {
 }
 
 // shapeWithBodies shapes the changes of an observation and keeps the newest state of each object.
-func (r *rule) shapeWithBodies(o *deltas.Observation, bodies Bodies) error {
+func (r *rule) shapeWithBodies(o *deltas.Observation, older *stale, bodies Bodies) error {
 	kept := o.Changes[:0]
 	newest := map[string]*event.Body{} // of the objects of this observation; nil for one that is gone
 	for _, c := range o.Changes {
@@ -116,8 +141,8 @@ func (r *rule) shapeWithBodies(o *deltas.Observation, bodies Bodies) error {
 			}
 		}
 		var before []byte
-		if last != nil && last.UID == c.UID && len(last.Raw) > 0 {
-			before = last.Raw
+		if last != nil && last.UID == c.UID && len(last.Raw) > 0 && !older.has(key) {
+			before = last.Raw // else what differs from it may be the redaction
 		}
 		state, keep := r.change(c, before)
 		newest[key] = nil
@@ -125,6 +150,7 @@ func (r *rule) shapeWithBodies(o *deltas.Observation, bodies Bodies) error {
 			newest[key] = &event.Body{Key: key, UID: c.UID, ResourceVersion: c.ResourceVersion, Raw: state}
 		}
 		if keep {
+			older.emit(c)
 			kept = append(kept, c)
 		}
 	}
@@ -177,6 +203,10 @@ func (r *rule) change(c *event.Change, last []byte) (state []byte, keep bool) {
 // withhold takes everything but its identity out of a change.
 func (r *rule) withhold(c *event.Change, err error) {
 	r.counters.withheld.Add(1)
+	withhold(c, err)
+}
+
+func withhold(c *event.Change, err error) {
 	c.Before, c.After, c.Changed, c.Patch = nil, nil, nil, nil
 	c.Withheld = fmt.Sprintf("cannot be shaped and is not shown: %v", err)
 }

@@ -20,6 +20,7 @@ func updatedTo(resource event.Resource, after string) *event.Change {
 type store struct {
 	bodies  map[string]event.Body // by key, of one scope
 	dropped []string
+	known   map[string]event.Known
 	told    []*event.Change
 	last    deltas.Observation
 }
@@ -48,7 +49,12 @@ func (s *store) take(_ context.Context, o deltas.Observation) error {
 		if k.Gone {
 			delete(s.bodies, k.Key)
 		}
+		if s.known == nil {
+			s.known = map[string]event.Known{}
+		}
+		s.known[k.Key] = k
 	}
+	o.Known = slices.Clone(o.Known)
 	for _, b := range o.Bodies {
 		if s.bodies == nil {
 			s.bodies = map[string]event.Body{}
@@ -70,15 +76,32 @@ type scene struct {
 func shaping(t *testing.T, p Policy) *scene {
 	t.Helper()
 	s := &scene{store: &store{}, t: t}
+	s.restart(p, "0123456789abcdef")
+	return s
+}
+
+// restart goes on under another policy, with what is stored. It returns the summaries that a source would be given.
+func (s *scene) restart(p Policy, key string) map[string]string {
+	s.t.Helper()
 	if err := p.Validate("resources[0]", true); err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	var err error
-	if s.shaper, err = New([]Policy{p}, Options{Key: []byte("0123456789abcdef"), Bodies: s.store}); err != nil {
-		t.Fatal(err)
+	if s.shaper, err = New([]Policy{p}, Options{Key: []byte(key), Secret: []byte("of the journal"), Bodies: s.store}); err != nil {
+		s.t.Fatal(err)
 	}
 	s.to = s.shaper.Shape(0, s.take)
-	return s
+	summaries := map[string]string{}
+	load := s.shaper.Load(func(_ string, known func(event.Known)) (event.StoredResource, error) {
+		for _, k := range s.known {
+			known(k)
+		}
+		return event.StoredResource{Resource: s.last.Resource}, nil
+	})
+	if _, err = load(s.last.Resource.String(), func(k event.Known) { summaries[k.Key] = k.Summary }); err != nil {
+		s.t.Fatal(err)
+	}
+	return summaries
 }
 
 // tell shapes one observation and returns what came through of it.
@@ -87,11 +110,23 @@ func (s *scene) tell(changes ...*event.Change) []*event.Change {
 	s.told = nil
 	o := deltas.Observation{Resource: deployment, Scope: "scope", Changes: changes, Position: "7"}
 	for _, c := range changes {
-		o.Known = append(o.Known, event.Known{Key: keyOf(c), UID: c.UID, ResourceVersion: c.ResourceVersion, Gone: c.Type == event.Deleted})
+		if c.Type.Control() {
+			continue
+		}
+		o.Resource = c.Resource
+		k := event.Known{Key: keyOf(c), UID: c.UID, ResourceVersion: c.ResourceVersion, Gone: c.Type == event.Deleted}
+		if !k.Gone {
+			k.Summary = fmt.Sprintf("digests of %s", c.After)
+		}
+		o.Known = append(o.Known, k)
 	}
 	want := slices.Clone(o.Known)
 	if err := s.to(context.Background(), o); err != nil {
 		s.t.Fatal(err)
+	}
+	for i := range s.last.Known {
+		k := &s.last.Known[i]
+		k.Summary, _, _ = s.shaper.seal.open(k.Summary)
 	}
 	if s.last.Position != "7" || !reflect.DeepEqual(s.last.Known, want) {
 		s.t.Errorf("position %q and known objects %v did not pass", s.last.Position, s.last.Known)

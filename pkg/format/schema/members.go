@@ -58,6 +58,8 @@ var native = []Member{
 		Meaning: "deleted while nobody watched: the identity is the last known one, and so is `before`, where there is one"},
 	{Name: "left", Type: "true", on: []string{"deleted"},
 		Meaning: "the rules were edited and do not select the object any more: it left the stream, and may still exist in the cluster"},
+	{Name: "redactionChanged", Type: "true", on: []string{"updated", "deleted", "sync"},
+		Meaning: "the object was last emitted under another redaction: what differs between that and this may be no change, see [shaping.md](shaping.md#when-redaction-changes)"},
 	{Name: "actor", Type: "object", on: existing, schema: actor,
 		Meaning: "who made the write: `manager`, `operation`, `subresource`, `time`, as `metadata.managedFields` has them. On `updated` " +
 			"it is the one entry that the write made, renewed or gave fields to; on `added` the only entry. Absent where that does not " +

@@ -1,0 +1,246 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Keys of what the journal knows about redaction. See docs/journal-format.md.
+var (
+	keySecret    = []byte{prefixMeta, 'k'}
+	keyRedaction = []byte{prefixMeta, 'f'}
+)
+
+const secretBytes = 32
+
+// Secret returns random bytes that belong to this journal and are stored in it. Whoever reads the files has them.
+func (j *Journal) Secret() ([]byte, error) {
+	done, err := j.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	stored, err := j.get(keySecret)
+	if err != nil || len(stored) == secretBytes {
+		return stored, j.checked("secret", err)
+	}
+	secret := make([]byte, secretBytes)
+	if _, err := rand.Read(secret); err != nil {
+		return nil, fmt.Errorf("journal: make a secret: %w", err)
+	}
+	if err := j.db.Set(keySecret, secret, pebble.Sync); err != nil {
+		return nil, fmt.Errorf("journal: store a secret: %w", err)
+	}
+	return secret, nil
+}
+
+// Redaction returns what Rewrite stored last; "" when it never did.
+func (j *Journal) Redaction() (string, error) {
+	done, err := j.use()
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	stored, err := j.get(keyRedaction)
+	return string(stored), j.checked("redaction", err)
+}
+
+// Rewriting says what becomes of what is stored. Each function changes what it is given in place and says whether it did.
+type Rewriting struct {
+	Change func(*event.Change) bool
+	Body   func(event.Resource, *event.Body) bool // one without bytes is deleted
+	Known  func(event.Resource, *event.Known) bool
+}
+
+// Rewritten counts what Rewrite changed.
+type Rewritten struct {
+	Changes, DeadLetters, Bodies, Known int
+	Broken                              int // stores that had been moved aside and are deleted
+}
+
+// Rewrite passes everything that is stored through r, and then remembers the redaction. Nothing of what was replaced is left in
+// any file: tables are compacted, logs are dropped, and stores that were moved aside earlier are deleted. Call it before Run. After a
+// crash it has to be called again; what was rewritten already stays as it is.
+func (j *Journal) Rewrite(redaction string, r Rewriting) (Rewritten, error) {
+	w := &rewriter{j: j, r: r}
+	if err := w.run(); err != nil {
+		return w.done, j.checked("rewrite", err)
+	}
+	if w.done != (Rewritten{}) {
+		if err := j.purge(); err != nil {
+			err = fmt.Errorf("purge what was rewritten: %w", err)
+			j.fail(j.failed, err) // the store may be closed
+			return w.done, fmt.Errorf("journal: %w", err)
+		}
+	}
+	var err error
+	if j.Newest() > 0 { // else what was moved aside is the whole history, and just broke
+		w.done.Broken, err = j.removeBroken()
+	}
+	if err == nil {
+		err = j.db.Set(keyRedaction, []byte(redaction), pebble.Sync)
+	}
+	if err != nil {
+		return w.done, fmt.Errorf("journal: after a rewrite: %w", err)
+	}
+	return w.done, nil
+}
+
+// rewriter goes through the store once.
+type rewriter struct {
+	j      *Journal
+	r      Rewriting
+	packer *packer
+	batch  *pebble.Batch
+	done   Rewritten
+}
+
+func (w *rewriter) run() (err error) {
+	if w.packer, err = newPacker(); err != nil {
+		return err
+	}
+	w.batch = w.j.db.NewBatch()
+	defer func() { err = errors.Join(err, w.batch.Close()) }()
+	for _, step := range []struct {
+		first   byte
+		rewrite func(key, value []byte) error
+	}{{prefixFrame, w.frame}, {prefixDead, w.deadLetter}, {prefixBody, w.body}, {prefixKnown, w.known}} {
+		if err := w.j.each([]byte{step.first}, step.rewrite); err != nil {
+			return err
+		}
+	}
+	return w.commit()
+}
+
+// set writes a value of a key that is the store's.
+func (w *rewriter) set(key, value []byte) error {
+	_ = w.batch.Set(key, value, nil) // a batch in memory does not fail
+	if w.batch.Len() < upgradeStep {
+		return nil
+	}
+	return w.commit()
+}
+
+func (w *rewriter) commit() error {
+	if err := w.batch.Commit(pebble.Sync); err != nil {
+		return err
+	}
+	if err := w.batch.Close(); err != nil {
+		return err
+	}
+	w.batch = w.j.db.NewBatch()
+	return nil
+}
+
+// frame keeps what the frame says of the bytes before it: that is an account, and may be off by what a rewrite saved.
+func (w *rewriter) frame(key, value []byte) error {
+	h, _, err := readFrameHeader(value)
+	if err != nil {
+		return err
+	}
+	changes, err := w.j.unpacker.changes(value)
+	if err != nil {
+		return err
+	}
+	all, changed := make([]*event.Change, len(changes)), 0
+	for i := range changes {
+		all[i] = &changes[i]
+		if w.r.Change(all[i]) {
+			changed++
+		}
+	}
+	if changed == 0 {
+		return nil
+	}
+	w.done.Changes += changed
+	return w.set(key, w.packer.frame(h, all))
+}
+
+func (w *rewriter) deadLetter(key, value []byte) error {
+	_, offset, err := cutDead(key)
+	if err != nil {
+		return err
+	}
+	d, err := decodeDead(w.j.unpacker, offset, value)
+	if err != nil || !w.r.Change(d.Change) {
+		return err
+	}
+	w.done.DeadLetters++
+	return w.set(key, encodeDead(w.packer, &d))
+}
+
+func (w *rewriter) body(key, value []byte) error {
+	resource, name, err := w.named(key)
+	if err != nil {
+		return err
+	}
+	body, err := decodeBody(name, value)
+	if err != nil || !w.r.Body(resource, &body) {
+		return err
+	}
+	w.done.Bodies++
+	if len(body.Raw) == 0 {
+		_ = w.batch.Delete(key, nil)
+		return nil
+	}
+	stored, _ := appendBody(nil, nil, &body)
+	return w.set(key, stored)
+}
+
+func (w *rewriter) known(key, value []byte) error {
+	resource, name, err := w.named(key)
+	if err != nil {
+		return err
+	}
+	known, err := decodeKnown([]byte(name), value)
+	if err != nil || !w.r.Known(resource, &known) {
+		return err
+	}
+	w.done.Known++
+	return w.set(key, appendKnown(nil, &known))
+}
+
+// named takes the key of a body or a known object apart.
+func (w *rewriter) named(key []byte) (event.Resource, string, error) {
+	name, object, err := cutName(key)
+	resource := w.j.resources[name]
+	if resource.Resource == "" {
+		resource.Resource, resource.Group, _ = strings.Cut(name, ".")
+	}
+	return resource, string(object), err
+}
+
+// purge leaves nothing in the files that is not stored any more. Tables are compacted, which drops what was replaced; the logs
+// of a store go when it is closed and opened again.
+func (j *Journal) purge() error {
+	if err := j.db.Flush(); err != nil {
+		return err
+	}
+	if err := j.db.Compact(context.Background(), []byte{0}, bytes.Repeat([]byte{0xff}, 8), false); err != nil {
+		return err
+	}
+	if err := j.db.Close(); err != nil {
+		return err
+	}
+	return j.tryStore(j.fs.PathJoin(j.opts.Dir, storeName))
+}
+
+// removeBroken deletes the stores that were moved aside.
+func (j *Journal) removeBroken() (n int, err error) {
+	names, err := j.opts.FS.List(j.opts.Dir)
+	for _, name := range names {
+		if err == nil && strings.HasPrefix(name, brokenPrefix) {
+			err = j.opts.FS.RemoveAll(j.opts.FS.PathJoin(j.opts.Dir, name))
+			n++
+		}
+	}
+	return n, err
+}

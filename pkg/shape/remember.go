@@ -1,0 +1,134 @@
+package shape
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash/maphash"
+	"slices"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Load loads what is stored of a resource and gives each object that is known of it to known, which may be nil.
+type Load func(resource string, known func(event.Known)) (event.StoredResource, error)
+
+// Load returns what loads resources for a source, in front of from, which the observations of [Shaper.Shape] went to: it opens
+// what is remembered of objects, and notices those that were last emitted under another redaction. Call it for a resource
+// before the resource appends.
+func (s *Shaper) Load(from Load) Load {
+	return func(name string, known func(event.Known)) (event.StoredResource, error) {
+		byRedaction := map[uint32]map[uint64]struct{}{}
+		stored, err := from(name, func(k event.Known) {
+			if known == nil {
+				return
+			}
+			var redaction uint32
+			k.Summary, redaction, _ = s.seal.open(k.Summary)
+			if byRedaction[redaction] == nil {
+				byRedaction[redaction] = map[uint64]struct{}{}
+			}
+			byRedaction[redaction][maphash.String(staleSeed, k.Key)] = struct{}{}
+			known(k)
+		})
+		if err == nil && known != nil {
+			s.note(name, stored.Resource, byRedaction)
+		}
+		return stored, err
+	}
+}
+
+// note keeps the keys of what was emitted under another redaction than that of the rule that selects the resource now.
+func (s *Shaper) note(name string, resource event.Resource, byRedaction map[uint32]map[uint64]struct{}) {
+	index, selected := s.ruleOf(resource)
+	if !selected {
+		return
+	}
+	r := s.rules[index].redactor
+	delete(byRedaction, r.id(resource))
+	if !r.conceals(resource) {
+		delete(byRedaction, redactionUnknown)
+	}
+	older := &stale{}
+	for _, keys := range byRedaction {
+		if older.keys == nil {
+			older.keys = keys
+			continue
+		}
+		for key := range keys {
+			older.keys[key] = struct{}{}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stale[name] = older; len(older.keys) == 0 {
+		delete(s.stale, name)
+	}
+}
+
+func (s *Shaper) staleOf(resource string) *stale {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stale[resource]
+}
+
+// sealKnown seals what is to be remembered, with the redaction under which the object was emitted.
+func (s *Shaper) sealKnown(r *rule, o *deltas.Observation, older *stale) {
+	for _, key := range o.Forget {
+		older.remove(key)
+	}
+	if len(o.Known) == 0 {
+		return
+	}
+	current, conceals := r.redactor.id(o.Resource), r.redactor.conceals(o.Resource)
+	o.Known = slices.Clone(o.Known) // whoever made it goes on comparing with the summaries
+	for i := range o.Known {
+		k := &o.Known[i]
+		redaction := current
+		if older.has(k.Key) { // its change was not emitted
+			redaction = redactionOlder
+		}
+		k.Summary = s.seal.close(k.Summary, redaction, conceals)
+	}
+}
+
+// id tells redactions of a resource apart: what they redact and how, the key included.
+func (r *redactor) id(resource event.Resource) uint32 {
+	if isSecret(resource) && r != nil {
+		return r.secretID
+	}
+	if r == nil {
+		return firstRedaction
+	}
+	return r.otherID
+}
+
+func idOf(description string) uint32 {
+	sum := sha256.Sum256([]byte(description))
+	return max(binary.BigEndian.Uint32(sum[:]), firstRedaction+1)
+}
+
+// redactionForm is raised when a redaction with the same configuration redacts something else than before.
+const redactionForm = 2
+
+// describe says what the redaction of a policy depends on, in Secrets and in everything else.
+func (p Policy) describe(key []byte) (secret, other string) {
+	paths := slices.Sorted(slices.Values(p.RedactPaths))
+	other = fmt.Sprintf("%d %s %q", redactionForm, p.mode(), paths)
+	if p.mode() == HMAC {
+		other += " " + newHasher(key, p.HMAC.Scope).prefix
+	}
+	return other + " " + p.SecretMetadata.describe(), other
+}
+
+// Fingerprint names everything that the redaction of a policy depends on, and gives nothing of the key away.
+func (p Policy) Fingerprint(key []byte) string {
+	if p.mode() == None {
+		return None
+	}
+	secret, _ := p.describe(key)
+	sum := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,86 @@
+package shape
+
+import (
+	"bytes"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// strictest redacts as the default rule does, and what the paths of all policies name.
+func strictest(policies []Policy) (*redactor, error) {
+	var all []path
+	for _, p := range policies {
+		paths, err := parsePaths(p.RedactPaths)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, paths...)
+	}
+	return newRedactor(Policy{}, all, nil)
+}
+
+// redactorOf is the one for a resource as the rules are now.
+func (s *Shaper) redactorOf(resource event.Resource) *redactor {
+	if index, selected := s.ruleOf(resource); selected {
+		return s.rules[index].redactor
+	}
+	return s.strict
+}
+
+// Reshape redacts a change that was journaled under other rules as those of now would have, in place, and says whether that
+// changed anything. What is redacted already stays as it is. A patch between states that are redacted now is left out; a
+// change that cannot be redacted loses its bodies, as in [Shaper.Shape].
+func (s *Shaper) Reshape(c *event.Change) (changed bool) {
+	r := s.redactorOf(c.Resource)
+	if r == nil || c.Type.Control() {
+		return false
+	}
+	after := c.After
+	for _, body := range [...]*[]byte{&c.Before, &c.After} {
+		if *body == nil {
+			continue
+		}
+		redacted, _, err := r.redact(*body, subject{resource: c.Resource, identity: identityOf(c), stored: true})
+		if err != nil {
+			withhold(c, err)
+			return true
+		}
+		changed = changed || !bytes.Equal(redacted, *body)
+		*body = redacted
+	}
+	if !changed {
+		return false
+	}
+	c.RedactionChanged = claimsDifference(c.Type)
+	if len(c.Patch) > 0 && !bytes.Equal(after, c.After) {
+		c.Patch = nil
+		omit(c, "patch")
+	}
+	return true
+}
+
+// ReshapeBody does the same to a kept state. A state that cannot be redacted is emptied.
+func (s *Shaper) ReshapeBody(resource event.Resource, b *event.Body) (changed bool) {
+	r := s.redactorOf(resource)
+	if r == nil || len(b.Raw) == 0 {
+		return false
+	}
+	of := subject{resource: resource, identity: identityOf(&event.Change{Resource: resource, UID: b.UID, Name: b.Key}), stored: true}
+	redacted, _, err := r.redact(b.Raw, of)
+	if err != nil {
+		redacted = nil
+	}
+	changed = !bytes.Equal(redacted, b.Raw)
+	b.Raw = redacted
+	return changed
+}
+
+// Reseal seals what an earlier version remembered of an object in plain.
+func (s *Shaper) Reseal(resource event.Resource, k *event.Known) (changed bool) {
+	summary, _, sealed := s.seal.open(k.Summary)
+	if sealed || k.Summary == "" {
+		return false
+	}
+	k.Summary = s.seal.close(summary, redactionUnknown, s.redactorOf(resource).conceals(resource))
+	return true
+}

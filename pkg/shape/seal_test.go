@@ -1,0 +1,162 @@
+package shape
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+const (
+	oneKey     = "0123456789abcdef"
+	anotherKey = "fedcba9876543210"
+)
+
+func secretWith(value string) *event.Change {
+	return updatedTo(secret, `{"kind":"Secret","metadata":{"name":"a"},"data":{"p":"`+value+`"}}`)
+}
+
+func TestASummaryIsStoredSealed(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   *event.Change
+		policy   Policy
+		key      string
+		survives bool // a restart
+	}{
+		"a Secret, without a key":         {secretWith("hunter"), Policy{}, "", false},
+		"a Secret, with a key":            {secretWith("hunter"), Policy{}, oneKey, true},
+		"a Secret in plain":               {secretWith("hunter"), Policy{Redact: None}, "", true},
+		"something with paths":            {updatedTo(deployment, `{"spec":"hunter"}`), Policy{RedactPaths: []string{"spec"}}, "", false},
+		"something with paths, and a key": {updatedTo(deployment, `{"spec":"hunter"}`), Policy{RedactPaths: []string{"spec"}}, oneKey, true},
+		"anything else":                   {updatedTo(deployment, `{"spec":"hunter"}`), Policy{}, "", true},
+	} {
+		s := shaping(t, Policy{})
+		s.restart(c.policy, c.key)
+		want := "digests of " + string(c.change.After)
+		s.tell(c.change)
+		if strings.Contains(s.known["n/a"].Summary, "hunter") {
+			t.Errorf("%s: stored is %q", name, s.known["n/a"].Summary)
+		}
+		got := s.restart(c.policy, c.key)["n/a"]
+		if (got == want) != c.survives || !c.survives && got != "" {
+			t.Errorf("%s: after a restart the summary is %q", name, got)
+		}
+	}
+}
+
+func TestASummaryUnderAnotherKeyIsNone(t *testing.T) {
+	s := shaping(t, Policy{})
+	s.tell(secretWith("hunter"))
+	if got := s.restart(Policy{}, anotherKey)["n/a"]; got != "" {
+		t.Errorf("the summary is %q", got)
+	}
+}
+
+func TestSummariesOfEarlierVersionsAreReadAndSealed(t *testing.T) {
+	s := shaping(t, Policy{})
+	s.known = map[string]event.Known{"n/a": {Key: "n/a", UID: "u", Summary: "\x01digests"}}
+	s.last.Resource = deployment
+	if got := s.restart(Policy{}, oneKey)["n/a"]; got != "\x01digests" {
+		t.Errorf("the summary is %q", got)
+	}
+	k := s.known["n/a"]
+	if !s.shaper.Reseal(deployment, &k) || strings.Contains(k.Summary, "digests") {
+		t.Errorf("it was stored again as %q", k.Summary)
+	}
+	if again := k; s.shaper.Reseal(deployment, &again) || again != k {
+		t.Error("it was sealed twice")
+	}
+	s.known["n/a"] = k
+	if got := s.restart(Policy{}, oneKey)["n/a"]; got != "\x01digests" {
+		t.Errorf("then the summary is %q", got)
+	}
+}
+
+func TestTheFirstChangeUnderAnotherRedactionSaysSo(t *testing.T) {
+	full := func(redact, scope string, paths ...string) Policy {
+		return Policy{Redact: redact, HMAC: HashOptions{Scope: scope}, RedactPaths: paths, Before: "full", Changed: "jsonPatch"}
+	}
+	for name, c := range map[string]struct {
+		from, to Policy
+		key      string
+		flagged  bool
+	}{
+		"the same":             {full(HMAC, "", "a", "b"), full(HMAC, "object", "b", "a"), oneKey, false},
+		"another mode":         {full(Mask, ""), full(HMAC, ""), oneKey, true},
+		"another key":          {full(HMAC, ""), full(HMAC, ""), anotherKey, true},
+		"another key, unused":  {full(Mask, ""), full(Mask, ""), anotherKey, false},
+		"another scope":        {full(HMAC, ""), full(HMAC, "global"), oneKey, true},
+		"another path":         {full(Mask, ""), full(Mask, "", "immutable"), oneKey, true},
+		"shown before":         {full(None, ""), full(Mask, ""), oneKey, true},
+		"shown from now on":    {full(Mask, ""), full(None, ""), oneKey, true},
+		"labels are shown now": {full(Mask, ""), Policy{SecretMetadata: SecretMetadata{Labels: []string{"*"}}, Before: "full", Changed: "jsonPatch"}, oneKey, true},
+	} {
+		s := shaping(t, c.from)
+		s.tell(secretWith("hunter"))
+		s.restart(c.to, c.key)
+		first := s.tell(secretWith("hunter"))[0]
+		if first.RedactionChanged != c.flagged || (first.Before == nil) != c.flagged || (first.Patch == nil) != c.flagged {
+			t.Errorf("%s: redactionChanged %v, before %s, patch %s", name, first.RedactionChanged, first.Before, first.Patch)
+		}
+		second := s.tell(secretWith("hunter"))[0]
+		if second.RedactionChanged || !bytes.Equal(second.Before, first.After) || string(second.Patch) != "[]" {
+			t.Errorf("%s: then redactionChanged %v, before %s, patch %s", name, second.RedactionChanged, second.Before, second.Patch)
+		}
+	}
+}
+
+func TestAChangeOfRedactionIsSaidOnceItIsEmitted(t *testing.T) {
+	s := shaping(t, Policy{})
+	s.tell(secretWith("hunter"))
+	next := Policy{Redact: Drop, Filter: `change.class == "spec"`}
+	s.restart(next, oneKey)
+	quiet := secretWith("hunter")
+	quiet.Class = event.ClassMetadata
+	if len(s.tell(quiet)) != 0 {
+		t.Fatal("the filter lets it pass")
+	}
+	s.restart(next, oneKey) // still to be said
+	if got := s.tell(secretWith("hunter")); !got[0].RedactionChanged {
+		t.Errorf("%+v", got[0])
+	}
+	s.restart(next, oneKey)
+	if got := s.tell(secretWith("hunter")); got[0].RedactionChanged {
+		t.Errorf("it is said again: %+v", got[0])
+	}
+}
+
+func TestWhatDoesNotDependOnARedactionIsNotTakenForChanged(t *testing.T) {
+	s := shaping(t, Policy{})
+	s.tell(updatedTo(deployment, object("1", "1")))
+	s.restart(Policy{SecretMetadata: SecretMetadata{Labels: []string{"*"}}}, anotherKey)
+	if got := s.tell(updatedTo(deployment, object("2", "1"))); got[0].RedactionChanged {
+		t.Errorf("%+v", got[0])
+	}
+}
+
+func TestWhatIsNewClaimsNoChangedRedaction(t *testing.T) {
+	s := shaping(t, Policy{})
+	s.tell(secretWith("hunter"))
+	s.restart(Policy{Redact: Drop}, oneKey)
+	c := secretWith("hunter")
+	c.Type, c.UID = event.Added, "v"
+	if got := s.tell(c); got[0].RedactionChanged {
+		t.Errorf("%+v", got[0])
+	}
+	if got := s.tell(secretWith("hunter")); got[0].RedactionChanged {
+		t.Errorf("%+v", got[0])
+	}
+}
+
+func BenchmarkSeal(b *testing.B) {
+	s, err := newSeal([]byte(oneKey), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	summary := strings.Repeat("x", 70)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.close(summary, 7, true)
+	}
+}
