@@ -1,0 +1,334 @@
+package shape_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/md5"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"testing"
+	"unicode/utf16"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+)
+
+// encodings are the ways in which a value may be written.
+var encodings = []func(string) string{
+	func(v string) string { return v },
+	func(v string) string { return base64.StdEncoding.EncodeToString([]byte(v)) },
+	func(v string) string { return base64.RawURLEncoding.EncodeToString([]byte(v + "?>")) },
+	func(v string) string {
+		return base64.StdEncoding.EncodeToString([]byte(base64.StdEncoding.EncodeToString([]byte(v))))
+	},
+	func(v string) string { return hex.EncodeToString([]byte(v)) },
+	func(v string) string { return strings.ToUpper(hex.EncodeToString([]byte(v))) },
+	gzipped,
+	func(v string) string { return url.QueryEscape("=" + v + "&%") },
+	func(v string) string { return text(map[string]string{"token": v}) },
+	func(v string) string { return text(text(map[string]string{"token": v})) },
+	codePoints,
+}
+
+func gzipped(v string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write([]byte(v)) // a buffer takes all
+	_ = w.Close()
+	return base64.StdEncoding.EncodeToString(b.Bytes())
+}
+
+// codePoints writes a value as JSON may: every sign as an escape.
+func codePoints(v string) string {
+	var b strings.Builder
+	for _, unit := range utf16.Encode([]rune(v)) {
+		fmt.Fprintf(&b, `\u%04x`, unit)
+	}
+	return b.String()
+}
+
+// text writes any value as JSON.
+func text(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// plants makes values that must be seen nowhere, and knows what they would be seen as.
+type plants struct {
+	random  *rand.Rand
+	planted int
+	needles map[string]string // what must not occur to what it would show
+}
+
+func newPlants() *plants {
+	return &plants{random: rand.New(rand.NewPCG(1, 2)), needles: map[string]string{}}
+}
+
+// value returns a new value in the next encoding. Neither it nor a digest of it may be seen.
+func (p *plants) value() string {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	plain := make([]byte, 24)
+	for i := range plain {
+		plain[i] = letters[p.random.IntN(len(letters))]
+	}
+	encoded := encodings[p.planted%len(encodings)](string(plain))
+	p.planted++
+	for _, encode := range encodings {
+		p.hide(encode(string(plain)), "the value "+string(plain))
+	}
+	for _, digested := range []string{string(plain), encoded, text(encoded)} {
+		p.hideDigests(digested)
+	}
+	return encoded
+}
+
+func (p *plants) hide(needle, of string) { p.needles[needle] = of }
+
+func (p *plants) hideDigests(of string) {
+	md, sha, sha2 := md5.Sum([]byte(of)), sha1.Sum([]byte(of)), sha256.Sum256([]byte(of))
+	xx := binary.LittleEndian.AppendUint64(nil, xxhash.Sum64String(of))
+	for name, sum := range map[string][]byte{"MD5": md[:], "SHA-1": sha[:], "SHA-256": sha2[:], "XXH64": xx} {
+		p.hide(string(sum), "a "+name+" of "+of)
+		p.hide(hex.EncodeToString(sum), "a "+name+" of "+of)
+		p.hide(base64.StdEncoding.EncodeToString(sum), "a "+name+" of "+of)
+	}
+}
+
+// window is how much of a needle is looked for at once.
+const window = 8
+
+// found returns what can be seen in the output.
+func (p *plants) found(output []byte) []string {
+	index := map[[window]byte][]string{}
+	for needle := range p.needles {
+		at := min(len(needle)/3, len(needle)-window)
+		key := [window]byte([]byte(needle[at : at+window]))
+		index[key] = append(index[key], needle)
+	}
+	var found []string
+	for i := 0; i+window <= len(output); i++ {
+		for _, needle := range index[[window]byte(output[i:i+window])] {
+			from := i - min(len(needle)/3, len(needle)-window)
+			if from >= 0 && from+len(needle) <= len(output) && string(output[from:from+len(needle)]) == needle {
+				found = append(found, p.needles[needle]+" as "+needle)
+			}
+		}
+	}
+	return found
+}
+
+var (
+	secrets     = event.Resource{Version: "v1", Resource: "secrets", Kind: "Secret"}
+	configMaps  = event.Resource{Version: "v1", Resource: "configmaps", Kind: "ConfigMap"}
+	deployments = event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
+)
+
+// copyNames are annotations with copies of whole objects, and unknown ones.
+var copyNames = []string{
+	"kubectl.kubernetes.io/last-applied-configuration", "kapp.k14s.io/original", "kapp.k14s.io/original-diff", "kapp.k14s.io/original-diff-md5",
+	"objectset.rio.cattle.io/applied", "banzaicloud.com/last-applied", "openshift.io/token-secret.value", "app.oam.dev/last-applied-configuration",
+}
+
+type object = map[string]any
+
+// copies are annotations with copies of a Secret.
+func (p *plants) copies() object {
+	all := object{}
+	for i, name := range copyNames {
+		copied := text(object{"apiVersion": "v1", "kind": "Secret", "data": object{"p": p.value()}, "stringData": object{"q": p.value()}})
+		switch i % 3 {
+		case 1:
+			copied = gzipped(copied)
+		case 2:
+			copied = copied[:len(copied)-3] // what cannot be read is not shown
+		}
+		if strings.HasSuffix(name, ".value") || strings.HasSuffix(name, "md5") {
+			copied = p.value()
+		}
+		all[name] = copied
+	}
+	return all
+}
+
+// secret makes a Secret with values wherever one may stand.
+func (p *plants) secret() object {
+	annotations := p.copies()
+	for i := range encodings {
+		annotations[fmt.Sprintf("example.com/unknown-%d", i)] = p.value()
+	}
+	annotations["helm.sh/hook"] = "pre-install"
+	return object{
+		"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+		"metadata": object{
+			"annotations": annotations, "labels": object{"l": p.value()}, "unknown": p.value(), "name": "a", "uid": "u",
+			"ownerReferences": []any{object{"name": "o", "unknown": p.value()}},
+		},
+		"data": object{"p": p.value(), "q": p.value(), "r": object{"s": p.value()}}, "stringData": object{"t": p.value()}, "unknown": []any{p.value()},
+	}
+}
+
+// configMap makes an object that holds nothing itself, with copies of Secrets.
+func (p *plants) configMap() object {
+	return object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": "a", "uid": "u", "annotations": p.copies()}, "data": object{"shown": "x"}}
+}
+
+// deployment makes one with values where paths name them, and in a copy of itself.
+func (p *plants) deployment() object {
+	spec := func() object {
+		env := []any{object{"name": "A", "value": p.value()}, object{"name": "B", "value": p.value()}}
+		return object{"template": object{"spec": object{"containers": []any{object{"name": "c", "env": env}}}}}
+	}
+	copied := text(object{"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec()})
+	annotations := object{"kubectl.kubernetes.io/last-applied-configuration": copied, "example.com/token": p.value()}
+	return object{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": "a", "uid": "u", "annotations": annotations}, "spec": spec()}
+}
+
+var planted = []string{"spec.template.spec.containers[*].env[*].value", `metadata.annotations["example.com/token"]`}
+
+// output gathers everything that a change is seen as.
+type output struct {
+	bytes.Buffer
+	t *testing.T
+}
+
+// change writes a change in every format, and every smaller form of it, as it is and as a dead letter.
+func (o *output) change(c *event.Change) {
+	o.t.Helper()
+	for more := true; more; c, more = shape.Smaller(c) {
+		letter := *c
+		letter.DeadLetter = &event.DeadLetterInfo{Sink: "s", Reason: "r " + c.Withheld}
+		for _, seen := range []*event.Change{c, &letter} {
+			for _, f := range format.All() {
+				o.Write(f.AppendValue(nil, seen))
+			}
+			o.Write(format.AppendFacts(nil, seen))
+		}
+		fmt.Fprintf(o, "%q %q", c.Patch, c.Withheld)
+	}
+}
+
+// observation writes what is journaled.
+func (o *output) observation(_ context.Context, given event.Observation) error {
+	for _, c := range given.Changes {
+		o.change(c)
+	}
+	for _, k := range given.Known {
+		o.WriteString(k.Summary)
+	}
+	for _, b := range given.Bodies {
+		o.Write(b.Raw)
+	}
+	return nil
+}
+
+// lastStates keeps bodies as the journal does.
+type lastStates map[string]event.Body
+
+func (l lastStates) Body(_, key string) (event.Body, bool, error) { b, ok := l[key]; return b, ok, nil }
+func (l lastStates) BodyResources() []string                      { return nil }
+func (l lastStates) DropBodies(context.Context, string) error     { return nil }
+
+// TestNoPlantedValueIsSeen plants values in Secrets, their annotations, copies of them on other kinds and where paths name
+// them, in many encodings, and looks for each, in every encoding and as a digest, in everything that is emitted or stored.
+func TestNoPlantedValueIsSeen(t *testing.T) {
+	for name, p := range map[string]shape.Policy{
+		"mask": {}, "drop": {Redact: "drop"}, "hmac": {Redact: "hmac"}, "hmac, global": {Redact: "hmac", HMAC: shape.HashOptions{Scope: "global"}},
+		"before and patches":       {Before: "full", Changed: "jsonPatch"},
+		"hmac and merge patches":   {Redact: "hmac", Before: "full", Changed: "mergePatch"},
+		"drop and pointers":        {Redact: "drop", Changed: "paths", IgnoreChanges: []string{"metadata.labels.x"}},
+		"a filter that fails":      {Filter: `int(object.data.p + object.metadata.annotations["example.com/token"]) == 1`},
+		"a filter over old states": {Filter: `oldObject == null || oldObject.data != object.data || true`},
+		"fields":                   {Fields: shape.Fields{Drop: []string{"status"}}, Before: "full"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.RedactPaths = planted
+			nothingIsSeen(t, p)
+		})
+	}
+}
+
+func nothingIsSeen(t *testing.T, policy shape.Policy) {
+	values, out, kept := newPlants(), &output{t: t}, lastStates{}
+	if err := policy.Validate("resources[0]", true); err != nil {
+		t.Fatal(err)
+	}
+	shaper, err := shape.New([]shape.Policy{policy}, shape.Options{Key: []byte("0123456789abcdef"), Secret: []byte("secret"), Bodies: kept})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := shaper.Shape(0, func(ctx context.Context, o event.Observation) error {
+		for _, b := range o.Bodies {
+			kept[b.Key] = b
+		}
+		return out.observation(ctx, o)
+	})
+	version := 0
+	for values.planted < 2000 {
+		for _, of := range []struct {
+			resource event.Resource
+			make     func() object
+		}{{secrets, values.secret}, {configMaps, values.configMap}, {deployments, values.deployment}} {
+			clear(kept)
+			for _, kind := range []event.Type{event.Snapshot, event.Added, event.Updated, event.Updated, event.Deleted} {
+				version++
+				c := &event.Change{Type: kind, Resource: of.resource, Name: "a", UID: "u", ResourceVersion: fmt.Sprint(version), Class: event.ClassSpec}
+				body := []byte(text(of.make()))
+				if version%7 == 0 {
+					body = body[:len(body)-4] // is withheld
+				}
+				if c.After = body; kind == event.Deleted {
+					c.After, c.Before = nil, body
+				}
+				digest := binary.LittleEndian.AppendUint64(nil, xxhash.Sum64(body))
+				values.hide(string(digest), "the digest of an object")
+				known := event.Known{Key: "a", UID: "u", Summary: "\x01" + string(digest)}
+				o := event.Observation{Resource: of.resource, Scope: "s", Changes: []*event.Change{c}, Known: []event.Known{known}}
+				if err := to(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+				out.change(reshaped(t, shaper, of.resource, kind, body))
+			}
+		}
+	}
+	for _, s := range shaper.Stats() {
+		out.WriteString(s.Failure)
+	}
+	for _, found := range values.found(out.Bytes()) {
+		t.Errorf("seen: %s", found)
+	}
+	if redacted := bytes.Count(out.Bytes(), []byte(`***`)) + bytes.Count(out.Bytes(), []byte("hmac-sha256:")); redacted < values.planted && policy.Redact != "drop" {
+		t.Errorf("%d values are planted and %d redacted", values.planted, redacted)
+	}
+}
+
+// reshaped returns a change that was journaled in plain, under rules that showed everything.
+func reshaped(t *testing.T, shaper *shape.Shaper, resource event.Resource, kind event.Type, body []byte) *event.Change {
+	t.Helper()
+	c := &event.Change{Type: kind, Resource: resource, Name: "a", UID: "u", ResourceVersion: "1"}
+	if c.After, c.Patch = body, []byte(`[{"op":"add","path":"","value":`+string(body)+`}]`); kind == event.Deleted {
+		c.Before, c.After, c.Patch = body, nil, nil
+	}
+	if !shaper.Reshape(c) {
+		t.Fatal("what was journaled in plain stays as it is")
+	}
+	b := event.Body{Key: "a", UID: "u", Raw: body}
+	if !shaper.ReshapeBody(resource, &b) || bytes.Equal(b.Raw, body) {
+		t.Fatal("a state that was kept in plain stays as it is")
+	}
+	return c
+}
