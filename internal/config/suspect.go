@@ -13,6 +13,9 @@ import (
 func (d *decoder) suspect(c *Config) {
 	for i, r := range c.Resources {
 		d.suspectRest(c.Resources, i)
+		for _, doubt := range r.Doubts() {
+			d.warn(fmt.Sprintf("resources[%d].%s", i, doubt.Key), Problem{Message: doubt.Message})
+		}
 		if slices.Contains(r.Namespaces.Exclude, "*") {
 			d.warn(fmt.Sprintf("resources[%d].namespaces.exclude", i), Problem{Message: "leaves out every namespace: only objects that have none are taken"})
 		}

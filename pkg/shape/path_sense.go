@@ -99,21 +99,26 @@ func sortedKeys(m map[string]bool) []string {
 	return all
 }
 
-// Doubts reports what is suspicious and no error: paths that begin with a member that only custom resources may have. Each
-// begins with the path in the file, at.
-func (p Policy) Doubts(at string) []string {
-	var all []string
+// Doubt is something suspicious that is no error.
+type Doubt struct {
+	Key     string // within the rule: "redactPaths[0]"
+	Message string
+}
+
+// Doubts reports paths that begin with a member that only custom resources may have.
+func (p Policy) Doubts() []Doubt {
+	var all []Doubt
 	for key, texts := range p.pathsByKey() {
 		for i, text := range texts {
 			parsed, err := parsePath(text)
 			if err != nil || parsed[0].any || slices.Contains(roots, parsed[0].name) {
 				continue
 			}
-			all = append(all, fmt.Sprintf("%s.%s[%d]: %q begins with %q, which no kind of Kubernetes' own has; is it one of a custom resource?",
-				at, key, i, text, parsed[0].name))
+			all = append(all, Doubt{fmt.Sprintf("%s[%d]", key, i), fmt.Sprintf(
+				"%q begins with %q, which no resource of Kubernetes itself has; it works for custom resources that have it", text, parsed[0].name)})
 		}
 	}
-	slices.Sort(all)
+	slices.SortFunc(all, func(a, b Doubt) int { return strings.Compare(a.Key, b.Key) })
 	return all
 }
 

@@ -1,11 +1,15 @@
 package e2e
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,7 +34,40 @@ const (
 
 // plants are the values that must be seen nowhere.
 type plants struct {
-	values []string
+	values  []string
+	encoded []string // forms of values that are not base64
+}
+
+// forms are encodings in which a value is planted in annotations that nobody knows.
+var forms = []func(string) string{
+	func(v string) string { return v },
+	func(v string) string { return base64.StdEncoding.EncodeToString([]byte(v)) },
+	func(v string) string { return base64.RawURLEncoding.EncodeToString([]byte("?" + v + ">")) },
+	func(v string) string {
+		return base64.StdEncoding.EncodeToString([]byte(base64.StdEncoding.EncodeToString([]byte(v))))
+	},
+	func(v string) string { return hex.EncodeToString([]byte(v)) },
+	func(v string) string { return strings.ToUpper(hex.EncodeToString([]byte(v))) },
+	zipped,
+	func(v string) string { return strings.ReplaceAll(url.QueryEscape("="+v+"&"), "-", "%2D") },
+	func(v string) string { return fmt.Sprintf(`{"token":%q}`, v) },
+	func(v string) string { return fmt.Sprintf("%q", fmt.Sprintf(`{"token":%q}`, v)) },
+}
+
+// zipped packs a value as Rancher packs its copies.
+func zipped(v string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write([]byte(v)) // a buffer takes all
+	_ = w.Close()
+	return base64.StdEncoding.EncodeToString(b.Bytes())
+}
+
+// form returns a new value in one of the forms.
+func (p *plants) form(i int) string {
+	encoded := forms[i%len(forms)](p.value())
+	p.encoded = append(p.encoded, encoded)
+	return encoded
 }
 
 // value returns a new value. Nothing else looks like it.
@@ -43,7 +80,12 @@ func (p *plants) value() string {
 // foundIn returns the values that a text holds, plain or in base64 at any alignment.
 func (p *plants) foundIn(text string) []string {
 	var found []string
-	if !strings.Contains(text, "planted-") && !strings.Contains(text, "cGxhbnRlZC") && !strings.Contains(text, "BsYW50ZWQt") && !strings.Contains(text, "wbGFudGVkL") {
+	for _, form := range p.encoded {
+		if strings.Contains(text, form) {
+			found = append(found, form)
+		}
+	}
+	if found == nil && !strings.Contains(text, "planted-") && !strings.Contains(text, "cGxhbnRlZC") && !strings.Contains(text, "BsYW50ZWQt") && !strings.Contains(text, "wbGFudGVkL") {
 		return nil
 	}
 	for _, v := range p.values {
@@ -57,15 +99,48 @@ func (p *plants) foundIn(text string) []string {
 	return found
 }
 
-// secretKind makes Secrets that hold values in data, in stringData and in kubectl's copy, and whose update brings new ones.
+// copies are annotations that hold a Secret, or something of one, and others that hold values.
+func (p *plants) copies() map[string]any {
+	of := func() string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","data":{"p":%q}}`, base64.StdEncoding.EncodeToString([]byte(p.value())))
+	}
+	packed := func() string {
+		text := zipped(of())
+		p.encoded = append(p.encoded, text)
+		return text
+	}
+	return map[string]any{
+		"kubectl.kubernetes.io/last-applied-configuration": of(), "kapp.k14s.io/original": of(), "kapp.k14s.io/original-diff": p.value(),
+		"objectset.rio.cattle.io/applied": packed(), "banzaicloud.com/last-applied": packed(), "openshift.io/token-secret.value": p.value(),
+	}
+}
+
+// configMapKind makes ConfigMaps that carry copies of Secrets.
+func (p *plants) configMapKind() workload.Kind {
+	kind := workload.ConfigMaps
+	kind.Object = func() *unstructured.Unstructured {
+		o := workload.ConfigMaps.Object()
+		if err := unstructured.SetNestedMap(o.Object, p.copies(), "metadata", "annotations"); err != nil {
+			panic(err)
+		}
+		return o
+	}
+	return kind
+}
+
+// secretKind makes Secrets that hold values in data, in stringData, in copies and in other annotations, and whose update brings
+// new ones.
 func (p *plants) secretKind() workload.Kind {
 	return workload.Kind{
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"},
 		Object: func() *unstructured.Unstructured {
-			copied := fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","data":{"p":%q}}`, base64.StdEncoding.EncodeToString([]byte(p.value())))
+			annotations := p.copies()
+			for i := range 2 {
+				annotations[fmt.Sprintf("example.com/unknown-%d", i)] = p.form(len(p.encoded))
+			}
 			return &unstructured.Unstructured{Object: map[string]any{
 				"apiVersion": "v1", "kind": "Secret",
-				"metadata":   map[string]any{"annotations": map[string]any{"kubectl.kubernetes.io/last-applied-configuration": copied}},
+				"metadata":   map[string]any{"annotations": annotations, "labels": map[string]any{"planted": p.value()}},
 				"data":       map[string]any{"p": base64.StdEncoding.EncodeToString([]byte(p.value()))},
 				"stringData": map[string]any{"q": p.value()},
 			}}
@@ -96,7 +171,7 @@ func (p *plants) deploymentKind() workload.Kind {
 // TestNoSecretIsSeenAnywhere plants values in Secrets, in kubectl's copies and in environment variables, lets one sink take
 // everything and another refuse everything, and then looks for them wherever the exporter writes.
 func TestNoSecretIsSeenAnywhere(t *testing.T) {
-	for _, mode := range []string{"mask", "hmac"} {
+	for _, mode := range []string{"mask", "hmac", "drop"} {
 		t.Run(mode, func(t *testing.T) { noSecretIsSeen(t, mode) })
 	}
 }
@@ -122,7 +197,7 @@ func noSecretIsSeen(t *testing.T, mode string) {
 		}
 		return "the last object"
 	})
-	if len(p.values) < 500 {
+	if len(p.values) < 1500 {
 		t.Fatalf("%d values are planted", len(p.values))
 	}
 	for _, path := range []string{"/metrics", "/", "/readyz?verbose"} {
@@ -138,7 +213,7 @@ func noSecretIsSeen(t *testing.T, mode string) {
 // plant writes, changes and deletes objects with values, and returns the name of the one written last.
 func (s *scene) plant(p *plants) string {
 	s.t.Helper()
-	secrets, deployments := p.secretKind(), p.deploymentKind()
+	secrets, deployments, configMaps := p.secretKind(), p.deploymentKind(), p.configMapKind()
 	for i := range plantedSecrets {
 		name := fmt.Sprintf("secret-%d", i)
 		s.must(s.cluster.Create(s.t.Context(), secrets, s.name, name))
@@ -150,6 +225,7 @@ func (s *scene) plant(p *plants) string {
 		}
 	}
 	for i := range plantedDeployments {
+		s.must(s.cluster.Create(s.t.Context(), configMaps, s.name, fmt.Sprintf("configmap-%d", i)))
 		name := fmt.Sprintf("deployment-%d", i)
 		s.must(s.cluster.Create(s.t.Context(), deployments, s.name, name))
 		s.must(s.cluster.Change(s.t.Context(), deployments, s.name, name, 1))
@@ -230,4 +306,115 @@ func (s *scene) ask(args ...string) string {
 		s.t.Fatalf("exporter %v: %v\n%s", args, err, out)
 	}
 	return string(out)
+}
+
+// TestAChangedRedactionLeavesNothingInPlain journals Secrets in plain, undelivered, as dead letters and as kept states, and then
+// starts with other rules: what is delivered then, and every file, holds nothing of them. What the next change of an object
+// says of the change is true.
+func TestAChangedRedactionLeavesNothingInPlain(t *testing.T) {
+	var settings exporter.Settings
+	s := newScene(t, nil, func(given *exporter.Settings) {
+		given.Resources = []map[string]any{
+			{"select": []string{"secrets"}, "redact": "none", "before": "full", "changed": "jsonPatch"}, {"select": []string{"configmaps"}},
+		}
+		settings = *given
+	})
+	s.refuseEverything()
+	s.must(s.exporter.Start(t.Context()))
+	var p plants
+	secrets := p.secretKind()
+	for i := range plainSecrets {
+		s.must(s.cluster.Create(t.Context(), secrets, s.name, fmt.Sprintf("secret-%d", i)))
+		s.must(s.cluster.Change(t.Context(), secrets, s.name, fmt.Sprintf("secret-%d", i), 1))
+	}
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "the-last"))
+	s.awaitNamed("the-last")
+	s.must(s.exporter.Stop())
+	config := filepath.Join(settings.Dir, "config.yaml")
+	if p.foundIn(s.ask("journal", "dump", "--config", config)) == nil {
+		t.Fatal("the journal holds nothing in plain, so nothing is proved")
+	}
+	s.listenAll()
+	before := len(s.buses[0].records)
+
+	settings.Resources = []map[string]any{
+		{"select": []string{"secrets"}, "redact": "hmac", "before": "full", "changed": "jsonPatch"}, {"select": []string{"configmaps"}},
+	}
+	settings.Redaction = map[string]any{"key": "0123456789abcdef0123456789abcdef"}
+	var err error
+	s.exporter, err = exporter.New(s.program, settings)
+	s.must(err)
+	s.must(s.exporter.Start(t.Context()))
+	label := func(i, step int) {
+		s.must(s.cluster.Patch(t.Context(), secrets, s.name, fmt.Sprintf("secret-%d", i), fmt.Sprintf(`{"metadata":{"labels":{"step":"%d"}}}`, step)))
+	}
+	for i := range plainSecrets {
+		label(i, 1)
+		label(i, 2)
+	}
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "the-very-last"))
+	s.awaitNamed("the-very-last")
+	s.must(s.exporter.Stop())
+	s.listenAll()
+	s.judgeRedactionChanges(s.buses[0].records[before:])
+	for _, b := range s.buses {
+		for _, r := range b.records[min(before, len(b.records)):] {
+			s.nothingOf(&p, b.Name(), string(r.Payload))
+		}
+	}
+	s.must(filepath.WalkDir(settings.JournalDir(), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		s.nothingOf(&p, path, string(content))
+		return err
+	}))
+	s.nothingOf(&p, "journal dump", s.ask("journal", "dump", "--config", config))
+	s.nothingOf(&p, "deadletter list", s.ask("deadletter", "list", "--sink", "nats", "--config", config, "-o", "json"))
+}
+
+// plainSecrets is how many Secrets are journaled in plain.
+const plainSecrets = 20
+
+// awaitNamed waits for an object to arrive on Kafka.
+func (s *scene) awaitNamed(name string) {
+	s.t.Helper()
+	s.await(s.buses[0], func(records []bus.Record) string {
+		for _, r := range records {
+			if r.Name == name {
+				return ""
+			}
+		}
+		return name
+	})
+}
+
+// judgeRedactionChanges holds that of the updates of each Secret the first says that its redaction changed, and compares with
+// nothing, and that the others say what changed: a label, and nothing of data.
+func (s *scene) judgeRedactionChanges(records []bus.Record) {
+	s.t.Helper()
+	seen := map[string]int{}
+	for _, r := range records {
+		if r.Resource != "secrets" || r.Type != "updated" {
+			continue
+		}
+		var c struct {
+			RedactionChanged bool
+			Class            string
+			Patch, Before    json.RawMessage
+		}
+		s.must(json.Unmarshal(r.Payload, &c))
+		seen[r.Name]++
+		first := seen[r.Name] == 1
+		if c.RedactionChanged != first || (c.Before == nil) != first || (c.Patch == nil) != first {
+			s.t.Errorf("update %d of %s: redactionChanged %v, before %s, patch %s", seen[r.Name], r.Name, c.RedactionChanged, c.Before, c.Patch)
+		}
+		if !first && (c.Class != "metadata" || strings.Contains(string(c.Patch), "/data")) {
+			s.t.Errorf("a label of %s changed, and class is %q, patch %s", r.Name, c.Class, c.Patch)
+		}
+	}
+	if len(seen) != plainSecrets {
+		s.t.Errorf("updates of %d Secrets arrived", len(seen))
+	}
 }

@@ -1,0 +1,85 @@
+package shape
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
+)
+
+// PathCounter counts in how many objects each path of a policy finds something. Not safe for concurrent use.
+type PathCounter struct {
+	Objects int // that were looked at
+	Paths   []PathCount
+	trees   []*tree
+}
+
+// PathCount is the count of one path.
+type PathCount struct {
+	Key     string // within the rule: "redactPaths[0]"
+	Path    string // as it is configured
+	Matched int    // objects in which it finds something
+}
+
+// CountPaths returns a counter of all paths of a policy, which must be valid.
+func (p Policy) CountPaths() (*PathCounter, error) {
+	c := &PathCounter{}
+	for key, texts := range p.pathsByKey() {
+		for i, text := range texts {
+			c.Paths = append(c.Paths, PathCount{Key: fmt.Sprintf("%s[%d]", key, i), Path: text})
+		}
+	}
+	slices.SortFunc(c.Paths, func(a, b PathCount) int { return strings.Compare(a.Key, b.Key) })
+	for _, counted := range c.Paths {
+		parsed, err := parsePaths([]string{counted.Path})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", counted.Key, err)
+		}
+		t, err := treeOf(parsed)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", counted.Key, err)
+		}
+		c.trees = append(c.trees, t)
+	}
+	return c, nil
+}
+
+// Add looks at one object. One that is no JSON has nothing.
+func (c *PathCounter) Add(object []byte) {
+	c.Objects++
+	for i, t := range c.trees {
+		if f := (finding{b: object}); f.value(rawjson.SkipSpace(object, 0), t, 0) >= 0 && f.found {
+			c.Paths[i].Matched++
+		}
+	}
+}
+
+// finding is one search of one object.
+type finding struct {
+	b     []byte
+	found bool
+}
+
+func (f *finding) value(i int, t *tree, depth int) int {
+	switch {
+	case f.found || t == nil || i >= len(f.b) || depth > rawjson.Deepest:
+		return rawjson.SkipValue(f.b, i, depth)
+	case t.ends:
+		f.found = true
+		return rawjson.SkipValue(f.b, i, depth)
+	case f.b[i] == '{':
+		m := rawjson.Enter(f.b, i)
+		for m.Next() {
+			m.I = f.value(m.I, t.member(m.Key), depth+1)
+		}
+		return m.I
+	case f.b[i] == '[':
+		e := rawjson.EnterArray(f.b, i)
+		for e.Next() {
+			e.I = f.value(e.I, t.element, depth+1)
+		}
+		return e.I
+	}
+	return rawjson.SkipValue(f.b, i, depth)
+}
