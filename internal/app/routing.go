@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
@@ -16,7 +17,7 @@ import (
 // routing is what the configured routes make of changes.
 type routing struct {
 	router *shape.Router // nil where there are no routes
-	id     string        // changes with the routes; "" where there are none
+	id     string        // changes with the routes and what their filters see; "" where there are none
 	topics map[string]*sinks.Template
 }
 
@@ -48,6 +49,9 @@ func newRouting(cfg *config.Config) (*routing, error) {
 	text, err := json.Marshal(cfg.Routes)
 	if err != nil {
 		return nil, fmt.Errorf("routes: %w", err)
+	}
+	if slices.ContainsFunc(cfg.Routes, func(c config.Route) bool { return c.Filter != "" }) {
+		text = append(text, redactionOf(cfg)...) // filters see what is redacted again when that changes
 	}
 	sum := sha256.Sum256(text)
 	r.id = " routes " + hex.EncodeToString(sum[:8])
