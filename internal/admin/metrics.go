@@ -30,8 +30,6 @@ var readyMetrics = []metric{
 var resourceMetrics = []metric{
 	ofResource("kubecdc_resource_known_objects", "Objects known to exist.", prometheus.GaugeValue,
 		func(r ResourceStatus) float64 { return float64(r.Known) }),
-	ofResource("kubecdc_resource_queued_deltas", "Deltas read from the API server and not journaled yet.", prometheus.GaugeValue,
-		func(r ResourceStatus) float64 { return float64(r.Queued) }),
 	ofResource("kubecdc_resource_events_total", "Watch events read, bookmarks included.", prometheus.CounterValue,
 		func(r ResourceStatus) float64 { return float64(r.Events) }),
 	ofResource("kubecdc_resource_last_event_timestamp_seconds", "When the API server last said something, bookmarks included; 0 if never.", prometheus.GaugeValue,

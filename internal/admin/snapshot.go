@@ -31,7 +31,6 @@ type ResourceStatus struct {
 
 	Position  string    // resourceVersion from which a new process would watch on
 	Known     int       // objects known to exist
-	Queued    int       // deltas read and not journaled yet
 	LastEvent time.Time // when the API server last said something; zero if never
 
 	Changes      map[string]uint64 // made, by type

@@ -52,7 +52,7 @@ func (a *app) journalStatus() admin.JournalStatus {
 func resourceStatus(r source.Status) admin.ResourceStatus {
 	s := admin.ResourceStatus{
 		Name: r.Scope, State: string(r.State), Since: r.Since, Reason: r.Reason,
-		Position: r.Position, Known: r.Known, Queued: r.Queued, LastEvent: r.LastEvent,
+		Position: r.Position, Known: r.Known, LastEvent: r.LastEvent,
 		Changes: map[string]uint64{}, Events: r.Events, Restarts: r.Restarts, Relists: r.Relists, Lists: r.Lists, DecodeErrors: r.DecodeErrors,
 	}
 	for t, n := range r.Changes {

@@ -75,8 +75,6 @@ type Resource struct {
 	source.Rule `mapstructure:",squash"`
 	// What is told of them.
 	shape.Policy `mapstructure:",squash"`
-	// How often every known object is announced again. This version knows 0s, never.
-	Resync time.Duration `mapstructure:"resync"`
 }
 
 // Redaction configures what holds for all rules that redact.

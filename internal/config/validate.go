@@ -48,7 +48,6 @@ func (d *decoder) validateResources(rules []Resource, keyed bool) {
 		d.validateShown(at, r)
 		d.validateSelected(at, rules[:i], r)
 		d.validateNamespaces(at+".namespaces", r.Namespaces)
-		d.validateLater(at, r)
 	}
 }
 
@@ -121,13 +120,6 @@ func (d *decoder) validateNamespaces(at string, n source.Namespaces) {
 	}
 }
 
-// validateLater refuses what the contract knows and this version does not do.
-func (d *decoder) validateLater(at string, r Resource) {
-	if r.Resync != 0 {
-		d.unavailable(at+".resync", r.Resync.String(), "0s")
-	}
-}
-
 func (d *decoder) validateJournal(j Journal) {
 	if j.Dir == "" {
 		d.report("journal.dir", Problem{Message: "is empty", Expected: "a directory"})
@@ -190,9 +182,4 @@ func (d *decoder) oneOf(path, value string, allowed ...string) {
 		p.Message = fmt.Sprintf("unknown value, did you mean %q?", near)
 	}
 	d.report(path, p)
-}
-
-// unavailable reports a value that the contract knows and this version does not.
-func (d *decoder) unavailable(path, value, available string) {
-	d.report(path, Problem{Message: fmt.Sprintf("%q is not available in this version", value), Expected: available})
 }

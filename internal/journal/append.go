@@ -3,7 +3,6 @@ package journal
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -172,26 +171,21 @@ func (o *observed) storeKnown(g *group) {
 }
 
 // storeScope stores how far the scope has come, in the same batch as its changes (I1). Why history is lost is remembered until
-// there is a position again, or until a gap is stored of an observation that does not ask for more.
+// there is a position again.
 func (o *observed) storeScope(g *group) {
-	isGap := func(c *event.Change) bool { return c.Type == event.Gap }
-	told := o.Position != "" || slices.ContainsFunc(o.Changes, isGap)
-	if o.Snapshot == "" && o.Lost == "" && !told {
+	if o.Snapshot == "" && o.Lost == "" && o.Position == "" {
 		return
 	}
 	place := scopePlace{o.Resource.String(), o.Scope}
 	s := g.scope(place)
-	switch {
-	case o.Lost != "":
+	if o.Lost != "" {
 		s.Position, s.Snapshot, s.Lost = "", "", o.Lost
-	case told:
-		s.Lost, s.Pass = "", ""
-	}
-	if o.Position != "" {
-		s.Position = o.Position
 	}
 	if o.Snapshot != "" {
 		s.Snapshot = o.Snapshot
+	}
+	if o.Position != "" {
+		s.Position, s.Lost, s.Pass = o.Position, "", ""
 	}
 	g.scopes[place] = s
 }

@@ -179,21 +179,17 @@ func (m *modelRun) scopeOf(o *event.Observation) {
 	name := o.Resource.String()
 	s := m.scopes[name][o.Scope]
 	s.ID = o.Scope
-	gap := slices.ContainsFunc(o.Changes, func(c *event.Change) bool { return c.Type == event.Gap })
-	if o.Position == "" && o.Snapshot == "" && o.Lost == "" && !gap {
+	if o.Position == "" && o.Snapshot == "" && o.Lost == "" {
 		return
 	}
 	if o.Lost != "" {
 		s.Position, s.Snapshot, s.Lost = "", "", o.Lost
 	}
-	if o.Position != "" {
-		s.Position = o.Position
-	}
 	if o.Snapshot != "" {
 		s.Snapshot = o.Snapshot
 	}
-	if o.Lost == "" && (o.Position != "" || gap) {
-		s.Lost, s.Pass = "", ""
+	if o.Position != "" {
+		s.Position, s.Lost, s.Pass = o.Position, "", ""
 	}
 	if m.scopes[name] == nil {
 		m.scopes[name] = map[string]event.StoredScope{}

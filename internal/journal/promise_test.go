@@ -68,7 +68,7 @@ func TestResourcesDoNotShareKeys(t *testing.T) {
 	}
 }
 
-func TestWhyHistoryIsLostIsStoredUntilTheGapIs(t *testing.T) {
+func TestWhyHistoryIsLostIsStoredUntilThereIsAPosition(t *testing.T) {
 	pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
 	gap := &event.Change{Type: event.Gap, Resource: pods, Gap: &event.GapInfo{Reason: "edited"}, ObservedAt: time.Unix(1, 0).UTC()}
 	for name, c := range map[string]struct {
@@ -76,7 +76,7 @@ func TestWhyHistoryIsLostIsStoredUntilTheGapIs(t *testing.T) {
 		want event.StoredScope
 	}{
 		"a snapshot begins":  {event.Observation{Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", Lost: "edited", Pass: "p1"}},
-		"the gap is stored":  {event.Observation{Changes: []*event.Change{gap}, Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2"}},
+		"and a snapshot":     {event.Observation{Changes: []*event.Change{gap}, Lost: "again", Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", Lost: "again", Pass: "p1"}},
 		"it asks for a list": {event.Observation{Changes: []*event.Change{gap}, Lost: "again"}, event.StoredScope{ID: "pods;l=x", Lost: "again", Pass: "p1"}},
 		"a position":         {event.Observation{Position: "9"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s1", Position: "9"}},
 	} {

@@ -23,8 +23,8 @@ func (j *Journal) Resources() ([]string, error) {
 	return slices.Sorted(maps.Keys(j.resources)), nil
 }
 
-// LoadResource calls known for each known object of a resource, in order of keys, and returns what else is stored of it; of
-// a resource that is not known, nothing. The strings of a Known may be kept: they share no memory with those
+// LoadResource calls known, unless it is nil, for each known object of a resource, in order of keys, and returns what else
+// is stored of it; of a resource that is not known, nothing. The strings of a Known may be kept: they share no memory with those
 // of others. known must not wait, and must not call the journal. It shows what is committed: call it before the
 // resource appends.
 func (j *Journal) LoadResource(name string, known func(event.Known)) (event.StoredResource, error) {
@@ -33,14 +33,16 @@ func (j *Journal) LoadResource(name string, known func(event.Known)) (event.Stor
 		return event.StoredResource{}, err
 	}
 	defer done()
-	prefix := appendNamePrefix(nil, prefixKnown, name)
-	err = j.each(prefix, func(key, value []byte) error {
-		k, err := decodeKnown(key[len(prefix):], value)
-		if err == nil {
-			known(k)
-		}
-		return err
-	})
+	if known != nil {
+		prefix := appendNamePrefix(nil, prefixKnown, name)
+		err = j.each(prefix, func(key, value []byte) error {
+			k, err := decodeKnown(key[len(prefix):], value)
+			if err == nil {
+				known(k)
+			}
+			return err
+		})
+	}
 	if err != nil {
 		return event.StoredResource{}, j.checked("known objects of "+name, err)
 	}

@@ -70,7 +70,7 @@ func (j *Journal) convertScopes() error {
 		lost := r.lost()
 		for _, s := range r.scopes {
 			if lost != "" && s.Position != "" {
-				s.Position, s.Lost = "", lostByUpgrade+lost
+				s.Position, s.Snapshot, s.Lost = "", "", lostByUpgrade+lost
 			}
 			_ = b.Set(keyOf(prefixScope, name, s.ID), encodeScope(*s), nil) // a batch in memory does not fail
 		}

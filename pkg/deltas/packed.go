@@ -15,17 +15,13 @@ import (
 type packed string
 
 const (
-	packedGone = 1 << iota
-	packedUID  // is a UUID as Kubernetes writes it
+	packedUID = 1 << iota // is a UUID as Kubernetes writes it
 	packedVersion
 )
 
 func pack(k event.Known) packed {
 	var scratch [256]byte
 	b := append(scratch[:0], 0)
-	if k.Gone {
-		b[0] |= packedGone
-	}
 	if uid, ok := parseUID(k.UID); ok {
 		b[0] |= packedUID
 		b = append(b, uid[:]...)
@@ -41,15 +37,12 @@ func pack(k event.Known) packed {
 	return packed(append(b, k.Summary...))
 }
 
-func (p packed) gone() bool { return p[0]&packedGone != 0 }
-
 // known is the inverse of pack. The zero value is of an object that is not known.
 func (p packed) known(key string) event.Known {
 	k := event.Known{Key: key}
 	if p == "" {
 		return k
 	}
-	k.Gone = p.gone()
 	rest := string(p[1:])
 	if p[0]&packedUID != 0 {
 		k.UID, rest = formatUID(rest[:16]), rest[16:]

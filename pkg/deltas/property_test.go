@@ -1,397 +1,399 @@
 package deltas
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/watch"
+
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// TestEveryRevisionIsToldOnceThroughCrashes plays random histories to a queue that is killed again and again. What was
-// appended is durable up to a random observation; the next queue starts from there. As long as the watch can go on, each
-// revision must be told exactly once and in order per object (I1, I3), with its class and its actor. After lost history, and
-// after a lost journal, the state must be right (I8) at the end and wherever a snapshot ends.
-func TestEveryRevisionIsToldOnceThroughCrashes(t *testing.T) {
+// TestEveryRevisionIsEmittedOnceThroughCrashes plays random histories to a follower that is killed again and again. What
+// was appended is durable up to a random observation; the next process starts from there. Lists break off, history is lost,
+// the journal is, and the rules are edited.
+//
+// What the watch brings is emitted exactly once and in order per object (I1, I3), with its class and its actor. At every
+// position a consumer has exactly what the API server has there, with count and digest where a snapshot ends, and each
+// object that another one has replaced was deleted first (I8). No two changes have the same ID.
+func TestEveryRevisionIsEmittedOnceThroughCrashes(t *testing.T) {
 	for seed := range uint64(400) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			w := newWorld(t, rand.New(rand.NewPCG(seed, 7)))
-			for range 30 {
-				w.live(w.rnd.IntN(12))
-				if w.rnd.IntN(6) == 0 {
-					w.lose()
+			h := newHistory(t, rand.New(rand.NewPCG(seed, 7)))
+			for range 40 {
+				h.world.live(h.rnd.IntN(12))
+				h.misfortune()
+				h.run(h.rnd.IntN(5))
+				if h.rnd.IntN(2) == 0 {
+					h.crash()
 				}
-				if w.rnd.IntN(20) == 0 {
-					w.breakJournal()
-				}
-				if w.rnd.IntN(10) > 0 || w.position != "" {
-					w.watch()
-				} else {
-					w.stageOnly()
-				}
-				w.crash()
 			}
-			w.live(3)
-			w.watch()
-			w.popAll()
-			w.check()
+			h.world.live(3)
+			for h.process.stored.Position != strconv.Itoa(h.world.revision) {
+				h.run(10)
+			}
+			h.durable(len(h.appended))
+			h.check()
 		})
 	}
 }
 
-// world is an API server with a few objects, one queue at a time, and the journal.
-type world struct {
-	t   *testing.T
-	rnd *rand.Rand
+// history is a world, one process at a time that follows it, and the journal.
+type history struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	world *world
 
-	revision int
-	objects  map[string]*Object // what exists
-	history  []watched          // what a watch can still tell
-	compact  int                // revision below which history is lost
+	process   *follower
+	selection selection
+	appended  []appended // by the present process, not all durable
 
-	q        *Queue
-	appended []Observation // by the present queue, not all durable
-
-	position string
-	snapshot string
-	begun    int    // snapshots
-	lost     string // why the journal is new
+	stored   event.StoredScope
 	known    map[string]event.Known
-	told     []*event.Change
-	relisted map[int]bool      // revisions that a list may have skipped
-	state    map[int]condition // of the object that was written at a revision
+	consumer consumer
+	expected map[string]int // IDs of what the watch brought, by how often they must be emitted
+	names    int            // given to snapshots and passes
 }
 
-// condition is what the summary of an object is made of.
-type condition struct {
-	spec, status, labels int
-	writer               string         // who wrote it; "" where the API server cannot tell
-	class                event.Class    // what was written
-	managers             map[string]int // and when they last did
+// appended is an observation with the IDs that it must have, and the selection that it is of.
+type appended struct {
+	event.Observation
+	expected  []string
+	selection selection
 }
 
-func (c *condition) words() []string {
-	words := []string{fmt.Sprint("spec=", c.spec), fmt.Sprint("status=", c.status), fmt.Sprint("labels=", c.labels)}
-	for _, manager := range slices.Sorted(maps.Keys(c.managers)) {
-		words = append(words, fmt.Sprint(manager, "@", c.managers[manager]))
-	}
-	return words
+func newHistory(t *testing.T, rnd *rand.Rand) *history {
+	h := &history{t: t, rnd: rnd, world: newWorld(rnd), known: map[string]event.Known{}, expected: map[string]int{}}
+	h.consumer = consumer{history: h, state: map[string]*event.Change{}, last: map[string]int{}, times: map[string]int{}}
+	h.start()
+	return h
 }
 
-// written is the condition after another random write.
-func (w *world) written(last *condition) condition {
-	c := condition{managers: map[string]int{}, spec: 1}
-	if last != nil {
-		c.spec, c.status, c.labels, c.managers = last.spec, last.status, last.labels, maps.Clone(last.managers)
-	}
-	switch w.rnd.IntN(3) {
-	case 0:
-		c.spec, c.class = w.revision, event.ClassSpec
-	case 1:
-		c.status, c.class = w.revision, event.ClassStatus
-	default:
-		c.labels, c.class = w.revision, event.ClassMetadata
-	}
-	if last == nil || w.rnd.IntN(4) > 0 {
-		c.writer = fmt.Sprint("m", w.rnd.IntN(3))
-		c.managers[c.writer] = w.revision
-	}
-	return c
-}
+func (h *history) name(prefix string) string { h.names++; return fmt.Sprint(prefix, h.names) }
 
-type watched struct {
-	kind     string
-	object   *Object
-	revision int
-}
-
-func newWorld(t *testing.T, rnd *rand.Rand) *world {
-	w := &world{t: t, rnd: rnd, objects: map[string]*Object{}, known: map[string]event.Known{}, relisted: map[int]bool{}, state: map[int]condition{}, revision: 100}
-	w.compact = w.revision
-	w.start()
-	return w
-}
-
-// live lets n things happen to random objects.
-func (w *world) live(n int) {
-	for range n {
-		w.revision++
-		name := "o" + strconv.Itoa(w.rnd.IntN(4))
-		old := w.objects[name]
-		o := NewObject("ns", name)
-		o.ResourceVersion = strconv.Itoa(w.revision)
-		o.Raw = []byte(o.ResourceVersion)
-		kind := "MODIFIED"
-		switch {
-		case old == nil:
-			kind, o.UID = "ADDED", fmt.Sprintf("%s-%d", name, w.revision)
-		case w.rnd.IntN(3) == 0:
-			kind, o.UID = "DELETED", old.UID
-		default:
-			o.UID = old.UID
-		}
-		var last *condition
-		if old != nil {
-			c := w.state[revisionOf(old.ResourceVersion)]
-			last = &c
-		}
-		c := w.written(last)
-		w.state[w.revision] = c
-		o.Summary, o.Names = summarize(c.words())
-		if kind == "DELETED" {
-			delete(w.objects, name)
-		} else {
-			w.objects[name] = o
-		}
-		w.history = append(w.history, watched{kind, o, w.revision})
+// misfortune is what may happen to a process beside being killed.
+func (h *history) misfortune() {
+	switch h.rnd.IntN(16) {
+	case 0, 1:
+		h.world.compact = h.world.revision
+	case 2:
+		h.crash()
+		h.stored, h.known = event.StoredScope{Lost: "the journal was broken"}, map[string]event.Known{}
+		h.consumer.snapshot = "" // will never end
+		h.start()
+	case 3, 4:
+		h.crash()
+		h.edit()
+		h.start()
 	}
 }
 
-// lose makes history so far unavailable to later watches.
-func (w *world) lose() { w.compact = w.revision }
-
-// breakJournal lets the next queue start with a new journal.
-func (w *world) breakJournal() {
-	w.position, w.snapshot, w.known, w.lost = "", "", map[string]event.Known{}, "the journal was broken"
-	for r := range w.revision + 1 {
-		w.relisted[r] = true
+// edit is what pkg/source stores when the rules select something else. A snapshot that has not ended goes on, as a
+// comparison: consumers wait for its end.
+func (h *history) edit() {
+	next := event.StoredScope{Lost: "the rules were edited", Pass: h.name("P")}
+	if h.stored.Position == "" {
+		next.Snapshot = h.stored.Snapshot
 	}
-	w.start()
-}
-
-func revisionOf(rv string) int { n, _ := strconv.Atoi(rv); return n }
-
-func (w *world) start() {
-	var known []event.Known
-	for _, k := range w.known {
-		known = append(known, k)
-	}
-	w.appended = nil
-	w.q = NewQueue(QueueConfig{
-		Scope: Scope{ID: "s", Cluster: "c", Resource: event.Resource{Resource: "pods"}}, Stored: event.Stored{Position: w.position, Snapshot: w.snapshot, Known: known},
-		Origin: w.origin, Now: time.Now,
-		Append:     func(_ context.Context, o Observation) error { w.appended = append(w.appended, o); return nil },
-		SnapshotID: func() string { w.begun++; return fmt.Sprint("S", w.begun) },
-	})
-}
-
-func (w *world) origin() Origin {
-	switch {
-	case w.position == "":
-		return Origin{Kind: First, Reason: w.lost}
-	case w.at() < w.compact:
-		return Origin{Kind: Relisted, From: w.position, Reason: "expired"}
-	}
-	return Origin{Kind: Resumed}
-}
-
-func (w *world) at() int { return revisionOf(w.position) }
-
-// watch lists or resumes, then plays what came after, popping now and then.
-func (w *world) watch() {
-	origin, from := w.origin(), w.at()
-	var list []any
-	if origin.Kind != Resumed {
-		for _, o := range w.objects {
-			if w.rnd.IntN(2) == 0 {
-				staged, err := w.q.Stage(o)
-				w.must(err)
-				o = staged
-			}
-			list = append(list, o)
-		}
-		if w.lost == "" || w.rnd.IntN(2) == 0 {
-			w.drain()
-		}
-		for r := from + 1; r <= w.revision; r++ {
-			w.relisted[r] = true
-		}
-		from = w.revision
-	}
-	w.must(replace(w.t, w.q, list, strconv.Itoa(from)))
-	for _, e := range w.history {
-		if e.revision <= from {
-			continue
-		}
-		switch e.kind {
-		case "ADDED":
-			w.must(w.q.Add(e.object))
-		case "MODIFIED":
-			w.must(w.q.Update(e.object))
-		case "DELETED":
-			w.must(w.q.Delete(e.object))
-		}
-		if w.rnd.IntN(3) == 0 {
-			w.pop()
-		}
+	h.stored = next
+	h.selection = selection{
+		label:     []string{"", "a", "b"}[h.rnd.IntN(3)],
+		namespace: []string{"", "ns0", "ns1"}[h.rnd.IntN(3)],
 	}
 }
 
-// stageOnly begins the first list, which never ends.
-func (w *world) stageOnly() {
-	for _, o := range w.objects {
-		_, err := w.q.Stage(o)
-		w.must(err)
+// start begins a process with what is durable.
+func (h *history) start() {
+	known := NewKnown()
+	for _, k := range h.known {
+		known.Add(k)
 	}
-	for r := 0; r <= w.revision; r++ {
-		w.relisted[r] = true
+	s := Scope{ID: "s", Cluster: "c", Resource: event.Resource{Resource: "pods"}, Selected: h.selection.label != ""}
+	h.appended = nil
+	h.process = &follower{
+		t: h.t, stored: h.stored, tracker: NewTracker(s, known, h.selection.filter, time.Now),
+		append: func(o event.Observation) {
+			h.appended = append(h.appended, appended{Observation: o, selection: h.selection})
+		},
+		newID: func() string { return h.name("S") },
 	}
-}
-
-func (w *world) must(err error) {
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-func (w *world) pop() bool {
-	return pop(w.t, w.q)
-}
-
-func (w *world) drain() {
-	for w.pop() {
-	}
-}
-
-func (w *world) popAll() {
-	w.drain()
-	w.durable(len(w.appended))
 }
 
 // crash keeps a random part of what was appended and starts over from it.
-func (w *world) crash() {
-	for range w.rnd.IntN(20) {
-		w.pop()
-	}
-	w.durable(w.rnd.IntN(len(w.appended) + 1))
-	w.start()
+func (h *history) crash() {
+	h.durable(h.rnd.IntN(len(h.appended) + 1))
+	h.start()
 }
 
-func (w *world) durable(n int) {
-	for _, o := range w.appended[:n] {
-		w.told = append(w.told, o.Changes...)
-		for _, k := range o.Known {
-			w.known[k.Key] = k
+func (h *history) durable(n int) {
+	for _, o := range h.appended[:n] {
+		storeKnown(h.known, o.Observation)
+		storeScope(&h.stored, o.Observation)
+		for _, id := range o.expected {
+			h.expected[id]++
 		}
-		for _, key := range o.Forget {
-			delete(w.known, key)
-		}
-		if o.Snapshot != "" {
-			w.snapshot = o.Snapshot
+		for _, c := range o.Changes {
+			h.consumer.read(c)
 		}
 		if o.Position != "" {
-			w.position = o.Position
+			h.consumer.compare(o.selection, o.Position)
 		}
 	}
-	w.appended = w.appended[n:]
+	h.appended = h.appended[n:]
 }
 
-func (w *world) check() {
-	r := reader{t: w.t, state: map[string]*event.Change{}, last: map[string]int{}}
-	times := map[string]int{}
-	for _, c := range w.told {
-		times[c.ID()]++
-		r.read(c)
-		w.checkUpdate(c)
+// run lists where it must, then watches for at most n batches. It may end anywhere.
+func (h *history) run(n int) {
+	f := h.process
+	if f.stored.Position != "" && revisionOf(f.stored.Position) < h.world.compact {
+		f.lose("history expired")
 	}
-	state := map[string]string{}
-	for name, c := range r.state {
-		state[name] = c.ResourceVersion
+	if f.stored.Position == "" && !h.list() {
+		return
 	}
-	for _, e := range w.history {
-		want := map[string]event.Type{"ADDED": event.Added, "MODIFIED": event.Updated, "DELETED": event.Deleted}[e.kind]
-		id := (&event.Change{Type: want, Cluster: "c", UID: e.object.UID, ResourceVersion: e.object.ResourceVersion}).ID()
-		if !w.relisted[e.revision] && times[id] != 1 {
-			w.t.Errorf("%s %s@%d was told %d times", e.kind, e.object.Name, e.revision, times[id])
+	for range n {
+		if h.watch(); h.rnd.IntN(3) == 0 {
+			h.sync()
 		}
 	}
-	for name, o := range w.objects {
-		if state[name] != o.ResourceVersion {
-			w.t.Errorf("%s is at %s, the stream says %q", name, o.ResourceVersion, state[name])
+}
+
+// list reads what exists, and again when that breaks off. It returns false when the process ended within.
+func (h *history) list() bool {
+	h.process.beginList(strconv.Itoa(h.world.revision))
+	for {
+		revision, whole := h.readAll()
+		if whole {
+			h.process.endList(strconv.Itoa(revision))
+			h.checkMissing(revision)
+			return true
+		}
+		if h.rnd.IntN(3) == 0 {
+			h.crash()
+			return false
+		}
+		h.world.live(h.rnd.IntN(4))
+		h.process.beginAgain()
+	}
+}
+
+// readAll reads pages of what exists at one revision, or what a WatchList brings: what exists, then what happens.
+func (h *history) readAll() (revision int, whole bool) {
+	w, watchList := h.world, h.rnd.IntN(2) == 0
+	revision = w.revision
+	events := added(w.list(h.selection, revision)...)
+	w.live(h.rnd.IntN(6))
+	if watchList {
+		for ; revision < w.revision; revision++ {
+			if e, yes := h.selection.event(w.at(revision + 1)); yes {
+				events = append(events, e)
+			}
 		}
 	}
-	if len(state) != len(w.objects) {
-		w.t.Errorf("%d objects exist, the stream says %d", len(w.objects), len(state))
+	for len(events) > 0 {
+		if h.rnd.IntN(12) == 0 {
+			return 0, false
+		}
+		n := 1 + h.rnd.IntN(len(events))
+		h.process.put(h.process.tracker.Watched(events[:n], ""))
+		events = events[n:]
+	}
+	return revision, h.rnd.IntN(12) > 0
+}
+
+// watch takes a batch of what came after the position.
+func (h *history) watch() {
+	w, from := h.world, revisionOf(h.process.stored.Position)
+	if from == w.revision {
+		return
+	}
+	to := from + 1 + h.rnd.IntN(min(w.revision-from, 8))
+	var batch []Event
+	var expected []string
+	for r := from + 1; r <= to; r++ {
+		e, yes := h.selection.event(w.at(r))
+		if !yes {
+			continue
+		}
+		if past, yes := w.earlier(h.selection, r); yes && e.Type == watch.Modified && h.rnd.IntN(4) == 0 {
+			batch = append(batch, past) // another API server shows it again
+		}
+		batch = append(batch, e)
+		if h.selection.filter(e.Object.Namespace) {
+			expected = append(expected, idOf(e))
+		}
+	}
+	h.process.put(h.process.tracker.Watched(batch, strconv.Itoa(to)))
+	h.appended[len(h.appended)-1].expected = expected
+}
+
+// idOf is the ID of the change that an event means where nothing is unusual.
+func idOf(e Event) string {
+	c := event.Change{Cluster: "c", UID: e.Object.UID, ResourceVersion: e.Object.ResourceVersion}
+	switch e.Type {
+	case watch.Added:
+		c.Type = event.Added
+	case watch.Modified:
+		c.Type = event.Updated
+	case watch.Deleted:
+		c.Type = event.Deleted
+	}
+	return c.ID()
+}
+
+// sync reads a random state that some object is or was in.
+func (h *history) sync() {
+	if len(h.world.writes) == 0 {
+		return
+	}
+	o := h.world.writes[h.rnd.IntN(len(h.world.writes))].object
+	if now := h.world.objects[o.Key()]; now != nil && h.rnd.IntN(2) == 0 {
+		o = now
+	}
+	h.process.put(h.process.tracker.Synced(o, h.name("sync")))
+}
+
+// checkMissing holds the deletes that a list has brought against what is: nothing that exists and is selected was deleted,
+// and what left the selection did so because that was edited.
+func (h *history) checkMissing(revision int) {
+	exists := map[string]*Object{}
+	for _, o := range h.world.list(h.selection, revision) {
+		exists[o.UID] = o
+	}
+	for _, a := range h.appended {
+		if a.selection != h.selection {
+			continue
+		}
+		for _, c := range a.Changes {
+			switch o := exists[c.UID]; {
+			case c.Type != event.Deleted || !c.FinalStateUnknown:
+			case o != nil && h.selection.filter(o.Namespace) && revisionOf(o.ResourceVersion) <= revisionOf(c.ResourceVersion):
+				h.t.Errorf("%s is emitted, and it exists at %d in version %s", describe(c), revision, o.ResourceVersion)
+			case c.Left != (c.Pass != "" && c.Delta == event.DeltaDeleted):
+				h.t.Errorf("%s is emitted, and only what left because rules were edited has left", describe(c))
+			}
+		}
+	}
+}
+
+func (h *history) check() {
+	for id, n := range h.expected {
+		if n != 1 || h.consumer.times[id] != 1 {
+			h.t.Errorf("%s was watched %d times and emitted %d times", id, n, h.consumer.times[id])
+		}
+	}
+	h.consumer.compare(h.selection, strconv.Itoa(h.world.revision))
+}
+
+// consumer knows nothing but the stream, and keeps the state that it tells of.
+type consumer struct {
+	*history
+	state    map[string]*event.Change
+	last     map[string]int // newest revision, by key
+	times    map[string]int // that an ID was read
+	snapshot string
+	named    map[string]bool // within the snapshot
+}
+
+func (r *consumer) read(c *event.Change) {
+	if r.times[c.ID()]++; r.times[c.ID()] > 1 && c.Type != event.Gap { // two gaps may end where nothing happened between
+		r.t.Fatalf("a second change has the ID %s: %s", c.ID(), describe(c))
+	}
+	switch c.Type {
+	case event.Gap:
+	case event.SnapshotBegin:
+		if r.snapshot != "" {
+			r.t.Fatalf("snapshot %s begins within %s", c.Snapshot.ID, r.snapshot)
+		}
+		r.snapshot, r.named = c.Snapshot.ID, map[string]bool{}
+	case event.SnapshotEnd:
+		r.end(c)
+	default:
+		r.object(c)
+	}
+}
+
+func (r *consumer) object(c *event.Change) {
+	key := c.Namespace + "/" + c.Name
+	if c.Snapshot != nil && c.Snapshot.ID != r.snapshot || c.Type == event.Snapshot && c.Snapshot == nil {
+		r.t.Fatalf("within snapshot %q: %s", r.snapshot, describe(c))
+	}
+	if c.Type != event.Deleted && string(c.After) != c.ResourceVersion {
+		r.t.Fatalf("body %q: %s", c.After, describe(c))
+	}
+	revision := revisionOf(c.ResourceVersion)
+	if revision < r.last[key] {
+		r.t.Fatalf("a step back from %d: %s", r.last[key], describe(c))
+	}
+	r.last[key] = revision
+	had := r.state[key]
+	if had != nil && had.UID != c.UID && (r.snapshot == "" || r.named[key]) { // I8; what a snapshot does not name is gone
+		r.t.Fatalf("its delete is missing, %s: %s", describe(had), describe(c))
+	}
+	switch c.Type {
+	case event.Deleted:
+		delete(r.state, key)
+		return
+	case event.Sync:
+		if had == nil || had.ResourceVersion != c.ResourceVersion {
+			r.t.Fatalf("what was emitted last is %+v: %s", had, describe(c))
+		}
+	case event.Updated:
+		r.checkUpdate(c)
+	}
+	r.state[key] = c
+	if r.named != nil {
+		r.named[key] = true
 	}
 }
 
 // checkUpdate holds class and actor of an update against who wrote what.
-func (w *world) checkUpdate(c *event.Change) {
-	wrote := w.state[revisionOf(c.ResourceVersion)]
+func (r *consumer) checkUpdate(c *event.Change) {
+	wrote := r.world.at(revisionOf(c.ResourceVersion)).condition
 	switch {
-	case c.Type != event.Updated || c.Coalesced:
+	case c.Coalesced && c.Actor != nil:
+		r.t.Errorf("several may have written it: %s", describe(c))
+	case c.Coalesced:
 	case c.Class != wrote.class:
-		w.t.Errorf("%s@%s has class %s, it was %s", c.Name, c.ResourceVersion, c.Class, wrote.class)
+		r.t.Errorf("it was %s: %s", wrote.class, describe(c))
 	case c.Actor == nil && wrote.writer != "", c.Actor != nil && c.Actor.Manager != wrote.writer:
-		w.t.Errorf("%s@%s by %+v, it was %q", c.Name, c.ResourceVersion, c.Actor, wrote.writer)
-	}
-}
-
-// reader is a consumer that knows nothing but the stream.
-type reader struct {
-	t        *testing.T
-	state    map[string]*event.Change
-	last     map[string]int
-	snapshot string
-	told     map[string]bool // within the snapshot
-}
-
-func (r *reader) read(c *event.Change) {
-	switch c.Type {
-	case event.Gap:
-		return
-	case event.SnapshotBegin:
-		if r.snapshot == c.Snapshot.ID {
-			r.t.Fatalf("snapshot %s begins again", r.snapshot)
-		}
-		r.snapshot, r.told = c.Snapshot.ID, map[string]bool{}
-		return
-	case event.SnapshotEnd:
-		r.end(c)
-		return
-	case event.Snapshot:
-		if c.Snapshot == nil || c.Snapshot.ID != r.snapshot {
-			r.t.Fatalf("%s@%s belongs to snapshot %+v within %q", c.Name, c.ResourceVersion, c.Snapshot, r.snapshot)
-		}
-	}
-	if c.Type != event.Deleted && string(c.After) != c.ResourceVersion {
-		r.t.Fatalf("%s %s@%s told with body %q", c.Type, c.Name, c.ResourceVersion, c.After)
-	}
-	revision := revisionOf(c.ResourceVersion)
-	if revision < r.last[c.Name] {
-		r.t.Fatalf("%s told at %d after %d: a step back", c.Name, revision, r.last[c.Name])
-	}
-	r.last[c.Name] = revision
-	if c.Type == event.Deleted {
-		delete(r.state, c.Name)
-		return
-	}
-	r.state[c.Name] = c
-	if r.told != nil {
-		r.told[c.Name] = true
+		r.t.Errorf("it was %q: %s", wrote.writer, describe(c))
 	}
 }
 
 // end drops what the snapshot did not name and holds the rest against its digest.
-func (r *reader) end(end *event.Change) {
+func (r *consumer) end(end *event.Change) {
 	if end.Snapshot.ID != r.snapshot {
 		r.t.Fatalf("snapshot %s ends within %q", end.Snapshot.ID, r.snapshot)
 	}
 	var digest event.Digest
-	for name, c := range r.state {
-		if !r.told[name] && revisionOf(c.ResourceVersion) <= revisionOf(end.Snapshot.Position) {
-			delete(r.state, name)
+	for key, c := range r.state {
+		if !r.named[key] {
+			delete(r.state, key)
 			continue
 		}
 		digest.Add(c.Namespace, c.Name, c.UID, c.ResourceVersion)
 	}
 	if len(r.state) != end.Snapshot.Count || digest.String() != end.Snapshot.Digest {
-		r.t.Fatalf("snapshot %s has %d objects, the stream says %d", r.snapshot, end.Snapshot.Count, len(r.state))
+		r.t.Fatalf("%s, the stream says %d objects, digest %s", describe(end), len(r.state), digest.String())
 	}
-	r.snapshot, r.told = "", nil
+	r.snapshot, r.named = "", nil
+}
+
+// compare holds the state against what the API server had at a position, and what is known against the state.
+func (r *consumer) compare(s selection, position string) {
+	state, known := map[string]string{}, map[string]string{}
+	for key, c := range r.state {
+		state[key] = c.ResourceVersion
+	}
+	for key, k := range r.known {
+		known[key] = k.ResourceVersion
+	}
+	if want := r.world.state(s, revisionOf(position)); !maps.Equal(state, want) || !maps.Equal(known, want) {
+		r.t.Fatalf("at %s there is %v, the stream says %v, known is %v", position, want, state, known)
+	}
 }

@@ -16,6 +16,9 @@ type Scope struct {
 	Resource event.Resource
 	// Namespace is the one that the scope covers; "" where it covers all, or the resource has none. Control records name it.
 	Namespace string
+	// Selected says that the API server evaluates a label or field selector: an object may enter the selection long after
+	// it was made, so an ADDED event does not tell who did that.
+	Selected bool
 }
 
 // control makes a record about the whole scope.
@@ -25,32 +28,42 @@ func (s Scope) control(t event.Type, resourceVersion string, at time.Time) *even
 	}
 }
 
+// List says what the objects of a list mean.
+type List struct {
+	// Snapshot is the first list of a scope, or of one whose journal was lost, and is nil in any other: it claims no change.
+	Snapshot *event.SnapshotInfo
+	// Pass names the comparison with an edited rule, and is empty in any other list: what the list lacks is not selected any
+	// more, and one version of an object may be emitted more than once. Rules that are edited within a snapshot have both.
+	Pass string
+}
+
 // Step decides what the deltas of one object mean, given what is known of it. It is the meaning of this program in one
 // place, and pure: no clock, no I/O, the same input always gives the same output.
 //
 // known.Key must be set; an empty known.UID says that nothing is known. deltas are those of one DeltaFIFO Pop, oldest
-// first. The result is what is known afterwards (again an empty UID for nothing) and the changes to tell, oldest first.
+// first; list is what they were read in, nil for a watch. The result is what is known afterwards (again an empty UID for
+// nothing) and the changes to emit, oldest first.
 //
-// History is sometimes told twice: after a restart the watch goes on from a position that may be older than what is
-// known of single objects. What is not newer than known is therefore silent (I3). A list is different: it is the present
-// truth, so it is compared for equality only, which also holds when the cluster was restored from an older backup.
-func Step(s Scope, known event.Known, deltas cache.Deltas) (event.Known, []*event.Change) {
-	st := step{scope: s, known: known}
+// A list is the present truth, so it is compared for equality only, which also holds when the cluster was restored from an
+// older backup. A watch event is news, unless it is of the object's own past: another API server behind the same
+// address may show that again, and a change must not be followed by an older one (I3).
+func Step(s Scope, list *List, known event.Known, deltas cache.Deltas) (event.Known, []*event.Change) {
+	st := step{scope: s, list: list, known: known}
 	for _, d := range deltas {
 		switch d.Type {
 		case cache.Added, cache.Updated:
-			if it := d.Object.(*item); it.staged {
-				st.listed(it)
+			if o := d.Object.(*Object); list != nil {
+				st.listed(o)
 			} else {
-				st.watched(d.Type, it)
+				st.watched(d.Type, o)
 			}
-		case cache.Replaced:
-			st.listed(d.Object.(*item))
+		case cache.Sync:
+			st.synced(d.Object.(*Object))
 		case cache.Deleted:
 			if t, ok := d.Object.(cache.DeletedFinalStateUnknown); ok {
-				st.vanished(t.Obj.(*item))
+				st.vanished(t.Obj.(*Object))
 			} else {
-				st.deleted(d.Object.(*item))
+				st.deleted(d.Object.(*Object))
 			}
 		}
 	}
@@ -59,118 +72,128 @@ func Step(s Scope, known event.Known, deltas cache.Deltas) (event.Known, []*even
 
 type step struct {
 	scope   Scope
+	list    *List
 	known   event.Known
 	changes []*event.Change
 }
 
-// live says that the object is known to exist.
-func (s *step) live() bool { return s.known.UID != "" && !s.known.Gone }
+// exists says that the object is known to exist.
+func (s *step) exists() bool { return s.known.UID != "" }
 
-// told says that a watch event of this resourceVersion is history already told.
-func (s *step) told(rv string) bool { return s.known.UID != "" && !newer(rv, s.known.ResourceVersion) }
+// is says that it is the known object, in whatever version.
+func (s *step) is(o *Object) bool { return s.exists() && s.known.UID == o.UID }
+
+// past says that a watch event is of the object's own past.
+func (s *step) past(o *Object) bool {
+	return s.is(o) && !newer(o.ResourceVersion, s.known.ResourceVersion)
+}
 
 // watched handles an ADDED or MODIFIED watch event.
-func (s *step) watched(t cache.DeltaType, it *item) {
-	if s.told(it.ResourceVersion) {
+func (s *step) watched(t cache.DeltaType, o *Object) {
+	if s.past(o) {
 		return
 	}
 	switch {
-	case s.live() && s.known.UID == it.UID:
-		c := s.tell(event.Updated, t, it)
-		c.Class, c.Actor = classOf(s.known.Summary, it.Summary), writerOf(s.known.Summary, it.Summary, it.Names)
-	case s.live():
-		s.replacedByNamesake(t, it)
-		s.tell(event.Added, t, it).Actor = creatorOf(it.Summary, it.Names)
-	case t == cache.Updated && !s.known.Gone:
-		s.tell(event.Updated, t, it) // not known, but the API server says it was there before
+	case s.is(o):
+		c := s.emit(event.Updated, t, o)
+		c.Class, c.Actor = classOf(s.known.Summary, o.Summary), writerOf(s.known.Summary, o.Summary, o.Names)
+	case s.exists():
+		s.replacedByNamesake(t, o)
+		s.added(t, o)
+	case t == cache.Updated:
+		s.emit(event.Updated, t, o) // not known, but the API server says it was there before
 	default:
-		s.tell(event.Added, t, it).Actor = creatorOf(it.Summary, it.Names)
+		s.added(t, o)
 	}
-	s.remember(it)
+	s.known = o.known()
 }
 
-// listed handles an object in a list from the API server. What differs is told without an actor: there may have been many.
-func (s *step) listed(it *item) {
+func (s *step) added(t cache.DeltaType, o *Object) {
+	c := s.emit(event.Added, t, o)
+	if !s.scope.Selected {
+		c.Actor = creatorOf(o.Summary, o.Names)
+	}
+}
+
+// listed handles an object in a list. What differs is emitted without an actor: there may have been many.
+func (s *step) listed(o *Object) {
 	switch {
-	case it.is(s.known) && !it.retell:
+	case o.is(s.known):
 		if s.known.Summary == "" {
-			s.known.Summary = it.Summary // the journal is from before there were any
+			s.known.Summary = o.Summary // the journal is from before there were any
 		}
 		return
-	case s.live() && s.known.UID == it.UID:
-		c := s.tell(event.Updated, cache.Replaced, it)
-		c.Coalesced, c.Class = true, classOf(s.known.Summary, it.Summary)
-	case s.live():
-		s.replacedByNamesake(cache.Replaced, it)
-		s.tell(event.Added, cache.Replaced, it).Coalesced = true
-	case it.origin == First:
-		s.tell(event.Snapshot, cache.Replaced, it)
+	case s.is(o):
+		c := s.emit(event.Updated, cache.Replaced, o)
+		c.Coalesced, c.Class = true, classOf(s.known.Summary, o.Summary)
+	case s.exists():
+		s.replacedByNamesake(cache.Replaced, o)
+		s.emit(event.Added, cache.Replaced, o).Coalesced = true
+	case s.list.Snapshot != nil:
+		s.emit(event.Snapshot, cache.Replaced, o)
 	default:
-		s.tell(event.Added, cache.Replaced, it).Coalesced = true
+		s.emit(event.Added, cache.Replaced, o).Coalesced = true
 	}
-	s.remember(it)
+	s.known = o.known()
 }
 
-// saysNothing says that an object in a list would neither tell nor teach anything: listed would do nothing.
-func saysNothing(known event.Known, o *Object) bool {
-	return o.is(known) && (known.Summary != "" || o.Summary == "")
+// synced handles an object that a rule wants to be emitted again. Only the version that was emitted last is: an older one
+// must not follow it (I3), and a newer one comes with the watch.
+func (s *step) synced(o *Object) {
+	if o.is(s.known) {
+		s.emit(event.Sync, cache.Sync, o)
+	}
 }
 
-// deleted handles a DELETED watch event: it carries the final state.
-func (s *step) deleted(it *item) {
-	if s.told(it.ResourceVersion) {
+// deleted handles a DELETED watch event: it carries the final state. In a list it ends what the list, or what was known
+// before, began.
+func (s *step) deleted(o *Object) {
+	if s.list == nil && s.past(o) || s.list != nil && !s.exists() {
 		return
 	}
-	if s.live() && s.known.UID != it.UID {
-		s.replacedByNamesake(cache.Deleted, it)
+	if s.exists() && !s.is(o) {
+		s.replacedByNamesake(cache.Deleted, o)
 	}
-	s.tell(event.Deleted, cache.Deleted, it)
-	s.remember(it)
-	s.known.Gone, s.known.Summary = true, ""
+	s.emit(event.Deleted, cache.Deleted, o)
+	s.known = event.Known{Key: s.known.Key}
 }
 
-// vanished handles an object that a list no longer has: it was deleted while nobody watched (I8). it is the newest that
-// was queued of it, or a stub made from what is known.
-func (s *step) vanished(it *item) {
-	if !s.live() {
-		return
-	}
-	c := s.tell(event.Deleted, cache.Deleted, it)
-	c.UID, c.ResourceVersion = s.known.UID, s.known.ResourceVersion
+// vanished handles an object that a list no longer has: it was deleted while nobody watched (I8), or the rules do not
+// select it any more. o is made from what is known.
+func (s *step) vanished(o *Object) {
+	c := s.emit(event.Deleted, cache.Deleted, o)
 	c.FinalStateUnknown, c.Coalesced = true, true
-	s.known.Gone, s.known.Summary = true, ""
+	c.Left = s.list != nil && s.list.Pass != ""
+	s.known = event.Known{Key: s.known.Key}
 }
 
-// replacedByNamesake tells that the known object is gone because another one now has its name.
-func (s *step) replacedByNamesake(t cache.DeltaType, by *item) {
-	s.changes = append(s.changes, &event.Change{
-		Type: event.Deleted, Delta: event.Delta(t), Cluster: s.scope.Cluster, Resource: s.scope.Resource,
-		Namespace: by.Namespace, Name: by.Name, UID: s.known.UID, ResourceVersion: s.known.ResourceVersion,
-		ObservedAt: by.ObservedAt, Coalesced: true, FinalStateUnknown: true, Snapshot: by.snapshot,
-	})
+// replacedByNamesake emits that the known object is gone because another one now has its name.
+func (s *step) replacedByNamesake(t cache.DeltaType, by *Object) {
+	c := s.emit(event.Deleted, t, by)
+	c.UID, c.ResourceVersion, c.Generation, c.Before = s.known.UID, s.known.ResourceVersion, 0, nil
+	c.Coalesced, c.FinalStateUnknown = true, true
 }
 
-func (s *step) tell(t event.Type, d cache.DeltaType, it *item) *event.Change {
+func (s *step) emit(t event.Type, d cache.DeltaType, o *Object) *event.Change {
 	resource := s.scope.Resource
-	if it.Resource != nil {
-		resource = *it.Resource
+	if o.Resource != nil {
+		resource = *o.Resource
 	}
 	c := &event.Change{
 		Type: t, Delta: event.Delta(d), Cluster: s.scope.Cluster, Resource: resource,
-		Namespace: it.Namespace, Name: it.Name, UID: it.UID, ResourceVersion: it.ResourceVersion,
-		Generation: it.Generation, ObservedAt: it.ObservedAt, Snapshot: it.snapshot,
+		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
+		Generation: o.Generation, ObservedAt: o.ObservedAt,
+	}
+	if s.list != nil {
+		c.Snapshot, c.Pass = s.list.Snapshot, s.list.Pass
 	}
 	if t == event.Deleted {
-		c.Before = it.Raw
+		c.Before = o.Raw
 	} else {
-		c.After = it.Raw
+		c.After = o.Raw
 	}
 	s.changes = append(s.changes, c)
 	return c
-}
-
-func (s *step) remember(it *item) {
-	s.known = it.known()
 }
 
 // newer says that a was written after b. resourceVersions of one resource are ordered integers (KEP-5504). An aggregated

@@ -1,37 +1,45 @@
 package deltas
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"hash/crc32"
 	"os"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the transcripts print now as what they expect; read the diff before you commit it")
+var rewrite = flag.Bool("rewrite", false, "make the transcripts expect what they print; read the diff before you commit")
 
-// TestTranscripts plays testdata/*.txt: blocks of what the API server said, and under "----" what came out, one line a
-// part of an observation. Lines of one block are queued before anything is popped. The language:
+// TestTranscripts plays testdata/*.txt: blocks of what the API server said, and under "----" what came out: the changes of
+// an observation, then, indented, what is stored with them. The language:
 //
-//	open [position] : known, known !gone ...      a queue that knows this much; the first block of a file
-//	open within=ID : known ...                    one that was stopped within its first list
-//	filter namespace                              only that namespace is wanted
-//	ADDED|MODIFIED|DELETED object                 a watch event; an object is namespace/name uid@resourceVersion, and
-//	                                              perhaps what summarize understands
+//	open [position] [snapshot=ID] [selected] [lost=reason] : known, known ...
+//	                             a tracker of a scope of which this much is stored; the first block of a file
+//	filter [namespace]           only that namespace is wanted from now on; without one, all are
+//	ADDED|MODIFIED|DELETED object
+//	                             an event; an object is namespace/name uid@resourceVersion, and perhaps what summarize
+//	                             understands. The events of a block are one batch
 //	BOOKMARK resourceVersion
-//	first|resumed|relisted resourceVersion : object, object ...     a list, with its origin
-//	broken resourceVersion : object ...           a first list after the journal was lost
-//	stage first|relisted : object, object ...     objects of a list that comes in a later block
-//	vanish                                        the resource is no longer served
+//	page : object, object ...    a batch of a list
+//	list newest                  begins a list; newest is the position of now, which is the end of a gap
+//	again                        the list was broken off, and begins again
+//	end resourceVersion          ends the list
+//	lose reason                  the API server has no history behind the position
+//	restart                      kill -9, and a new process that knows what is stored
+//	edit pass                    the same, and the rules have been edited meanwhile
+//	sync pass : object ...       objects that were read because a rule wants them to be emitted again
+//	vanish                       the resource is no longer served
+//	leave pass                   no rule selects the resource any more
+//
+// No two changes behind one "open" may have the same ID.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -65,15 +73,21 @@ func playFile(t *testing.T, file string) {
 	}
 }
 
+// player is a follower with a journal that keeps everything, and writes down what it is given.
 type player struct {
-	t      *testing.T
-	q      *Queue
-	cfg    QueueConfig
-	origin Origin
-	staged map[string]*Object // what Stage gave for an object, by key and resourceVersion
+	t *testing.T
+	*follower
+	scope  Scope
+	filter func(namespace string) bool
 
-	snapshots int // begun so far
-	out       strings.Builder
+	known     map[string]event.Known
+	snapshots int             // begun so far
+	ids       map[string]bool // of changes
+
+	batch    []Event
+	position string // of the batch
+	listing  bool
+	out      strings.Builder
 }
 
 func (p *player) play(input string) string {
@@ -83,156 +97,141 @@ func (p *player) play(input string) string {
 			p.say(line)
 		}
 	}
-	if p.q != nil {
-		p.pop()
-	}
+	p.flush()
 	return p.out.String()
 }
 
-func (p *player) pop() {
-	for pop(p.t, p.q) {
+func (p *player) say(line string) {
+	head, tail, _ := strings.Cut(line, " : ")
+	words := strings.Fields(strings.TrimSuffix(head, " :"))
+	switch words[0] {
+	case "ADDED", "MODIFIED", "DELETED":
+		o := p.object(words[1:])
+		p.batch, p.position = append(p.batch, Event{watch.EventType(words[0]), o}), o.ResourceVersion
+		return
+	case "BOOKMARK":
+		p.position = words[1]
+		return
 	}
+	p.flush()
+	p.command(words, tail)
 }
 
-func (p *player) say(line string) {
-	head, tail, _ := strings.Cut(line, ":")
-	words := strings.Fields(head)
-	var err error
+func (p *player) command(words []string, tail string) {
 	switch words[0] {
 	case "open":
 		p.open(words[1:], tail)
 	case "filter":
-		p.cfg.Filter = func(namespace string) bool { return namespace == words[1] }
-		p.q = NewQueue(p.cfg)
-	case "ADDED":
-		err = p.q.Add(p.object(words[1:]))
-	case "MODIFIED":
-		err = p.q.Update(p.object(words[1:]))
-	case "DELETED":
-		err = p.q.Delete(p.object(words[1:]))
-	case "BOOKMARK":
-		err = p.q.Bookmark(words[1])
-	case "first", "resumed", "relisted", "broken":
-		err = p.list(words, tail)
-	case "stage":
-		err = p.stage(words[1], tail)
+		p.filter = nil
+		if len(words) > 1 {
+			p.filter = func(namespace string) bool { return namespace == words[1] }
+		}
+		p.start(p.stored)
+	case "page":
+		for _, o := range p.objects(tail) {
+			p.batch = append(p.batch, Event{watch.Added, o})
+		}
+		p.flush()
+	case "list":
+		p.beginList(words[1])
+		p.listing = true
+	case "again":
+		p.beginAgain()
+	case "end":
+		p.endList(words[1])
+		p.listing = false
+	case "lose":
+		p.lose(strings.Join(words[1:], " "))
+	case "restart":
+		p.start(p.stored)
+	case "edit":
+		p.start(event.StoredScope{Snapshot: p.unfinished(), Lost: "the rules were edited", Pass: words[1]})
+	case "sync":
+		for _, o := range p.objects(tail) {
+			p.put(p.tracker.Synced(o, words[1]))
+		}
 	case "vanish":
-		p.stepping(p.q.Vanish)
+		p.gone("")
+	case "leave":
+		p.gone(words[1])
 	default:
-		p.t.Fatalf("unknown line %q", line)
+		p.t.Fatalf("unknown line %q", words)
 	}
-	if err != nil {
-		p.t.Fatalf("%s: %v", line, err)
+}
+
+// flush gives the tracker the events so far.
+func (p *player) flush() {
+	if len(p.batch) == 0 && p.position == "" {
+		return
 	}
+	if p.listing {
+		p.position = ""
+	}
+	p.put(p.tracker.Watched(p.batch, p.position))
+	p.batch, p.position = nil, ""
+}
+
+// unfinished is the snapshot that has not ended.
+func (p *player) unfinished() string {
+	if p.stored.Position != "" {
+		return ""
+	}
+	return p.stored.Snapshot
 }
 
 func (p *player) open(words []string, tail string) {
-	p.cfg = QueueConfig{
-		Scope:  Scope{ID: "pods", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}},
-		Origin: func() Origin { return p.origin },
-		Append: p.append,
-		Now:    func() time.Time { return time.Unix(0, 0).UTC() },
-
-		SnapshotID: func() string { p.snapshots++; return fmt.Sprint("S", p.snapshots) },
-	}
-	if len(words) > 0 {
-		p.cfg.Stored.Position = words[0]
-	}
-	if id, within := strings.CutPrefix(p.cfg.Stored.Position, "within="); within {
-		p.cfg.Stored.Position, p.cfg.Stored.Snapshot = "", id
-	}
-	for _, k := range fields(tail) {
-		o := p.object(strings.Fields(strings.Replace(k, "!", "", 1)))
-		p.cfg.Stored.Known = append(p.cfg.Stored.Known, event.Known{Key: o.Key(), UID: o.UID, ResourceVersion: o.ResourceVersion, Summary: o.Summary, Gone: strings.HasPrefix(k, "!")})
-	}
-	p.q = NewQueue(p.cfg)
-}
-
-func (p *player) comeFrom(origin string) {
-	p.origin = map[string]Origin{
-		"first":    {Kind: First},
-		"resumed":  {Kind: Resumed},
-		"relisted": {Kind: Relisted, From: p.q.Stats().Position, Reason: "history expired"},
-		"broken":   {Kind: First, Reason: "the journal was lost"},
-	}[origin]
-}
-
-func (p *player) list(words []string, tail string) error {
-	p.comeFrom(words[0])
-	var objects []any
-	for _, s := range fields(tail) {
-		o := p.object(strings.Fields(s))
-		if early, ok := p.staged[o.Key()+"@"+o.ResourceVersion]; ok {
-			o = early
-		}
-		objects = append(objects, o)
-	}
-	return replace(p.t, p.q, objects, words[1])
-}
-
-// replace gives a list to a queue and pops as long as the queue waits for that.
-func replace(t *testing.T, q *Queue, list []any, resourceVersion string) error {
-	done := make(chan error)
-	go func() { done <- q.Replace(list, resourceVersion) }()
-	for {
-		select {
-		case err := <-done:
-			return err
-		default:
-			if q.cfg.Origin().Kind != First || !pop(t, q) {
-				runtime.Gosched()
-			}
+	p.scope = Scope{ID: "pods", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}}
+	p.known, p.ids, p.filter = map[string]event.Known{}, map[string]bool{}, nil
+	var stored event.StoredScope
+	options, lost, _ := strings.Cut(strings.Join(words, " "), "lost=")
+	stored.Lost = lost
+	for _, w := range strings.Fields(options) {
+		if id, ok := strings.CutPrefix(w, "snapshot="); ok {
+			stored.Snapshot = id
+		} else if w == "selected" {
+			p.scope.Selected = true
+		} else {
+			stored.Position = w
 		}
 	}
+	for _, o := range p.objects(tail) {
+		p.known[o.Key()] = o.known()
+	}
+	p.start(stored)
 }
 
-// pop takes one object's deltas out of a queue, if there are any.
-func pop(t *testing.T, q *Queue) bool {
-	if q.Stats().Queued == 0 {
-		return false
+// start is the start of a process that finds this stored.
+func (p *player) start(stored event.StoredScope) {
+	known := NewKnown()
+	for _, k := range p.known {
+		known.Add(k)
 	}
-	_, err := q.fifo.Pop(func(obj any, _ bool) error { return q.process(context.Background(), obj.(cache.Deltas)) })
-	if err != nil {
-		t.Fatal(err)
+	p.listing = false
+	p.follower = &follower{
+		t: p.t, stored: stored, append: p.append,
+		tracker: NewTracker(p.scope, known, p.filter, func() time.Time { return time.Unix(0, 0).UTC() }),
+		newID:   func() string { p.snapshots++; return fmt.Sprint("S", p.snapshots) },
 	}
-	return true
 }
 
-func (p *player) stage(origin, tail string) error {
-	p.comeFrom(origin)
-	p.staged = map[string]*Object{}
-	for _, s := range fields(tail) {
-		o, err := p.q.Stage(p.object(strings.Fields(s)))
-		if err != nil {
-			return err
+func (p *player) objects(tail string) []*Object {
+	var objects []*Object
+	for _, s := range strings.Split(tail, ",") {
+		if words := strings.Fields(s); len(words) > 0 {
+			objects = append(objects, p.object(words))
 		}
-		p.staged[o.Key()+"@"+o.ResourceVersion] = o
-		if o.Raw == nil {
-			fmt.Fprintf(&p.out, "  %s goes on without its body\n", o.Key())
-		}
 	}
-	return nil
-}
-
-// stepping runs what waits for the queue to drain while popping.
-func (p *player) stepping(f func() error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- p.q.Run(ctx) }()
-	if err := f(); err != nil {
-		p.t.Fatal(err)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		p.t.Fatal(err)
-	}
+	return objects
 }
 
 func (p *player) object(words []string) *Object {
 	if len(words) < 2 {
 		p.t.Fatalf("object %q: want namespace/name uid@resourceVersion", words)
 	}
-	namespace, name, _ := strings.Cut(words[0], "/")
+	namespace, name, found := strings.Cut(words[0], "/")
+	if !found {
+		namespace, name = "", words[0]
+	}
 	o := NewObject(namespace, name)
 	o.UID, o.ResourceVersion, _ = strings.Cut(words[1], "@")
 	o.Raw = []byte(`{"rv":"` + o.ResourceVersion + `"}`)
@@ -268,27 +267,39 @@ func summarize(words []string) (summary, names string) {
 	return string(AppendParts(nil, parts)) + string(entries), string(managers)
 }
 
-func (p *player) append(_ context.Context, o Observation) error {
+func (p *player) append(o event.Observation) {
+	storeKnown(p.known, o)
 	for _, c := range o.Changes {
-		fmt.Fprintf(&p.out, "%s\n", describe(c))
+		if id := c.ID(); p.ids[id] {
+			p.t.Errorf("a second change has the ID %s: %s", id, describe(c))
+		} else {
+			p.ids[id] = true
+		}
+	}
+	p.print(o)
+}
+
+func (p *player) print(o event.Observation) {
+	var lines []string
+	for _, c := range o.Changes {
+		lines = append(lines, describe(c))
+	}
+	if len(o.Forget) == len(o.Changes) { // the objects that a list lacks come in no order
+		slices.Sort(lines)
+		slices.Sort(o.Forget)
 	}
 	for _, k := range o.Known {
-		gone := ""
-		if k.Gone {
-			gone = " gone"
-		}
-		fmt.Fprintf(&p.out, "  known %s %s@%s%s\n", k.Key, k.UID, k.ResourceVersion, gone)
+		lines = append(lines, fmt.Sprintf("  known %s %s@%s", k.Key, k.UID, k.ResourceVersion))
 	}
 	for _, key := range o.Forget {
-		fmt.Fprintf(&p.out, "  forget %s\n", key)
+		lines = append(lines, "  forget "+key)
 	}
-	if o.Snapshot != "" {
-		fmt.Fprintf(&p.out, "  in snapshot %s\n", o.Snapshot)
+	for _, stored := range [][2]string{{"lost", o.Lost}, {"in snapshot", o.Snapshot}, {"position", o.Position}} {
+		if stored[1] != "" {
+			lines = append(lines, "  "+stored[0]+" "+stored[1])
+		}
 	}
-	if o.Position != "" {
-		fmt.Fprintf(&p.out, "  position %s\n", o.Position)
-	}
-	return nil
+	fmt.Fprintln(&p.out, strings.Join(lines, "\n"))
 }
 
 func describe(c *event.Change) string {
@@ -298,39 +309,33 @@ func describe(c *event.Change) string {
 	case event.SnapshotBegin:
 		return fmt.Sprintf("snapshot.begin %s", c.Snapshot.ID)
 	case event.SnapshotEnd:
-		return fmt.Sprintf("snapshot.end %s at %s: %d objects, digest %s…", c.Snapshot.ID, c.Snapshot.Position, c.Snapshot.Count, c.Snapshot.Digest[:8])
+		s := c.Snapshot
+		return fmt.Sprintf("snapshot.end %s at %s: %d objects, digest %s…", s.ID, s.Position, s.Count, s.Digest[:8])
 	}
-	s := fmt.Sprintf("%s %s/%s %s@%s (%s)", c.Type, c.Namespace, c.Name, c.UID, c.ResourceVersion, c.Delta)
-	if c.Coalesced {
-		s += " coalesced"
+	key := c.Name
+	if c.Namespace != "" {
+		key = c.Namespace + "/" + c.Name
 	}
-	if c.FinalStateUnknown {
-		s += " final state unknown"
-	}
+	var snapshot, actor string
 	if c.Snapshot != nil {
-		s += " in " + c.Snapshot.ID
-	}
-	if c.Class != "" {
-		s += " class " + string(c.Class)
+		snapshot = c.Snapshot.ID
 	}
 	if c.Actor != nil {
-		s += " by " + c.Actor.Manager
+		actor = c.Actor.Manager
 	}
-	if c.Before != nil {
-		s += " before " + string(c.Before)
-	}
-	if c.After != nil {
-		s += " after " + string(c.After)
-	}
-	return s
-}
-
-func fields(s string) []string {
-	var out []string
-	for _, f := range strings.Split(s, ",") {
-		if f = strings.TrimSpace(f); f != "" {
-			out = append(out, f)
+	s := fmt.Sprintf("%s %s %s@%s (%s)", c.Type, key, c.UID, c.ResourceVersion, c.Delta)
+	for _, part := range []struct {
+		set  bool
+		text string
+	}{
+		{c.Coalesced, "coalesced"}, {c.FinalStateUnknown, "final state unknown"}, {c.Left, "left"},
+		{snapshot != "", "in " + snapshot}, {c.Pass != "", "pass " + c.Pass},
+		{c.Class != "", "class " + string(c.Class)}, {actor != "", "by " + actor},
+		{c.Before != nil, "before " + string(c.Before)}, {c.After != nil, "after " + string(c.After)},
+	} {
+		if part.set {
+			s += " " + part.text
 		}
 	}
-	return out
+	return s
 }

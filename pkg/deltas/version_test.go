@@ -1,44 +1,53 @@
 package deltas
 
 import (
-	"context"
 	"testing"
+	"time"
 
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// A resource that moves to another version is told in terms of what each body is written in.
-func TestAChangeIsToldInTheVersionOfItsBody(t *testing.T) {
-	var told []*event.Change
-	q := NewQueue(config(func(_ context.Context, o Observation) error { told = append(told, o.Changes...); return nil }))
-	pop := func() {
-		t.Helper()
-		if _, err := q.fifo.Pop(func(obj any, _ bool) error { return q.process(t.Context(), obj.(cache.Deltas)) }); err != nil {
-			t.Fatal(err)
-		}
-	}
+// A resource that moves to another version is emitted in terms of what each body is written in.
+func TestAChangeIsEmittedInTheVersionOfItsBody(t *testing.T) {
 	beta, v1 := event.Resource{Resource: "pods", Version: "v1beta1"}, event.Resource{Resource: "pods", Version: "v1"}
-	add := func(rv string, r *event.Resource) {
+	known := NewKnown()
+	known.Add(pod("b", "1").known())
+	s := podScope
+	s.Resource = beta
+	tr := NewTracker(s, known, nil, time.Now)
+	emit := func(rv string, r *event.Resource) *event.Change {
 		t.Helper()
 		o := pod("a", rv)
 		o.Resource = r
-		if err := q.Add(o); err != nil {
-			t.Fatal(err)
-		}
-		pop()
+		return must(t)(tr.Watched([]Event{{watch.Modified, o}}, rv)).Changes[0]
 	}
-	add("1", &beta)
-	q.MoveTo(v1)
-	add("2", &beta) // the connection of before
-	add("3", &v1)
-	add("4", nil)
-	for i, want := range []string{"v1beta1", "v1beta1", "v1", "v1"} {
-		if got := told[i].Resource.Version; got != want {
-			t.Errorf("change %d is told as %q, want %q", i, got, want)
+	check := func(what string, c *event.Change, want string) {
+		t.Helper()
+		if got := c.Resource.Version; got != want {
+			t.Errorf("%s is emitted as %q, want %q", what, got, want)
 		}
 	}
+	check("at first", emit("2", nil), "v1beta1")
+	tr.MoveTo(v1)
+	check("from the connection of before", emit("3", &beta), "v1beta1")
+	check("from the new one", emit("4", &v1), "v1")
+	check("of neither", emit("5", nil), "v1")
+
+	if o := tr.Observe(); o.Resource != v1 {
+		t.Errorf("what is known is of %+v, want %+v", o.Resource, v1)
+	}
+	check("a gap", tr.Gap("1", "2", "a test"), "v1")
+	check("the beginning of a snapshot", tr.SnapshotBegin("S"), "v1")
+	tr.BeginList(List{Snapshot: &event.SnapshotInfo{ID: "S"}})
+	must(t)(tr.Watched(added(pod("a", "5")), ""))
+	gone, _, err := tr.Missing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("what is only known", gone.Changes[0], "v1")
+	check("the end of a snapshot", tr.EndList("6").Changes[0], "v1")
 }
 
 // Of an object that is read as metadata alone nobody knows what else changed.

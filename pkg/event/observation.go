@@ -1,5 +1,11 @@
 package event
 
+import "context"
+
+// Append takes ownership of an observation. It returns before that is durable, waits only when memory or disk is at its
+// bound, and fails only when the process is stopping. One scope appends from one goroutine; scopes append concurrently.
+type Append func(ctx context.Context, o Observation) error
+
 // Observation is one step of one scope: what changed, what is known now, and how far the scope has come. Its parts are
 // true together only, so whoever stores it stores it whole (I1).
 type Observation struct {

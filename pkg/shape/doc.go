@@ -2,7 +2,7 @@
 //
 // # How a change passes
 //
-//	deltas.Queue ─▶ shape (one [deltas.Append] in front of another, for each scope) ─▶ journal
+//	deltas.Tracker ─▶ shape (one [event.Append] in front of another, for each scope) ─▶ journal
 //
 // What is journaled is what consumers get, so whatever must not be seen is gone before it can reach a disk, a log or a dead
 // letter. What does not become a change still moves on: the observation keeps its known objects and its position (I1).

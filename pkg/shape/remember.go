@@ -8,7 +8,6 @@ import (
 	"hash/maphash"
 	"slices"
 
-	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -20,11 +19,11 @@ type Load func(resource string, known func(event.Known)) (event.StoredResource, 
 // before the resource appends.
 func (s *Shaper) Load(from Load) Load {
 	return func(name string, known func(event.Known)) (event.StoredResource, error) {
+		if known == nil {
+			return from(name, nil)
+		}
 		byRedaction := map[uint32]map[uint64]struct{}{}
 		stored, err := from(name, func(k event.Known) {
-			if known == nil {
-				return
-			}
 			var redaction uint32
 			k.Summary, redaction, _ = s.seal.open(k.Summary)
 			if byRedaction[redaction] == nil {
@@ -33,7 +32,7 @@ func (s *Shaper) Load(from Load) Load {
 			byRedaction[redaction][maphash.String(staleSeed, k.Key)] = struct{}{}
 			known(k)
 		})
-		if err == nil && known != nil {
+		if err == nil {
 			s.note(name, stored.Resource, byRedaction)
 		}
 		return stored, err
@@ -75,7 +74,7 @@ func (s *Shaper) staleOf(resource string) *stale {
 }
 
 // sealKnown seals what is to be remembered, with the redaction under which the object was emitted.
-func (s *Shaper) sealKnown(r *rule, o *deltas.Observation, older *stale) {
+func (s *Shaper) sealKnown(r *rule, o *event.Observation, older *stale) {
 	for _, key := range o.Forget {
 		older.remove(key)
 	}

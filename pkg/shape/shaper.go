@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -73,10 +72,10 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 // Shape returns what takes the observations of one scope made by the rule with that index, in front of to. It changes
 // the changes it is given: they must not have been shown to anyone else. It fails where to does, or where a body cannot be
 // read.
-func (s *Shaper) Shape(index int, to deltas.Append) deltas.Append {
+func (s *Shaper) Shape(index int, to event.Append) event.Append {
 	r := s.rules[index]
 	first := true
-	return func(ctx context.Context, o deltas.Observation) error {
+	return func(ctx context.Context, o event.Observation) error {
 		if first && !r.keeps { // under an earlier configuration it may have kept bodies
 			if err := s.forget(ctx, o.Resource.String()); err != nil {
 				return err
@@ -109,7 +108,7 @@ func (s *Shaper) forget(ctx context.Context, resource string) error {
 }
 
 // shape shapes the changes of an observation of a scope that keeps no bodies.
-func (r *rule) shape(o *deltas.Observation, older *stale) {
+func (r *rule) shape(o *event.Observation, older *stale) {
 	kept := o.Changes[:0]
 	for _, c := range o.Changes {
 		if _, keep := r.change(c, nil); keep {
@@ -121,7 +120,7 @@ func (r *rule) shape(o *deltas.Observation, older *stale) {
 }
 
 // shapeWithBodies shapes the changes of an observation and keeps the newest state of each object.
-func (r *rule) shapeWithBodies(o *deltas.Observation, older *stale, bodies Bodies) error {
+func (r *rule) shapeWithBodies(o *event.Observation, older *stale, bodies Bodies) error {
 	kept := o.Changes[:0]
 	newest := map[string]*event.Body{} // of the objects of this observation; nil for one that is gone
 	for _, c := range o.Changes {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -22,7 +21,7 @@ type store struct {
 	dropped []string
 	known   map[string]event.Known
 	told    []*event.Change
-	last    deltas.Observation
+	last    event.Observation
 }
 
 var _ Bodies = (*store)(nil)
@@ -44,7 +43,7 @@ func (s *store) DropBodies(_ context.Context, resource string) error {
 	return nil
 }
 
-func (s *store) take(_ context.Context, o deltas.Observation) error {
+func (s *store) take(_ context.Context, o event.Observation) error {
 	for _, k := range o.Known {
 		if k.Gone {
 			delete(s.bodies, k.Key)
@@ -70,7 +69,7 @@ type scene struct {
 	*store
 	t      *testing.T
 	shaper *Shaper
-	to     deltas.Append
+	to     event.Append
 }
 
 func shaping(t *testing.T, p Policy) *scene {
@@ -108,7 +107,7 @@ func (s *scene) restart(p Policy, key string) map[string]string {
 func (s *scene) tell(changes ...*event.Change) []*event.Change {
 	s.t.Helper()
 	s.told = nil
-	o := deltas.Observation{Resource: deployment, Scope: "scope", Changes: changes, Position: "7"}
+	o := event.Observation{Resource: deployment, Scope: "scope", Changes: changes, Position: "7"}
 	for _, c := range changes {
 		if c.Type.Control() {
 			continue

@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -62,19 +64,26 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	o, err := e.client.Get().Resource("namespaces").Name(metav1.NamespaceSystem).MaxRetries(0).Timeout(requestTimeout).Do(ctx).Get()
+	answer := e.client.Get().Resource("namespaces").Name(metav1.NamespaceSystem).MaxRetries(0).Timeout(requestTimeout).Do(ctx)
+	if err := answer.Error(); err != nil {
+		return "", err
+	}
+	body, err := answer.Raw()
 	if err != nil {
 		return "", err
 	}
-	m, ok := o.(metav1.Object)
-	if !ok || m.GetUID() == "" {
+	o, err := e.decoder.object(body)
+	if err != nil {
+		return "", err
+	}
+	if o.UID == "" {
 		return "", errors.New("the namespace kube-system has no UID")
 	}
-	return string(m.GetUID()), nil
+	return o.UID, nil
 }
 
-// ofMetadata returns a client that reads of each object its metadata alone (PartialObjectMetadata). It shares the
-// connections of c.
+// ofMetadata returns a client that reads of each object its metadata alone, and nothing where there is no such form. It shares
+// the connections of c.
 func (c *Client) ofMetadata() *Client {
 	config := rest.CopyConfig(c.config)
 	config.AcceptContentTypes = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -90,8 +99,9 @@ func (c *Client) discovery() (*discovery.DiscoveryClient, error) {
 const (
 	// requestTimeout bounds requests that are answered at once, so that a dead connection is noticed.
 	requestTimeout = 30 * time.Second
-	// listTimeout bounds one page of a list.
-	listTimeout = 2 * time.Minute
+	// headersTimeout is how long an answer may take to begin. An API server whose cache cannot be filled lets requests wait,
+	// half a minute and more, before it says so; one that hangs never does.
+	headersTimeout = time.Minute
 	// Watches are ended by the API server after a random time in this range, so that rights are checked anew and load
 	// spreads over API servers. client-go's Reflector has the same.
 	minWatch, maxWatch = 5 * time.Minute, 10 * time.Minute
@@ -99,17 +109,27 @@ const (
 	watchGrace = 30 * time.Second
 )
 
+// acceptMetadata asks for PartialObjectMetadata. An API server that does not know it, as an aggregated one may, sends whole
+// objects, and what is too much is left out here.
+const acceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+// statuses lets the REST client read the errors of the API server; objects are read by a decoder.
+var statuses = func() runtime.NegotiatedSerializer {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return serializer.NewCodecFactory(scheme).WithoutConversion()
+}()
+
 // endpoint lists and watches one scope. Every call is one request: whether to try again is the caller's decision, who
 // has to say so in the state of the scope.
 type endpoint struct {
-	client rest.Interface
-	afresh rest.Interface // see Client
-	scope  Scope
-	wire   *wire
+	client  rest.Interface
+	afresh  rest.Interface // see Client
+	scope   Scope
+	decoder *decoder
 }
 
 func (c *Client) endpoint(s Scope) (*endpoint, error) {
-	w := newWire(s)
 	config := rest.CopyConfig(c.config)
 	if s.MetadataOnly {
 		config.AcceptContentTypes = acceptMetadata
@@ -119,7 +139,7 @@ func (c *Client) endpoint(s Scope) (*endpoint, error) {
 	if s.Resource.Group == "" {
 		config.APIPath = "/api"
 	}
-	config.NegotiatedSerializer = w
+	config.NegotiatedSerializer = statuses
 	client, err := rest.RESTClientForConfigAndClient(config, c.http)
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", s.ID, err)
@@ -128,7 +148,7 @@ func (c *Client) endpoint(s Scope) (*endpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", s.ID, err)
 	}
-	return &endpoint{client: client, afresh: afresh, scope: s, wire: w}, nil
+	return &endpoint{client: client, afresh: afresh, scope: s, decoder: newDecoder(s)}, nil
 }
 
 func (e *endpoint) request(client rest.Interface, o metav1.ListOptions) *rest.Request {
@@ -143,56 +163,87 @@ func (e *endpoint) request(client rest.Interface, o metav1.ListOptions) *rest.Re
 		MaxRetries(0)
 }
 
-// list reads one page.
-func (e *endpoint) list(ctx context.Context, o metav1.ListOptions) (*list, error) {
-	obj, err := e.request(e.client, o).Timeout(listTimeout).Do(ctx).Get()
+// open sends a request and returns the body of the answer, which the caller closes. It waits no longer than headersTimeout
+// for the answer to begin, and holds s, which may be nil, for no longer than slowAfter of that.
+func open(ctx context.Context, s *slot, verb string, r *rest.Request) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer s.asking()()
+	late := time.AfterFunc(headersTimeout, func() { cancel(errNoAnswer) })
+	body, err := r.Stream(ctx)
+	if !late.Stop() && errors.Is(context.Cause(ctx), errNoAnswer) {
+		err = errNoAnswer
+	}
+	if err == nil {
+		err = s.answered(ctx)
+	}
 	if err != nil {
-		return nil, denied("list", err)
+		cancel(nil)
+		if body != nil {
+			_ = body.Close() // it was read by nobody
+		}
+		return nil, denied(verb, err)
 	}
-	l, ok := obj.(*list)
-	if !ok {
-		return nil, fmt.Errorf("the answer to a list of %s holds no list but %T", e.scope.Resource, obj)
-	}
-	return l, nil
+	return &responseBody{body, cancel}, nil
 }
 
-// watch opens a watch that ends after a random time, or after the one given. The context must live as long as the watch.
-func (e *endpoint) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return watchWith(ctx, o, func(o metav1.ListOptions) *rest.Request { return e.request(e.client, o) })
+// responseBody ends its request when it is closed.
+type responseBody struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+func (b *responseBody) Close() error {
+	b.cancel(nil)
+	return b.ReadCloser.Close()
+}
+
+// list reads one page of what exists now, or what follows a page, and gives each object to take. Without take only what
+// the page says of itself is of interest.
+func (e *endpoint) list(ctx context.Context, s *slot, o metav1.ListOptions, take func(*deltas.Object) error) (metav1.ListMeta, error) {
+	if take == nil {
+		take = func(*deltas.Object) error { return nil }
+	}
+	body, err := open(ctx, s, "list", e.request(e.client, o))
+	if err != nil {
+		return metav1.ListMeta{}, err
+	}
+	defer body.Close()
+	return e.decoder.page(body, take)
+}
+
+// newest is the resourceVersion of now, as etcd has it.
+func (e *endpoint) newest(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	meta, err := e.list(ctx, nil, metav1.ListOptions{Limit: 1}, nil)
+	return meta.ResourceVersion, err
+}
+
+// watch opens a watch that ends after a random time, or after the one given. The caller stops the connection.
+func (e *endpoint) watch(ctx context.Context, s *slot, o metav1.ListOptions) (*connection, error) {
+	return e.watchBy(ctx, s, o, func(o metav1.ListOptions) *rest.Request { return e.request(e.client, o) })
 }
 
 // watchAfresh is watch on a connection of its own.
-func (e *endpoint) watchAfresh(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return watchWith(ctx, o, func(o metav1.ListOptions) *rest.Request {
+func (e *endpoint) watchAfresh(ctx context.Context, s *slot, o metav1.ListOptions) (*connection, error) {
+	return e.watchBy(ctx, s, o, func(o metav1.ListOptions) *rest.Request {
 		return e.request(e.afresh, o).SetHeader("Connection", "close")
 	})
 }
 
-func watchWith(ctx context.Context, o metav1.ListOptions, request func(metav1.ListOptions) *rest.Request) (watch.Interface, error) {
+func (e *endpoint) watchBy(
+	ctx context.Context, s *slot, o metav1.ListOptions, request func(metav1.ListOptions) *rest.Request,
+) (*connection, error) {
 	o.Watch, o.AllowWatchBookmarks = true, true
 	if o.TimeoutSeconds == nil {
 		seconds := int64((minWatch + rand.N(maxWatch-minWatch)) / time.Second)
 		o.TimeoutSeconds = &seconds
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+watchGrace)
-	w, err := request(o).Watch(ctx)
+	body, err := open(ctx, s, "watch", request(o))
 	if err != nil {
 		cancel()
-		return nil, denied("watch", err)
+		return nil, err
 	}
-	return &boundedWatch{Interface: w, cancel: cancel}, nil
+	return connect(body, cancel, e.decoder), nil
 }
-
-// boundedWatch ends its context when it is stopped.
-type boundedWatch struct {
-	watch.Interface
-	cancel context.CancelFunc
-}
-
-func (w *boundedWatch) Stop() {
-	w.Interface.Stop()
-	w.cancel()
-}
-
-// statusOf returns what an ERROR event says.
-func statusOf(e watch.Event) error { return apierrors.FromObject(e.Object) }

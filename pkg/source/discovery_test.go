@@ -201,23 +201,3 @@ func TestRulesNameEverythingWrongWithThem(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestStoredScopesAreFoundAgain(t *testing.T) {
-	rules := []Rule{
-		{Select: []string{"widgets.example.com", "*.cert-manager.io"}, Namespaces: Namespaces{Include: []string{"a"}}, LabelSelector: "x=y"},
-		{Select: []string{"nodes"}},
-	}
-	for id, want := range map[string]bool{
-		"widgets.example.com;ns=a;l=x=y":     true,
-		"widgets.example.com;l=x=y":          true, // if it is cluster-scoped
-		"gadgets.cert-manager.io;ns=a;l=x=y": true,
-		"nodes":                              true,
-		"widgets.example.com;ns=b;l=x=y":     false,
-		"widgets.example.com":                false,
-		"pods":                               false,
-	} {
-		if _, ok := selected(rules, resourceOf(id), id); ok != want {
-			t.Errorf("%s: %v", id, ok)
-		}
-	}
-}

@@ -51,7 +51,7 @@ func (c *Client) Access(ctx context.Context, scopes []Scope) ([]Access, error) {
 func (c *Client) reviewer() (rest.Interface, error) {
 	config := rest.CopyConfig(c.config)
 	config.APIPath, config.GroupVersion = "/apis", &schema.GroupVersion{Group: authorization.GroupName, Version: "v1"}
-	config.NegotiatedSerializer = &wire{}
+	config.NegotiatedSerializer = statuses
 	client, err := rest.RESTClientForConfigAndClient(config, c.http)
 	if err != nil {
 		return nil, fmt.Errorf("client for access reviews: %w", err)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
@@ -37,7 +36,7 @@ func (c *Client) Measure(ctx context.Context, scopes []Scope, d time.Duration) [
 				measured[i].Err = err
 				return
 			}
-			defer w.Stop()
+			defer w.stop()
 			measured[i] = count(ctx, w, s, d)
 		})
 	}
@@ -47,24 +46,24 @@ func (c *Client) Measure(ctx context.Context, scopes []Scope, d time.Duration) [
 
 // watchFromNow opens a watch behind everything that has happened. The position is that of a LIST of one object, since a
 // watch without a position begins with all objects there are.
-func (c *Client) watchFromNow(ctx context.Context, s Scope, d time.Duration) (watch.Interface, error) {
+func (c *Client) watchFromNow(ctx context.Context, s Scope, d time.Duration) (*connection, error) {
 	e, err := c.endpoint(s)
 	if err != nil {
 		return nil, err
 	}
-	l, err := e.list(ctx, metav1.ListOptions{Limit: 1})
+	newest, err := e.newest(ctx)
 	if err != nil {
 		return nil, errors.New(reason(err))
 	}
 	seconds := int64(d/time.Second) + int64(watchGrace/time.Second)
-	w, err := e.watch(ctx, metav1.ListOptions{ResourceVersion: l.ResourceVersion, TimeoutSeconds: &seconds})
+	w, err := e.watch(ctx, nil, metav1.ListOptions{ResourceVersion: newest, TimeoutSeconds: &seconds})
 	if err != nil {
 		return nil, errors.New(reason(err))
 	}
 	return w, nil
 }
 
-func count(ctx context.Context, w watch.Interface, s Scope, d time.Duration) (m Measurement) {
+func count(ctx context.Context, c *connection, s Scope, d time.Duration) (m Measurement) {
 	began := time.Now()
 	defer func() { m.Window = time.Since(began) }()
 	end := time.NewTimer(d)
@@ -76,24 +75,20 @@ func count(ctx context.Context, w watch.Interface, s Scope, d time.Duration) (m 
 			return m
 		case <-end.C:
 			return m
-		case e, ok := <-w.ResultChan():
-			switch {
-			case !ok:
-				m.Err = errStreamEnd
+		case b, ok := <-c.batches:
+			if !ok {
+				m.Err = fmt.Errorf("the API server ended the watch: %w", c.err)
 				return m
-			case e.Type == watch.Error:
-				m.Err = fmt.Errorf("the API server ended the watch: %w", statusOf(e))
-				return m
-			case e.Type != watch.Bookmark:
-				m.add(e, s)
+			}
+			for _, e := range b.events {
+				m.add(e.Object, s)
 			}
 		}
 	}
 }
 
-func (m *Measurement) add(e watch.Event, s Scope) {
-	o, ok := e.Object.(*deltas.Object)
-	if !ok || s.Filter != nil && !s.Filter(o.Namespace) {
+func (m *Measurement) add(o *deltas.Object, s Scope) {
+	if s.Filter != nil && !s.Filter(o.Namespace) {
 		return
 	}
 	m.Changes++

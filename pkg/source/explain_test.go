@@ -12,7 +12,6 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
@@ -214,7 +213,7 @@ func TestOnlyWhatAScopeTakesIsMeasured(t *testing.T) {
 	for _, namespace := range []string{"web", "shop"} {
 		o := deltas.NewObject(namespace, "a")
 		o.Raw = []byte("0123456789")
-		m.add(watch.Event{Type: watch.Modified, Object: o}, s)
+		m.add(o, s)
 	}
 	if m.Changes != 1 || m.Bytes != 10 {
 		t.Errorf("counted %+v, want one change of 10 bytes", m)

@@ -37,7 +37,7 @@ const (
 // also with 500.
 const initializing = "storage is (re)initializing"
 
-func judge(err error) verdict {
+func classifyError(err error) verdict {
 	switch {
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return expired
@@ -86,8 +86,8 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// patience says how long to wait after failures in a row. It is used by one goroutine.
-type patience struct {
+// backoff says how long to wait after failures in a row. It is used by one goroutine.
+type backoff struct {
 	failures int
 	helpless bool // they were such that only a person can help
 }
@@ -104,11 +104,11 @@ const (
 	startingWait = time.Second
 )
 
-func (p *patience) reset() { p.failures = 0 }
+func (p *backoff) reset() { p.failures = 0 }
 
 // count counts one more failure. A refusal that ends an outage is the first of its kind: an API server that has just
 // started refuses for a moment, and history must not be lost over that.
-func (p *patience) count(helpless bool) {
+func (p *backoff) count(helpless bool) {
 	if helpless != p.helpless {
 		p.failures, p.helpless = 0, helpless
 	}
@@ -117,9 +117,9 @@ func (p *patience) count(helpless bool) {
 
 // wait is how long to wait after err: an exponential back-off with jitter, so that scopes do not come back in step, and
 // never less than the API server asks for.
-func (p *patience) wait(err error) time.Duration {
+func (p *backoff) wait(err error) time.Duration {
 	longest := longestWait
-	v := judge(err)
+	v := classifyError(err)
 	p.count(v == forbidden || v == notServed)
 	switch v {
 	case forbidden, notServed:
@@ -137,7 +137,7 @@ func (p *patience) wait(err error) time.Duration {
 }
 
 // grown doubles first with each failure, up to longest.
-func (p *patience) grown(first, longest time.Duration) time.Duration {
+func (p *backoff) grown(first, longest time.Duration) time.Duration {
 	if p.failures > 16 {
 		return longest
 	}

@@ -25,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
-	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -387,41 +386,77 @@ func (f *fakeAPI) silence(do func()) {
 
 // store is a journal in memory.
 type store struct {
-	mu       sync.Mutex
-	position map[string]string
-	snapshot map[string]string
-	known    map[string]map[string]event.Known
-	changes  []*event.Change
-	dropped  []string
-	cluster  string // remembered
-	changed  chan struct{}
-	patience time.Duration // of await
+	mu        sync.Mutex
+	resources map[string]event.Resource
+	scopes    map[string][]event.StoredScope // by resource
+	known     map[string]map[string]event.Known
+	changes   []*event.Change
+	dropped   []string
+	cluster   string // remembered
+	changed   chan struct{}
+	patience  time.Duration // of await
 }
 
 func newStore() *store {
-	return &store{position: map[string]string{}, snapshot: map[string]string{}, known: map[string]map[string]event.Known{}, changed: make(chan struct{}), patience: 3 * time.Minute}
+	return &store{
+		resources: map[string]event.Resource{}, scopes: map[string][]event.StoredScope{}, known: map[string]map[string]event.Known{},
+		changed: make(chan struct{}), patience: 3 * time.Minute,
+	}
 }
 
-func (s *store) append(_ context.Context, o deltas.Observation) error {
+// hold stores a scope of pods, or of another resource, that has come to a position.
+func (s *store) hold(scope, position string, known ...event.Known) {
+	r := resourceOf(strings.Split(scope, ";")[0])
+	r.Version, r.Kind = "v1", "Kind"
+	name := r.String()
+	s.resources[name] = r
+	s.scopes[name] = append(s.scopes[name], event.StoredScope{ID: scope, Position: position})
+	if s.known[name] == nil {
+		s.known[name] = map[string]event.Known{}
+	}
+	for _, k := range known {
+		s.known[name][k.Key] = k
+	}
+}
+
+func (s *store) append(_ context.Context, o event.Observation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changes = append(s.changes, o.Changes...)
-	if s.known[o.Scope] == nil {
-		s.known[o.Scope] = map[string]event.Known{}
+	name := o.Resource.String()
+	s.resources[name] = o.Resource
+	if s.known[name] == nil {
+		s.known[name] = map[string]event.Known{}
 	}
 	for _, k := range o.Known {
-		s.known[o.Scope][k.Key] = k
+		s.known[name][k.Key] = k
 	}
 	for _, key := range o.Forget {
-		delete(s.known[o.Scope], key)
+		delete(s.known[name], key)
 	}
-	if o.Snapshot != "" {
-		s.snapshot[o.Scope] = o.Snapshot
-	}
-	if o.Position != "" {
-		s.position[o.Scope] = o.Position
+	for i := range s.scopes[name] {
+		scope := &s.scopes[name][i]
+		if scope.ID != o.Scope {
+			continue
+		}
+		if o.Lost != "" {
+			*scope = event.StoredScope{ID: scope.ID, Lost: o.Lost, Pass: scope.Pass}
+		}
+		if o.Snapshot != "" {
+			*scope = event.StoredScope{ID: scope.ID, Snapshot: o.Snapshot}
+		}
+		if o.Position != "" {
+			*scope = event.StoredScope{ID: scope.ID, Position: o.Position, Snapshot: scope.Snapshot}
+		}
 	}
 	s.wake()
+	return nil
+}
+
+func (s *store) setScopes(_ context.Context, r event.Resource, scopes []event.StoredScope) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resources[r.String()], s.scopes[r.String()] = r, slices.Clone(scopes)
 	return nil
 }
 
@@ -430,25 +465,42 @@ func (s *store) wake() {
 	s.changed = make(chan struct{})
 }
 
-func (s *store) load(scope string) (event.Stored, error) {
+func (s *store) load(resource string, known func(event.Known)) (event.StoredResource, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return event.Stored{Position: s.position[scope], Snapshot: s.snapshot[scope], Known: slices.Collect(maps.Values(s.known[scope]))}, nil
+	for _, k := range s.known[resource] {
+		if known != nil {
+			known(k)
+		}
+	}
+	return event.StoredResource{Resource: s.resources[resource], Scopes: slices.Clone(s.scopes[resource])}, nil
+}
+
+// position is that of a scope; "" when there is none.
+func (s *store) position(scope string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, stored := range s.scopes[strings.Split(scope, ";")[0]] {
+		if stored.ID == scope {
+			return stored.Position
+		}
+	}
+	return ""
 }
 
 func (s *store) stored() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.known)), nil
+	return slices.Sorted(maps.Keys(s.resources)), nil
 }
 
-func (s *store) drop(_ context.Context, scope string) error {
+func (s *store) drop(_ context.Context, resource string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.position, scope)
-	delete(s.snapshot, scope)
-	delete(s.known, scope)
-	s.dropped = append(s.dropped, scope)
+	delete(s.resources, resource)
+	delete(s.scopes, resource)
+	delete(s.known, resource)
+	s.dropped = append(s.dropped, resource)
 	s.wake()
 	return nil
 }
@@ -465,8 +517,8 @@ func (s *store) beginAnew(_ context.Context, uid, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cluster = uid
-	clear(s.position)
-	clear(s.snapshot)
+	clear(s.resources)
+	clear(s.scopes)
 	clear(s.known)
 	return nil
 }
@@ -528,6 +580,9 @@ func (s *store) told() []string {
 		if c.Coalesced {
 			line += "~"
 		}
+		if c.Left {
+			line += " left"
+		}
 		all = append(all, line)
 	}
 	return all
@@ -566,10 +621,7 @@ func (s *store) awaitTold(t *testing.T, want ...string) {
 // awaitPosition waits until everything up to a resourceVersion is stored: a list is through, and not only some of it.
 func (s *store) awaitPosition(t *testing.T, scope, want string) {
 	t.Helper()
-	s.await(t, "position "+want, func() bool {
-		stored, _ := s.load(scope)
-		return stored.Position == want
-	})
+	s.await(t, "position "+want, func() bool { return s.position(scope) == want })
 }
 
 // lines is a log that a test can read.
@@ -606,7 +658,7 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 	log = &lines{}
 	cfg := Config{
 		Client: client, Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
-		Load: st.load, Append: st.append, Drop: st.drop, Stored: st.stored,
+		Load: st.load, SetScopes: st.setScopes, Append: st.append, Drop: st.drop, Stored: st.stored,
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	for _, a := range adjust {
@@ -642,7 +694,6 @@ func awaitState(t *testing.T, st *store, s *Source, want State) {
 		if len(all) != 1 || all[0].State != want {
 			return false
 		}
-		stored, _ := st.load(all[0].Scope)
-		return want != Live || stored.Position != ""
+		return want != Live || st.position(all[0].Scope) != ""
 	})
 }

@@ -41,18 +41,18 @@ func (e *deniedError) Unwrap() error { return e.err }
 
 // denied adds the verb to err where that is a 403.
 func denied(verb string, err error) error {
-	if judge(err) != forbidden {
+	if classifyError(err) != forbidden {
 		return err
 	}
 	return &deniedError{verb, err}
 }
 
 // insist ends the source when a mandatory scope is refused for good.
-func (r *runner) insist(err error, lived bool) {
+func (f *follower) insist(err error, lived bool) {
 	verb := "watch"
 	var d *deniedError
 	if errors.As(err, &d) {
 		verb, err = d.verb, d.err
 	}
-	r.source.failed(&ForbiddenError{Scope: r.scope, Verb: verb, AtStart: r.initial && !lived, Err: err})
+	f.runner.source.failed(&ForbiddenError{Scope: f.scope, Verb: verb, AtStart: f.runner.initial && !lived, Err: err})
 }

@@ -14,7 +14,7 @@ func ending(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *So
 	t.Helper()
 	cfg := Config{
 		Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
-		Load: st.load, Append: st.append, Drop: st.drop, Stored: st.stored, Log: slog.New(slog.DiscardHandler),
+		Load: st.load, SetScopes: st.setScopes, Stored: st.stored, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
 	}
 	client, err := NewClient(f.config(), "test")
 	if err != nil {

@@ -55,7 +55,9 @@ type doubt struct {
 	refused bool      // by the API server, for want of a right
 }
 
-func doubtAfter(err error) doubt { return doubt{since: time.Now(), refused: judge(err) == forbidden} }
+func doubtAfter(err error) doubt {
+	return doubt{since: time.Now(), refused: classifyError(err) == forbidden}
+}
 
 // confirm asks whether the cluster is still the same, unless that was asked after the doubt arose. It returns nil when it
 // is, and also when this program may not know: that is said once. A *ReplacedError says that it is another. Any other error
@@ -77,7 +79,7 @@ func (i *identity) confirm(ctx context.Context, d doubt) error {
 		return nil
 	}
 	err := i.ask(ctx)
-	if v := judge(err); v != forbidden && v != notServed {
+	if v := classifyError(err); v != forbidden && v != notServed {
 		return err
 	}
 	// A right that was there may be gone for a moment, while the API server starts.

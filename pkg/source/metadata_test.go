@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -25,116 +23,43 @@ const wholeDeployment = `{"kind":"Deployment","apiVersion":"apps/v1","metadata":
 const bareDeployment = `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"shop","uid":"u-1",` +
 	`"resourceVersion":"7","generation":3,"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"\u003cweb\u003e"}}}`
 
-func bareWire() *wire {
-	return newWire(Scope{MetadataOnly: true, Resource: event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}})
-}
-
-// inProtobuf is what an API server makes of a message.
-func inProtobuf(t testing.TB, kind string, message interface{ Marshal() ([]byte, error) }) []byte {
-	t.Helper()
-	raw, err := message.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{Kind: kind, APIVersion: "meta.k8s.io/v1"}, Raw: raw}
-	b, err := unknown.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(bytes.Clone(protobufMagic), b...)
-}
-
-func partial(t testing.TB) *metav1.PartialObjectMetadata {
-	t.Helper()
-	m := &metav1.PartialObjectMetadata{}
-	if err := json.Unmarshal([]byte(wholeDeployment), m); err != nil {
-		t.Fatal(err)
-	}
-	m.Kind, m.APIVersion = "PartialObjectMetadata", "meta.k8s.io/v1"
-	return m
-}
-
 // However metadata comes, an object has the same bytes, and changes of it the same class and actor.
 func TestMetadataIsTheSameHoweverItCame(t *testing.T) {
-	asJSON, err := json.Marshal(partial(t))
+	scope := Scope{Resource: event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}}
+	whole, err := newDecoder(scope).object([]byte(wholeDeployment))
 	if err != nil {
 		t.Fatal(err)
 	}
-	asList := fmt.Sprintf(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"items":[%s]}`, asJSON)
-	protobufList := inProtobuf(t, "PartialObjectMetadataList", &metav1.PartialObjectMetadataList{
-		ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []metav1.PartialObjectMetadata{*partial(t)},
-	})
-	w := bareWire()
-	from := func(o runtime.Object, err error) *deltas.Object {
-		t.Helper()
+	scope.MetadataOnly = true
+	d := newDecoder(scope)
+	partial := strings.Replace(strings.Replace(wholeDeployment, `"Deployment"`, `"PartialObjectMetadata"`, 1), "apps/v1", "meta.k8s.io/v1", 1)
+	partial = strings.TrimSuffix(partial, `,"spec":{"replicas":3},"status":{}}`) + "}"
+	var objects []*deltas.Object
+	for _, b := range []string{partial, wholeDeployment} {
+		o, err := d.object([]byte(b))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l, ok := o.(*list); ok {
-			if l.ResourceVersion != "9" || len(l.Items) != 1 {
-				t.Fatalf("list %+v", l)
-			}
-			return l.Items[0]
-		}
-		return o.(*deltas.Object)
+		objects = append(objects, o)
 	}
-	whole := from((&wire{}).decode([]byte(wholeDeployment)))
-	first := from(w.decode(asJSON))
-	for name, o := range map[string]*deltas.Object{
-		"whole object":     from(w.decode([]byte(wholeDeployment))),
-		"JSON":             first,
-		"JSON list":        from(w.decode([]byte(asList))),
-		"protobuf":         from(w.decodeProtobuf(inProtobuf(t, "PartialObjectMetadata", partial(t)))),
-		"protobuf in list": from(w.decodeProtobuf(protobufList)),
-	} {
+	_, listed, err := pageOf(d, fmt.Sprintf(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},"items":[%s]}`, partial))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range append(objects, listed...) {
 		if string(o.Raw) != bareDeployment {
-			t.Errorf("%s:\n%s\nwant\n%s", name, o.Raw, bareDeployment)
+			t.Errorf("%d:\n%s\nwant\n%s", i, o.Raw, bareDeployment)
 		}
 		if o.Key() != "shop/web" || o.UID != "u-1" || o.ResourceVersion != "7" || o.Generation != 3 || o.Resource.Kind != "Deployment" {
-			t.Errorf("%s: %+v", name, o)
+			t.Errorf("%d: %+v", i, o)
 		}
-		if o.Summary != first.Summary || o.Names != whole.Names {
-			t.Errorf("%s: summary %q, names %q", name, o.Summary, o.Names)
+		if o.Summary != objects[0].Summary || o.Names != whole.Names {
+			t.Errorf("%d: summary %q, names %q", i, o.Summary, o.Names)
 		}
 	}
-	if first.Summary == whole.Summary {
+	if objects[0].Summary == whole.Summary {
 		t.Error("the summary does not say that there was nothing but metadata")
 	}
-}
-
-func TestAnErrorInProtobufKeepsItsMeaning(t *testing.T) {
-	status := apierrors.NewResourceExpired("too old resource version: 1 (2)").ErrStatus
-	o, err := bareWire().decodeProtobuf(inProtobuf(t, "Status", &status))
-	if err != nil || judge(apierrors.FromObject(o)) != expired {
-		t.Errorf("%+v, %v", o, err)
-	}
-}
-
-func TestBrokenProtobufIsAnError(t *testing.T) {
-	w := bareWire()
-	good := inProtobuf(t, "PartialObjectMetadata", partial(t))
-	for name, b := range map[string][]byte{
-		"nothing": nil, "JSON": []byte("{}"), "magic alone": protobufMagic, "cut off": good[:len(good)-9], "another kind": inProtobuf(t, "Pod", partial(t)),
-	} {
-		if o, err := w.decodeProtobuf(b); err == nil {
-			t.Errorf("%s: read as %+v", name, o)
-		}
-	}
-	var event metav1.WatchEvent
-	if _, _, err := (metadataEnvelope{w}).Decode([]byte{0xff, 0xff}, nil, &event); err == nil {
-		t.Error("a broken envelope was read")
-	}
-}
-
-func FuzzProtobufNeverPanics(f *testing.F) {
-	f.Add(inProtobuf(f, "PartialObjectMetadata", partial(f)))
-	f.Add([]byte("k8s\x00"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		o, err := bareWire().decodeProtobuf(b)
-		if object, ok := o.(*deltas.Object); err == nil && ok && !json.Valid(object.Raw) {
-			t.Errorf("made %q", object.Raw)
-		}
-	})
 }
 
 // metadataOf makes a Source read metadata alone.
@@ -213,8 +138,7 @@ func TestMetadataIsAskedForInEveryForm(t *testing.T) {
 	}}
 	_, _, _ = running(t, f, st, metadataOf)
 	forms := strings.Split(<-accepted, ",")
-	if len(forms) != 3 || !strings.HasPrefix(forms[0], runtime.ContentTypeProtobuf+";as=PartialObjectMetadata") ||
-		!strings.HasPrefix(forms[1], "application/json;as=PartialObjectMetadata") || forms[2] != "application/json" {
+	if len(forms) != 2 || !strings.HasPrefix(forms[0], "application/json;as=PartialObjectMetadata") || forms[1] != "application/json" {
 		t.Errorf("accepts %q", forms)
 	}
 }

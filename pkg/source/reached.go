@@ -10,9 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fieldselector "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/watch"
-
-	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
 
 // reachedTimeout bounds the question of reached. The API server waits three seconds for its cache.
@@ -33,39 +30,43 @@ const reachedTimeout = 10 * time.Second
 //
 // A question that ends without an answer is asked again, like everything that an outage interrupts. If that happens
 // again and again the API server cannot answer, and is asked in the other way.
-func (r *resuming) reached(ctx context.Context, position string) error {
-	e := r.endpoint()
-	ctx, cancel := context.WithTimeout(ctx, reachedTimeout+watchGrace)
+func (f *follower) reached(ctx context.Context, s *slot, position string) error {
+	e := f.endpoint.Load()
+	ctx, cancel := context.WithTimeout(ctx, reachedTimeout+headersTimeout)
 	defer cancel()
-	err := e.askWhetherReached(ctx, position)
+	err := e.askWhetherReached(ctx, s, position)
 	unanswered := errors.Is(err, errNotTold)
-	switch v := judge(err); {
+	switch v := classifyError(err); {
 	case err == nil:
-	case v == refused, v == tooLarge, unanswered && r.unasked >= maxEndless:
-		r.health.note(func(s *Status) { s.Lists++ })
-		return e.compareWithNewest(ctx, position)
+	case v == refused, v == tooLarge, unanswered && f.unasked >= maxEndless:
+		f.health.note(func(s *Status) { s.Lists++ })
+		newest, err := e.newest(ctx)
+		if err != nil {
+			return err
+		}
+		return notBefore(newest, position)
 	case unanswered:
-		r.unasked++
+		f.unasked++
 		return err
 	default:
 		return err
 	}
-	r.unasked = 0
+	f.unasked = 0
 	return nil
 }
 
 var errNotTold = errors.New("the API server ended a watch before it was complete")
 
-func (e *endpoint) askWhetherReached(ctx context.Context, position string) error {
+func (e *endpoint) askWhetherReached(ctx context.Context, s *slot, position string) error {
 	yes, seconds := true, int64(reachedTimeout/time.Second)
-	w, err := e.watch(ctx, metav1.ListOptions{
+	c, err := e.watch(ctx, s, metav1.ListOptions{
 		ResourceVersion: position, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 		SendInitialEvents: &yes, TimeoutSeconds: &seconds, FieldSelector: e.nobody(),
 	})
 	if err != nil {
 		return err
 	}
-	defer w.Stop()
+	defer c.stop()
 	limit := time.NewTimer(reachedTimeout)
 	defer limit.Stop()
 	for {
@@ -74,15 +75,14 @@ func (e *endpoint) askWhetherReached(ctx context.Context, position string) error
 			return ctx.Err()
 		case <-limit.C:
 			return errNotTold
-		case event, ok := <-w.ResultChan():
-			if !ok {
+		case b, ok := <-c.batches:
+			switch {
+			case !ok && errors.Is(c.err, errStreamEnd):
 				return errNotTold
-			}
-			if event.Type == watch.Error {
-				return statusOf(event)
-			}
-			if o, ok := event.Object.(*deltas.Object); ok && event.Type == watch.Bookmark && o.InitialEventsEnd {
-				return notBefore(o.ResourceVersion, position)
+			case !ok:
+				return c.err
+			case b.listed:
+				return notBefore(b.position, position)
 			}
 		}
 	}
@@ -97,15 +97,6 @@ func (e *endpoint) nobody() string {
 		}
 	}
 	return "metadata.name=kubecdc-asks-for-nobody"
-}
-
-// compareWithNewest asks etcd, through the API server, for its newest resourceVersion.
-func (e *endpoint) compareWithNewest(ctx context.Context, position string) error {
-	l, err := e.list(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return err
-	}
-	return notBefore(l.ResourceVersion, position)
 }
 
 // notBefore returns nil unless newest is older than position. Versions that cannot be compared are taken for reached:

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -30,6 +31,9 @@ type Rule struct {
 	// What happens when the API server does not allow to list and watch what this rule selects: degrade leaves that
 	// resource out until it is allowed and goes on with the others; fail ends the exporter.
 	OnForbidden string `mapstructure:"onForbidden"`
+	// How often every known object is emitted again, as a change of type sync, spread over that time; 0s is never. Each
+	// object is read for that, in pages.
+	Resync time.Duration `mapstructure:"resync"`
 }
 
 // The values of Rule.Capture. Empty means CaptureFull.
@@ -43,6 +47,9 @@ const (
 	Degrade = "degrade"
 	Fail    = "fail"
 )
+
+// minResync is the least Rule.Resync beside 0.
+const minResync = 10 * time.Second
 
 // Namespaces chooses namespaces by name or glob ("team-*"). If Include holds names only, each is watched by itself, so
 // that a Role in it is enough; otherwise the whole cluster is watched and the rest is dropped here.
@@ -90,6 +97,9 @@ func (r Rule) Validate(path string) error {
 	}
 	if r.OnForbidden != "" && r.OnForbidden != Degrade && r.OnForbidden != Fail {
 		all = append(all, fmt.Errorf("%s.onForbidden: %q is neither %q nor %q", path, r.OnForbidden, Degrade, Fail))
+	}
+	if r.Resync != 0 && r.Resync < minResync {
+		all = append(all, fmt.Errorf("%s.resync: %s is too often: every object is read each time; at least %s, or 0s for never", path, r.Resync, minResync))
 	}
 	slices.SortFunc(all, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(all...)

@@ -4,38 +4,42 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// runner watches one scope.
+// runner follows one resource: its scopes, and what is known of objects that none of them selects any more.
 type runner struct {
-	source   *Source
-	scope    Scope
-	health   *health
-	endpoint atomic.Pointer[endpoint]
-	queue    atomic.Pointer[deltas.Queue]
+	source    *Source
+	resource  event.Resource // in the version it was found in
+	followers []*follower
+	initial   bool          // found when the API server first said what it serves
+	missing   atomic.Bool   // discovery does not name the resource, and has been asked more than once
+	stop      func()        // ends it without a word
+	planned   chan struct{} // closed when what each scope begins with is stored
+	done      chan struct{}
 
-	initial     bool // found when the API server first said what it serves; set before it runs
-	stopReading context.CancelFunc
-	vanished    atomic.Bool   // the resource is served no more
-	moved       chan struct{} // see moveTo; capacity 1
-	done        chan struct{}
-
-	missing int // polls in a row without the resource; owned by Source.Run
+	// Owned by Source.Run.
+	current event.Resource // in the version that is watched now
+	polls   int            // in a row without the resource
 }
 
-func newRunner(s *Source, scope Scope) *runner {
-	r := &runner{source: s, scope: scope, health: newHealth(s.cfg.Log, scope), moved: make(chan struct{}, 1), done: make(chan struct{})}
-	if scope.Mandatory {
-		r.health.insist = r.insist
+func (s *Source) newRunner(resource event.Resource, scopes []Scope) *runner {
+	r := &runner{source: s, resource: resource, current: resource, planned: make(chan struct{}), done: make(chan struct{})}
+	for _, scope := range scopes {
+		f := &follower{
+			runner: r, scope: scope, health: newHealth(s.cfg.Log, scope), slots: s.slots, confirm: s.confirm,
+			append: s.cfg.appendOf(scope.Rule), nudged: make(chan struct{}, 1), resync: newResync(scope.Resync),
+		}
+		if scope.Mandatory {
+			f.health.insist = f.insist
+		}
+		r.followers = append(r.followers, f)
 	}
 	return r
 }
@@ -49,121 +53,175 @@ func (r *runner) ended() bool {
 	}
 }
 
-// vanish makes the runner announce all objects as deleted, forget the scope and end. It does not wait.
-func (r *runner) vanish() {
-	r.vanished.Store(true)
-	r.stopReading()
+// run follows the resource until ctx ends, or until it is served no more.
+func (r *runner) run(ctx context.Context, cluster, lost string) error {
+	others, err := r.load(ctx, cluster, lost)
+	if err != nil {
+		return err
+	}
+	close(r.planned)
+	if others != nil {
+		if err := others.emitGone(ctx, rand.Text()); err != nil {
+			return err
+		}
+	}
+	if len(r.followers) == 0 {
+		return r.source.cfg.Drop(ctx, r.resource.String())
+	}
+	if r.resource.Version != "" { // else it comes from a journal that stored none, and is not served in any
+		if err := r.follow(ctx); !errors.Is(err, errVanished) {
+			return err
+		}
+	}
+	for _, f := range r.followers {
+		f.health.become(Gone, "the API server serves this resource no more; its objects are announced as deleted")
+		if err := f.emitGone(ctx, ""); err != nil {
+			return err
+		}
+	}
+	return r.source.cfg.Drop(ctx, r.resource.String())
 }
 
-// run watches until ctx ends, or until reading, which is a part of it, ends because the resource vanished.
-func (r *runner) run(ctx, reading context.Context, cluster string) error {
-	cfg := &r.source.cfg
-	stored, err := cfg.Load(r.scope.ID)
-	if err != nil {
-		return err
+// follow runs the followers until ctx ends or one of them does.
+func (r *runner) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	for _, f := range r.followers {
+		all.Go(func() {
+			cancel(f.run(ctx))
+		})
 	}
-	e, err := cfg.Client.endpoint(r.scope)
-	if err != nil {
-		return err
-	}
-	r.health.note(func(s *Status) { s.Synced = stored.Position != "" })
-	lw := newResuming(r.endpoint.Load, r.health, r.source.slots, stored.Position, cfg.Lost)
-	queue := deltas.NewQueue(deltas.QueueConfig{
-		Scope:  deltas.Scope{ID: r.scope.ID, Cluster: cluster, Resource: r.scope.Resource, Namespace: r.scope.Namespace},
-		Stored: stored, Filter: r.scope.Filter, Origin: lw.Origin, Append: cfg.appendOf(r.scope),
-		Now: func() time.Time { return time.Now().UTC() }, SnapshotID: rand.Text,
-	})
-	lw.stage, lw.confirm, lw.moved = queue.Stage, r.source.confirm, r.moved
-	r.queue.Store(queue)
-	r.endpoint.Store(e) // from now on there is something to move, see moveTo
+	all.Wait()
+	return context.Cause(ctx)
+}
 
-	// The queue outlives the reading, so that a vanished resource can be told of.
-	popping, stopPopping := context.WithCancel(ctx)
-	popped := make(chan error, 1)
-	go func() {
-		err := queue.Run(popping)
-		r.stopReading() // without the queue there is nobody to read for
-		popped <- err
-	}()
-	if !r.vanished.Load() {
-		r.reflect(reading, lw, queue)
+// load gives each follower what is stored of its scope and its objects, and stores what each begins with. It returns a
+// follower of the objects that no scope selects any more, nil where there are none.
+func (r *runner) load(ctx context.Context, cluster, lost string) (others *follower, err error) {
+	sets := knownSets{rest: deltas.NewKnown()}
+	for _, f := range r.followers {
+		sets.add(f.scope.Namespace)
 	}
-	var gone error
-	if r.vanished.Load() {
-		gone = r.bury(ctx, queue)
+	stored, err := r.source.cfg.Load(r.resource.String(), sets.put)
+	if err != nil {
+		return nil, err
 	}
-	stopPopping()
-	if err := errors.Join(<-popped, gone); ctx.Err() == nil {
+	plan, changed := r.plan(stored, lost)
+	if changed {
+		if err := r.source.cfg.SetScopes(ctx, r.resource, plan); err != nil {
+			return nil, err
+		}
+	}
+	for i, f := range r.followers {
+		if err := f.begin(cluster, plan[i], sets.of[f.scope.Namespace]); err != nil {
+			return nil, err
+		}
+	}
+	if sets.rest.Len() == 0 {
+		return nil, nil
+	}
+	s := Scope{ID: r.resource.String(), Resource: stored.Resource}
+	others = &follower{runner: r, scope: s, append: r.source.cfg.Append, health: newHealth(r.source.cfg.Log, s)}
+	return others, others.begin(cluster, event.StoredScope{}, sets.rest)
+}
+
+// knownSets gives the known objects of a resource to its scopes.
+type knownSets struct {
+	of   map[string]*deltas.Known // by the namespace of the scope; "" has all
+	rest *deltas.Known            // of no scope
+}
+
+func (s *knownSets) add(namespace string) {
+	if s.of == nil {
+		s.of = map[string]*deltas.Known{}
+	}
+	s.of[namespace] = deltas.NewKnown()
+}
+
+func (s *knownSets) put(k event.Known) {
+	set := s.of[""]
+	if set == nil {
+		namespace, _, _ := strings.Cut(k.Key, "/")
+		set = s.of[namespace]
+	}
+	if set == nil {
+		set = s.rest
+	}
+	set.Add(k)
+}
+
+// rulesEdited is the reason of the gap before what an edit of the rules made of a selection.
+const rulesEdited = "the rules were edited: what they select now is compared with what they selected before, and changes in between may be coalesced"
+
+// plan says what each scope begins with: what is stored of it, or nothing yet. Where something else was selected of the
+// resource before, the scope begins with a comparison. changed says that this is not what is stored.
+func (r *runner) plan(stored event.StoredResource, lost string) (plan []event.StoredScope, changed bool) {
+	known := map[string]event.StoredScope{}
+	for _, s := range stored.Scopes {
+		known[s.ID] = s
+	}
+	pass := rand.Text()
+	for _, f := range r.followers {
+		s, ok := known[f.scope.ID]
+		switch {
+		case ok:
+		case stored.Resource.Resource != "":
+			s = event.StoredScope{ID: f.scope.ID, Lost: rulesEdited, Pass: pass, Snapshot: unfinished(stored)}
+		default:
+			s = event.StoredScope{ID: f.scope.ID, Lost: lost}
+		}
+		plan, changed = append(plan, s), changed || !ok
+	}
+	return plan, changed || len(plan) != len(stored.Scopes)
+}
+
+// unfinished is the snapshot that an edit of the rules interrupts, "" if there is none. What was emitted of it is not emitted
+// again, and it has to end; so it goes on in the new selection.
+func unfinished(stored event.StoredResource) string {
+	for _, s := range stored.Scopes {
+		if s.Position == "" && s.Snapshot != "" {
+			return s.Snapshot
+		}
+	}
+	return ""
+}
+
+// begin gives the follower what is stored of its scope. Nothing runs yet.
+func (f *follower) begin(cluster string, stored event.StoredScope, known *deltas.Known) error {
+	e, err := f.runner.source.cfg.Client.endpoint(f.scope)
+	if err != nil {
 		return err
 	}
-	return nil // what is not done will be done by the next process
+	s := deltas.Scope{
+		ID: f.scope.ID, Cluster: cluster, Resource: f.scope.Resource, Namespace: f.scope.Namespace,
+		Selected: f.scope.LabelSelector != "" || f.scope.FieldSelector != "",
+	}
+	f.tracker.Store(deltas.NewTracker(s, known, f.scope.Filter, func() time.Time { return time.Now().UTC() }))
+	f.stored = stored
+	if stored.Position != "" {
+		f.stored = event.StoredScope{ID: stored.ID}
+		f.position.Store(&stored.Position)
+		f.health.note(func(s *Status) { s.Synced = true })
+	}
+	f.endpoint.Store(e) // from now on there is something to move, see moveTo
+	return nil
+}
+
+// moveTo goes on with another version of the resource.
+func (r *runner) moveTo(resource event.Resource) {
+	r.current = resource
+	for _, f := range r.followers {
+		s := f.scope
+		s.Resource = resource
+		f.moveTo(s)
+	}
 }
 
 // appendOf is what takes the observations of a scope.
-func (c *Config) appendOf(s Scope) deltas.Append {
+func (c *Config) appendOf(rule int) event.Append {
 	if c.Shape == nil {
 		return c.Append
 	}
-	return c.Shape(s.Rule, c.Append)
-}
-
-// reflect lists and watches until ctx ends.
-func (r *runner) reflect(ctx context.Context, lw *resuming, queue *deltas.Queue) {
-	reflector := cache.NewReflectorWithOptions(lw, &deltas.Object{}, queue, cache.ReflectorOptions{
-		Name: r.scope.ID,
-		// Failures are waited out by lw. What is left begins again with a list that lw has said is needed.
-		Backoff: &wait.Backoff{Duration: firstWait, Cap: longestWait, Steps: 100, Factor: 2, Jitter: 1},
-	})
-	reflector.WatchListPageSize = 500
-	reflector.RunWithContext(ctx)
-	lw.close()
-}
-
-// bury announces what is left of a vanished resource as deleted and forgets the scope.
-func (r *runner) bury(ctx context.Context, queue *deltas.Queue) error {
-	r.health.become(Gone, "the API server serves this resource no more; its objects are announced as deleted")
-	if err := queue.Vanish(); err != nil {
-		return fmt.Errorf("announce that %s vanished: %w", r.scope.ID, err)
-	}
-	return r.source.cfg.Drop(ctx, r.scope.ID)
-}
-
-// moveTo goes on with another version of the resource: the one watched is served no more, and the history of an object
-// is the same in all versions. What waits for the old version tries the new one at once.
-func (r *runner) moveTo(scope Scope) {
-	next, err := r.source.cfg.Client.endpoint(scope)
-	if err != nil {
-		return // it was possible for the version before
-	}
-	r.endpoint.Store(next)
-	if q := r.queue.Load(); q != nil {
-		q.MoveTo(scope.Resource)
-	}
-	r.health.note(func(s *Status) { s.Resource = scope.Resource })
-	r.source.cfg.Log.Info("the resource is served in another version, watching that", "scope", scope.ID, "version", scope.Resource.Version)
-	select {
-	case r.moved <- struct{}{}:
-	default:
-	}
-}
-
-// watched is the resource in the version that is watched now; false before there is one.
-func (r *runner) watched() (event.Resource, bool) {
-	e := r.endpoint.Load()
-	if e == nil {
-		return event.Resource{}, false
-	}
-	return e.scope.Resource, true
-}
-
-func (r *runner) status() Status {
-	s := r.health.status()
-	if e := r.endpoint.Load(); e != nil {
-		s.DecodeErrors, s.StockFraming = e.wire.failed.Load(), e.wire.stock.Load()
-	}
-	if q := r.queue.Load(); q != nil {
-		stats := q.Stats()
-		s.Position, s.Known, s.Queued, s.LastEvent, s.Changes = stats.Position, stats.Known, stats.Queued, stats.LastSeen, stats.Changes
-	}
-	return s
+	return c.Shape(rule, c.Append)
 }

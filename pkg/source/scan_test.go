@@ -254,11 +254,11 @@ func BenchmarkDecode(b *testing.B) {
 	for _, containers := range []int{1, 6} {
 		pod := podJSON(containers)
 		b.Run(fmt.Sprintf("%dB", len(pod)), func(b *testing.B) {
-			codec := objectCodec{&wire{}}
+			d := podDecoder()
 			b.SetBytes(int64(len(pod)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, _, err := codec.Decode(pod, nil, nil); err != nil {
+				if _, err := d.object(pod); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -3,6 +3,7 @@ package source
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -20,6 +21,7 @@ type Scope struct {
 	FieldSelector string
 	Filter        func(namespace string) bool // of a cluster-wide watch; nil takes all
 	MetadataOnly  bool                        // of each object only its metadata is read, see Rule.Capture
+	Resync        time.Duration               // see Rule.Resync
 	Mandatory     bool                        // without the right to read it the Source ends, see Rule.OnForbidden
 }
 
@@ -28,7 +30,7 @@ func (r Rule) scopes(index int, s served) []Scope {
 	base := Scope{
 		Rule: index, Resource: s.resource, Namespaced: s.namespaced,
 		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector,
-		MetadataOnly: r.Capture == CaptureMetadata, Mandatory: r.OnForbidden == Fail,
+		MetadataOnly: r.Capture == CaptureMetadata, Resync: r.Resync, Mandatory: r.OnForbidden == Fail,
 	}
 	if !s.namespaced {
 		return []Scope{base.named("")}

@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/klog/v2"
 
-	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -28,23 +27,26 @@ type Config struct {
 	// changes it is asked when they do, and otherwise at least every 30 seconds.
 	Interval time.Duration
 
-	// Load returns what is stored of a scope. It is called once for each scope, before Append is called for it.
-	Load func(scope string) (event.Stored, error)
-	// Stored returns the IDs of all scopes of which something is stored. With it, resources that vanished while the
-	// exporter was away are noticed and their objects announced as deleted. It may be nil.
+	// Load returns what is stored of a resource, and gives each object that is known of it to known, if that is not nil. It is
+	// called for a resource before Append is. Nothing stored is a zero event.StoredResource.
+	Load func(resource string, known func(event.Known)) (event.StoredResource, error)
+	// Stored returns the names of all resources of which something is stored: their objects are announced as deleted if the
+	// resource has vanished or is not selected any more.
 	Stored func() ([]string, error)
+	// SetScopes stores what the scopes of a resource begin with, in place of all that was stored of scopes of that resource.
+	// It is durable when it returns.
+	SetScopes func(ctx context.Context, r event.Resource, scopes []event.StoredScope) error
 	// Append takes observations, concurrently for different scopes.
-	Append deltas.Append
+	Append event.Append
 	// Shape, if it is not nil, is asked once for each scope what takes its observations in front of Append; rule is the
 	// index in Rules of the rule that made the scope.
-	Shape func(rule int, to deltas.Append) deltas.Append
-	// Drop forgets a scope whose resource is served no more, after everything appended before.
-	Drop func(ctx context.Context, scope string) error
-	// Lost is why stored positions are missing, if they should not be ("the journal was damaged"): each new scope then
-	// begins with a gap record. Empty where nothing was lost.
+	Shape func(rule int, to event.Append) event.Append
+	// Drop forgets a resource that is served or selected no more, after everything appended before.
+	Drop func(ctx context.Context, resource string) error
+	// Lost is why stored positions are missing, if they should not be ("the journal was damaged"): what is served now then
+	// begins with a gap record; what is served later does not. Empty where nothing was lost.
 	Lost string
-	// Announced is called once every scope has begun with the gap record that Lost, or a new beginning, asks for. It may be
-	// nil.
+	// Announced is called once it is stored of every such scope that it begins with the gap. It may be nil.
 	Announced func(ctx context.Context) error
 
 	// StoredCluster is the UID of the cluster that what is stored was read from, "" if nobody knows, and Remember stores
@@ -66,28 +68,29 @@ type Source struct {
 
 	mu         sync.Mutex
 	cluster    string
-	discovered bool   // the API server has said once what it serves
-	trouble    string // why discovery does not work now; "" when it does
-	troubled   bool   // and that has been logged
-	runners    map[string]*runner
+	discovered bool               // the API server has said once what it serves
+	trouble    string             // why discovery does not work now; "" when it does
+	troubled   bool               // and that has been logged
+	runners    map[string]*runner // by the name of the resource
 	waiting    []unserved
 	since      map[string]time.Time // of waiting, by name
 
 	// Owned by Run.
-	catalog catalog
-	failing []string       // groups that could not be asked in the last poll
-	counted time.Time      // the last poll that counted what is missing, see pollsUntilGone
-	orphans map[string]int // stored scopes that nothing serves, and for how many polls in a row
-	running sync.WaitGroup
-	failed  context.CancelCauseFunc
+	catalog    catalog
+	failing    []string               // groups that could not be asked in the last poll
+	counted    time.Time              // the last poll that counted what is missing, see pollsUntilGone
+	remembered map[string]*remembered // resources of which something is stored, and that nothing follows
+	lost       lostGroups
+	running    sync.WaitGroup
+	failed     context.CancelCauseFunc
 }
 
 const (
 	// concurrentLists bounds how many scopes read all their objects at the same time, and so the memory that takes.
 	concurrentLists = 8
-	// polls in a row, each an interval after the one before, in which a resource must be missing before its objects are
-	// announced as deleted. Polls that triggers ask for come closer and do not count: an API server that starts may say
-	// for a moment that it serves less.
+	// pollsUntilGone is in how many polls in a row, each an interval after the one before, discovery must lack a resource
+	// before a 404 of its own address means that it is gone. Polls that triggers ask for come closer and do not count: an API
+	// server that starts may say for a moment that it serves less.
 	pollsUntilGone = 2
 
 	// triesToIdentify is how often an API server may refuse to show kube-system; it does so for a moment when it starts.
@@ -114,7 +117,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{
 		cfg: cfg, cluster: cfg.Cluster, slots: make(chan struct{}, concurrentLists),
-		runners: map[string]*runner{}, since: map[string]time.Time{}, orphans: map[string]int{},
+		runners: map[string]*runner{}, since: map[string]time.Time{}, remembered: map[string]*remembered{},
 		trouble: "the API server has not been asked yet",
 	}
 	s.identity = newIdentity(&s.cfg)
@@ -138,8 +141,8 @@ func (s *Source) Run(ctx context.Context) error {
 	if err := s.identify(ctx); err != nil {
 		return endOf(ctx, err)
 	}
-	if s.cfg.Lost != "" && s.cfg.Announced != nil {
-		s.running.Go(func() { s.announce(ctx) })
+	if err := s.remember(); err != nil {
+		return err
 	}
 	pace := newPace(s.cfg.Interval)
 	triggers, err := s.watchTypes(ctx, pace.ring)
@@ -167,7 +170,7 @@ func (s *Source) watchTypes(ctx context.Context, ring func()) ([]*trigger, error
 
 // follow polls at the given pace until ctx ends.
 func (s *Source) follow(ctx context.Context, client *discovery.DiscoveryClient, pace *pace, triggers []*trigger) error {
-	var p patience
+	var p backoff
 	asked := false
 	for {
 		before := s.catalog
@@ -196,11 +199,11 @@ func (s *Source) settled(triggers []*trigger) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.runners {
-		if r.missing > 0 {
+		if r.polls > 0 {
 			return false
 		}
 	}
-	return len(triggers) > 0 && len(s.failing) == 0 && len(s.orphans) == 0
+	return len(triggers) > 0 && len(s.failing) == 0 && len(s.remembered) == 0
 }
 
 // endOf tells an ordered end from a failure.
@@ -217,11 +220,11 @@ func endOf(ctx context.Context, err error) error {
 // identify finds the cluster's name, which changes carry in their ID, and sees that it is the cluster that what is stored
 // was read from. Nothing can be read before.
 func (s *Source) identify(ctx context.Context) error {
-	var p patience
+	var p backoff
 	for {
 		err := s.identity.ask(ctx)
 		var replaced *ReplacedError
-		switch v := judge(err); {
+		switch v := classifyError(err); {
 		case err == nil:
 			s.named()
 			return nil
@@ -313,23 +316,21 @@ func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) er
 		return err
 	}
 	s.catalog, s.failing = c, failed
-	counts := time.Since(s.counted) >= s.cfg.Interval
-	if counts {
-		s.counted = time.Now()
+	all, err := s.withMissing(c)
+	if err != nil {
+		s.failed(err)
+		return err
 	}
-	scopes, waiting := resolve(s.cfg.Rules, c)
+	scopes, waiting := resolve(s.cfg.Rules, all)
 	s.await(waiting)
-	wanted := map[string]bool{}
-	for _, scope := range scopes {
-		wanted[scope.ID] = true
-		s.want(ctx, scope)
+	s.reap(scopes)
+	for name, scopes := range byResource(scopes) {
+		s.want(ctx, name, scopes)
 	}
-	s.retire(wanted, counts)
+	s.leave(ctx)
 	s.answered("") // only now is there something that may not be ready yet
-	if !counts {
-		return nil
-	}
-	return s.adopt(ctx, wanted)
+	s.announce(ctx)
+	return nil
 }
 
 // await notes the names that nothing serves, with one line for each new one.
@@ -348,117 +349,63 @@ func (s *Source) await(waiting []unserved) {
 	s.waiting, s.since = waiting, since
 }
 
-// want makes sure that a scope is watched.
-func (s *Source) want(ctx context.Context, scope Scope) {
-	s.mu.Lock()
-	r, ok := s.runners[scope.ID]
-	if ok && r.ended() {
-		delete(s.runners, scope.ID)
-		ok = false
-	}
-	s.mu.Unlock()
+// want makes sure that a resource is followed.
+func (s *Source) want(ctx context.Context, name string, scopes []Scope) {
+	r, ok := s.runners[name]
 	if !ok {
-		s.start(ctx, newRunner(s, scope))
+		s.start(ctx, s.newRunner(scopes[0].Resource, scopes))
 		return
 	}
-	r.missing = 0
-	if now, ok := r.watched(); ok && now != scope.Resource && !s.catalog.serves(now) {
-		r.moveTo(scope)
+	if now := scopes[0].Resource; now != r.current && s.catalog.serves(now) && !s.catalog.serves(r.current) {
+		r.moveTo(now)
 	}
 }
 
 func (s *Source) start(ctx context.Context, r *runner) {
+	name := r.resource.String()
+	delete(s.remembered, name)
 	s.mu.Lock()
-	s.runners[r.scope.ID] = r
+	s.runners[name] = r
 	r.initial = !s.discovered
 	cluster := s.cluster
 	s.mu.Unlock()
-	reading, stop := context.WithCancel(ctx)
-	r.stopReading = stop
+	lost := s.lost.of(r.resource.Group, s.cfg.Lost)
+	running, stop := context.WithCancel(ctx)
+	r.stop = stop
 	s.running.Go(func() {
 		defer close(r.done)
-		defer r.stopReading()
-		if err := r.run(ctx, reading, cluster); err != nil {
-			s.failed(fmt.Errorf("scope %s: %w", r.scope.ID, err))
+		defer stop()
+		if err := r.run(running, cluster, lost); err != nil && running.Err() == nil {
+			s.failed(fmt.Errorf("resource %s: %w", name, err))
 		}
 	})
 }
 
-// retire ends the runners of resources that are served no more. counts says that this poll is one of pollsUntilGone.
-func (s *Source) retire(wanted map[string]bool, counts bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, r := range s.runners {
+// reap forgets the runners that have ended, and ends those of resources that the rules do not select any more.
+func (s *Source) reap(wanted []Scope) {
+	for name, r := range s.runners {
+		unwanted := len(r.followers) > 0 && !slices.ContainsFunc(wanted, func(w Scope) bool { return w.Resource.String() == name })
 		switch {
-		case wanted[id]:
 		case r.ended():
-			delete(s.runners, id)
-		case s.catalog.has(r.scope.Resource):
-			r.stopReading() // the objects exist; the rules now find them in another scope
-		case counts:
-			if r.missing++; r.missing == pollsUntilGone {
-				r.vanish()
-			}
-		}
-	}
-}
-
-// adopt finds stored scopes that a rule still selects and nothing serves, and announces their objects as deleted: the
-// resource vanished while nobody watched (I8). Scopes that no rule selects any more are left as they are.
-func (s *Source) adopt(ctx context.Context, wanted map[string]bool) error {
-	if s.cfg.Stored == nil {
-		return nil
-	}
-	stored, err := s.cfg.Stored()
-	if err != nil {
-		s.failed(err)
-		return err
-	}
-	for _, id := range stored {
-		r := resourceOf(id)
-		if wanted[id] || s.has(id) || slices.Contains(s.failing, r.Group) {
-			delete(s.orphans, id)
+		case unwanted:
+			r.stop()
+			<-r.done
+			s.remembered[name] = &remembered{served: served{resource: r.current, namespaced: r.followers[0].scope.Namespaced}}
+		default:
 			continue
 		}
-		scope, ok := selected(s.cfg.Rules, r, id)
-		if !ok {
-			continue
-		}
-		if s.orphans[id]++; s.orphans[id] >= pollsUntilGone {
-			delete(s.orphans, id)
-			orphan := newRunner(s, scope)
-			orphan.vanished.Store(true)
-			s.start(ctx, orphan)
-		}
+		s.mu.Lock()
+		delete(s.runners, name)
+		s.mu.Unlock()
 	}
-	return nil
 }
 
-func (s *Source) has(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.runners[id]
-	return ok
-}
-
-// resourceOf reads the resource, without version and kind, off the ID of a scope.
-func resourceOf(id string) event.Resource {
-	name, _, _ := strings.Cut(id, ";")
-	resource, group, _ := strings.Cut(name, ".")
-	return event.Resource{Group: group, Resource: resource}
-}
-
-// selected says whether the rules would make a scope of this ID if its resource were served.
-func selected(rules []Rule, r event.Resource, id string) (Scope, bool) {
-	for _, namespaced := range []bool{true, false} {
-		scopes, _ := resolve(rules, catalog{r.Group: {{resource: r, namespaced: namespaced}}})
-		for _, scope := range scopes {
-			if scope.ID == id {
-				return scope, true
-			}
-		}
+func byResource(scopes []Scope) map[string][]Scope {
+	m := map[string][]Scope{}
+	for _, s := range scopes {
+		m[s.Resource.String()] = append(m[s.Resource.String()], s)
 	}
-	return Scope{}, false
+	return m
 }
 
 // Status describes every scope and every selected name that nothing serves, in order.
@@ -474,7 +421,9 @@ func (s *Source) Status() []Status {
 	}
 	s.mu.Unlock()
 	for _, r := range runners {
-		all = append(all, r.status())
+		for _, f := range r.followers {
+			all = append(all, f.status())
+		}
 	}
 	slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Scope, b.Scope) })
 	return all

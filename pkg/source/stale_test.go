@@ -2,12 +2,10 @@ package source
 
 import (
 	"context"
-	"log/slog"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
-
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -112,33 +110,24 @@ func TestAWatchWithoutBookmarksMayBeSilent(t *testing.T) {
 	})
 }
 
-func TestAReaderThatTakesItsTimeIsNoSilence(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, f *fakeAPI, _ *store, on func(*Config)) {
+func TestAJournalThatTakesItsTimeIsNoSilence(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.bookmark = true
-		var cfg Config
-		on(&cfg)
-		e, err := cfg.Client.endpoint(Scope{ID: "pods", Resource: event.Resource{Version: "v1", Resource: "pods"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := newHealth(slog.New(slog.DiscardHandler), e.scope)
-		r := newResuming(func() *endpoint { return e }, h, make(chan struct{}, 1), "11", "")
-		r.confirm = func(context.Context, doubt) error { return nil }
-		ctx, cancel := context.WithCancel(t.Context())
-		s, err := r.startStream(ctx, "11", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 3 { // the journal is full for some time, again and again
-			if got := <-s.ResultChan(); got.Type != watch.Bookmark {
-				t.Errorf("got %+v", got)
+		s, log, stop := running(t, f, st, on, func(c *Config) {
+			c.Append = func(ctx context.Context, o event.Observation) error {
+				if o.Position != "" { // the journal is full for some time, again and again
+					_ = sleep(ctx, 2*staleAfter)
+				}
+				return st.append(ctx, o)
 			}
-			time.Sleep(2 * staleAfter)
+		})
+		defer stop()
+		for i := range 3 {
+			f.write("ADDED", fmt.Sprint("late", i))
+			st.await(t, "the change", func() bool { return len(st.told()) == i+2 })
 		}
-		if got := h.status(); got.State != Live || got.Restarts > 2 {
-			t.Errorf("status %+v", got)
+		if got := s.Status()[0]; got.State != Live || log.count("stale") != 0 {
+			t.Errorf("status %+v, log\n%s", got, log)
 		}
-		cancel()
-		r.close()
 	})
 }

@@ -33,7 +33,6 @@ type Status struct {
 
 	Position  string    // resourceVersion from which a new process would watch on
 	Known     int       // objects known to exist
-	Queued    int       // deltas read and not journaled yet
 	LastEvent time.Time // when the API server last said something, bookmarks included; zero if never
 
 	Events       uint64 // watch events read, bookmarks included
@@ -117,7 +116,7 @@ func (h *health) lost(position, why string) {
 
 // failed notes that a request failed.
 func (h *health) failed(err error) {
-	v := judge(err)
+	v := classifyError(err)
 	state := v.state()
 	if v == starting && h.startsFor() > startingLimit {
 		state = Unreachable

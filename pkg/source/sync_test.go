@@ -17,8 +17,7 @@ import (
 func TestAPositionFromTheFutureIsALoss(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a")
-	st.position["pods"] = "1000"
-	st.known["pods"] = map[string]event.Known{"ns/gone": {Key: "ns/gone", UID: "uid-gone", ResourceVersion: "900"}}
+	st.hold("pods", "1000", event.Known{Key: "ns/gone", UID: "uid-gone", ResourceVersion: "900"})
 	s, log, _ := running(t, f, st)
 	st.await(t, "the differences", func() bool { return len(st.told()) == 3 })
 	got := st.told()
@@ -34,7 +33,7 @@ func TestAPositionFromTheFutureIsALoss(t *testing.T) {
 func TestAnAPIServerThatLagsIsWaitedFor(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a", "b")
-	st.position["pods"] = "12"
+	st.hold("pods", "12")
 	tooLarge := func(w http.ResponseWriter, _ *http.Request) {
 		err := apierrors.NewTimeoutError("Too large resource version", 1)
 		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge})
@@ -101,8 +100,8 @@ func TestBodiesOfAFirstListAreToldWhileItIsRead(t *testing.T) {
 		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
 		w.(http.Flusher).Flush()
 		st.awaitTold(t, "snapshot a@11") // before the list has ended, which it never does
-		if s, _ := st.load("pods"); s.Position != "" {
-			t.Errorf("position %q before the end of the list", s.Position)
+		if p := st.position("pods"); p != "" {
+			t.Errorf("position %q before the end of the list", p)
 		}
 		panic(http.ErrAbortHandler)
 	}}
@@ -200,7 +199,7 @@ func TestAJournalThatWasLostIsToldAsAGap(t *testing.T) {
 func TestAnotherSpellingOfTheStreamIsReadAfterAFallback(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a")
-	st.position["pods"] = "10"
+	st.hold("pods", "10")
 	f.noList = true // the question is then answered by a LIST
 	f.indented = true
 	s, _, _ := running(t, f, st)
@@ -251,13 +250,15 @@ func TestTheObjectsOfAVanishedResourceAreDeleted(t *testing.T) {
 func TestTheObjectsOfAResourceThatVanishedWhileAwayAreDeleted(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.groups = []apidiscovery.APIGroupDiscovery{coreGroup("nodes")}
-	st.position["pods"], st.position["secrets"] = "12", "12"
-	st.known["pods"] = map[string]event.Known{"ns/a": {Key: "ns/a", UID: "uid-a", ResourceVersion: "11"}}
-	st.known["secrets"] = map[string]event.Known{"ns/s": {Key: "ns/s", UID: "uid-s", ResourceVersion: "11"}}
+	st.hold("pods", "12", event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"})
+	f.absent = true
 	_, _, _ = running(t, f, st)
 	st.await(t, "the scope to be dropped", func() bool { return st.drops() == 1 })
 	if got := st.told(); !slices.Equal(got, []string{"deleted a@11~"}) {
-		t.Errorf("told %q: only the selected resource vanished", got)
+		t.Errorf("told %q", got)
+	}
+	if c := st.change(0); c.Resource != (event.Resource{Version: "v1", Resource: "pods", Kind: "Kind"}) {
+		t.Errorf("deleted as %+v, want version and kind", c.Resource)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
-	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // memory is an http.RoundTripper that calls a handler in the same process, so that time can be virtual.
@@ -120,7 +120,7 @@ func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 
 func TestAClusterThatMayNotBeNamedIsAnErrorWithARemedy(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		cfg := Config{Rules: []Rule{{Select: []string{"pods"}}}, Load: st.load, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler)}
+		cfg := Config{Rules: []Rule{{Select: []string{"pods"}}}, Load: st.load, SetScopes: st.setScopes, Stored: st.stored, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler)}
 		on(&cfg)
 		f.nameless = true
 		s, err := New(cfg)
@@ -137,8 +137,8 @@ func TestAFailingJournalEndsTheSource(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		full := errors.New("disk is on fire")
 		cfg := Config{
-			Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Load: st.load, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
-			Append: func(context.Context, deltas.Observation) error { return full },
+			Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Load: st.load, Stored: st.stored, SetScopes: st.setScopes, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
+			Append: func(context.Context, event.Observation) error { return full },
 		}
 		on(&cfg)
 		s, err := New(cfg)
@@ -275,7 +275,7 @@ func TestAnAPIServerThatNeverFillsItsCacheIsUnreachable(t *testing.T) {
 // TestACacheThatSaysWhyItIsNotFilledIsNoStart has the words of kube-apiserver where a conversion webhook is down.
 func TestACacheThatSaysWhyItIsNotFilledIsNoStart(t *testing.T) {
 	err := apierrors.NewTooManyRequests("storage is (re)initializing: failed to list <unspecified>: conversion webhook for x failed", 1)
-	if got := judge(err); got != interrupted {
+	if got := classifyError(err); got != interrupted {
 		t.Errorf("verdict %d, want %d", got, interrupted)
 	}
 }
@@ -303,7 +303,7 @@ func TestAWatchThatIsNotOpenedIsUnreachable(t *testing.T) {
 
 func TestWaitsGrowAndAreNeverInStep(t *testing.T) {
 	unavailable := apierrors.NewServiceUnavailable("down")
-	var p patience
+	var p backoff
 	longest := time.Duration(0)
 	seen := map[time.Duration]bool{}
 	for range 50 {
@@ -336,7 +336,7 @@ func TestWaitsGrowAndAreNeverInStep(t *testing.T) {
 }
 
 func TestARefusalThatEndsAnOutageIsAskedAboutSoon(t *testing.T) {
-	var p patience
+	var p backoff
 	for range 20 {
 		p.wait(apierrors.NewServiceUnavailable("down"))
 	}

@@ -1,51 +1,36 @@
 package source
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/watch"
+
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// told gives versions of one object, as the API server writes them, to a queue and returns the last change it tells.
+// told gives versions of one object, as the API server writes them, to a tracker and returns the last change it emits.
 func told(t *testing.T, versions ...string) *event.Change {
 	t.Helper()
-	told := make(chan *event.Change, len(versions)+1)
-	q := deltas.NewQueue(deltas.QueueConfig{
-		Origin: func() deltas.Origin { return deltas.Origin{Kind: deltas.Resumed} }, Now: time.Now,
-		Append: func(_ context.Context, o deltas.Observation) error {
-			for _, c := range o.Changes {
-				told <- c
-			}
-			return nil
-		},
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- q.Run(ctx) }()
+	tracker := deltas.NewTracker(deltas.Scope{}, deltas.NewKnown(), nil, time.Now)
 	var last *event.Change
 	for i, v := range versions {
 		o, err := read(strings.Replace(v, `"metadata":{`, fmt.Sprintf(`"metadata":{"name":"a","uid":"u","resourceVersion":"%d",`, i+1), 1))
 		if err != nil {
 			t.Fatal(err)
 		}
+		typ := watch.Modified
 		if i == 0 {
-			err = q.Add(o)
-		} else {
-			err = q.Update(o)
+			typ = watch.Added
 		}
-		if err != nil {
-			t.Fatal(err)
+		observed, err := tracker.Watched([]deltas.Event{{Type: typ, Object: o}}, o.ResourceVersion)
+		if err != nil || len(observed.Changes) != 1 {
+			t.Fatalf("%d changes, %v", len(observed.Changes), err)
 		}
-		last = <-told
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
+		last = observed.Changes[0]
 	}
 	return last
 }

@@ -10,9 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -65,7 +63,7 @@ func (c *Client) trigger(r event.Resource, log *slog.Logger, ring func()) (*trig
 // run watches until ctx ends. Without it types are found later; so whatever fails here is tried again and is no trouble
 // of the Source.
 func (t *trigger) run(ctx context.Context) {
-	var p patience
+	var p backoff
 	for {
 		lasted, err := t.watch(ctx)
 		if ctx.Err() != nil {
@@ -75,7 +73,7 @@ func (t *trigger) run(ctx context.Context) {
 			p.reset()
 		}
 		wait := p.wait(err)
-		switch v := judge(err); {
+		switch v := classifyError(err); {
 		case errors.Is(err, errStale):
 			t.silence(err)
 		case v == expired, v == tooLarge:
@@ -94,11 +92,11 @@ func (t *trigger) run(ctx context.Context) {
 
 // watch rings for what one connection brings, until it ends, and says how long it was open.
 func (t *trigger) watch(ctx context.Context) (time.Duration, error) {
-	w, err := t.endpoint.watch(ctx, metav1.ListOptions{ResourceVersion: t.position})
+	c, err := t.endpoint.watch(ctx, nil, metav1.ListOptions{ResourceVersion: t.position})
 	if err != nil {
 		return 0, err
 	}
-	defer w.Stop()
+	defer c.stop()
 	opened := time.Now()
 	t.allow()
 	t.live.Store(!t.stale)
@@ -106,13 +104,13 @@ func (t *trigger) watch(ctx context.Context) (time.Duration, error) {
 	if t.position == anyPosition {
 		t.ring() // for what happened before
 	}
-	err = t.pass(ctx, w)
+	err = t.pass(ctx, c)
 	return time.Since(opened), err
 }
 
 // pass rings for every change until the watch ends, or falls silent though bookmarks should come, as for the watches of
 // data: then a new type would be found no sooner than without the trigger.
-func (t *trigger) pass(ctx context.Context, w watch.Interface) error {
+func (t *trigger) pass(ctx context.Context, c *connection) error {
 	quiet := time.NewTimer(staleAfter)
 	defer quiet.Stop()
 	for {
@@ -123,20 +121,18 @@ func (t *trigger) pass(ctx context.Context, w watch.Interface) error {
 			if t.bookmarks {
 				return errStale
 			}
-		case e, ok := <-w.ResultChan():
+		case b, ok := <-c.batches:
+			if !ok {
+				return c.err
+			}
 			quiet.Reset(staleAfter)
-			switch {
-			case !ok:
-				return errStreamEnd
-			case e.Type == watch.Error:
-				return statusOf(e)
-			case e.Type != watch.Bookmark:
+			if len(b.events) > 0 {
 				t.ring()
 			}
-			t.hear(e.Type == watch.Bookmark)
+			t.hear(b.bookmarks)
 			// Initial objects come in no order, but none is newer than what the cache held: nothing after is missed.
-			if o, ok := e.Object.(*deltas.Object); ok && o.ResourceVersion != "" {
-				t.position = o.ResourceVersion
+			if b.position != "" {
+				t.position = b.position
 			}
 		}
 	}

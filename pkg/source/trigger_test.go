@@ -270,7 +270,7 @@ func TestPollsThatWereAskedForDoNotHastenAnEnd(t *testing.T) {
 			t.Errorf("status %+v, told %q", got, st.told())
 		}
 
-		f.serve(coreGroup("pods"))
+		f.change(func() { f.groups, f.absent = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}, true })
 		began = time.Now()
 		f.announce("DELETED", "widgets.example.com")
 		st.await(t, "the end", func() bool { return slices.Contains(st.told(), "deleted a@11~") })

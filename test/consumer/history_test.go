@@ -2,16 +2,16 @@ package consumer
 
 import (
 	"cmp"
-	"context"
 	crand "crypto/rand"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -61,12 +61,12 @@ func TestWhateverIsToldIsAsItsSchemaSays(t *testing.T) {
 	}
 }
 
-// play is one world: a cluster, the exporter's queue, and its journal.
+// play is one world: a cluster, the source half of the exporter, and its journal.
 type play struct {
 	t *testing.T
 	*cluster
 
-	stored event.Stored
+	stored event.StoredScope
 	known  map[string]event.Known
 	told   []line       // what is durable
 	vague  map[int]bool // revisions within which history was lost
@@ -97,87 +97,93 @@ func (p *play) run() {
 	p.export(true)
 }
 
-func (p *play) origin() deltas.Origin {
-	at, _ := strconv.Atoi(p.stored.Position)
-	switch {
-	case p.stored.Position == "":
-		return deltas.Origin{Kind: deltas.First}
-	case at < p.forget:
-		return deltas.Origin{Kind: deltas.Relisted, From: p.stored.Position, Reason: "expired"}
-	}
-	return deltas.Origin{Kind: deltas.Resumed}
-}
-
-// export runs the queue over what happened since, to the end or until it is killed somewhere.
+// export runs the exporter's source half over what happened since, to the end or until it is killed somewhere.
 func (p *play) export(toTheEnd bool) {
-	origin := p.origin()
-	p.stored.Known = nil
+	known := deltas.NewKnown()
 	for _, k := range p.known {
-		p.stored.Known = append(p.stored.Known, k)
+		known.Add(k)
 	}
-	j := &journal{reached: make(chan struct{})}
-	queue := deltas.NewQueue(deltas.QueueConfig{
-		Scope:  deltas.Scope{ID: "s", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}},
-		Stored: p.stored, Origin: func() deltas.Origin { return origin }, Now: time.Now, Append: j.append, SnapshotID: crand.Text,
-	})
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- queue.Run(ctx) }()
-	p.watch(queue, origin, j)
+	j := &journal{t: p.t, Tracker: deltas.NewTracker(
+		deltas.Scope{ID: "s", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}},
+		known, nil, time.Now,
+	)}
+	p.watch(j)
 	if toTheEnd {
 		p.elsewhere()
-		j.await(strconv.Itoa(p.revision))
-		p.must(queue.Bookmark(strconv.Itoa(p.revision)))
-		<-j.reached
+		j.take(j.Watched(nil, strconv.Itoa(p.revision)))
 	}
-	stop()
-	p.must(<-done)
 	p.keep(j, toTheEnd)
 }
 
 // watch lists, or resumes, and hands over what happened after.
-func (p *play) watch(queue *deltas.Queue, origin deltas.Origin, j *journal) {
+func (p *play) watch(j *journal) {
 	from, _ := strconv.Atoi(p.stored.Position)
-	var list []any
-	if origin.Kind != deltas.Resumed {
-		for r := from + 1; r <= p.revision; r++ {
-			p.vague[r] = true
-		}
-		from = p.revision
-		j.list(from)
-		p.lists = from
-		for _, o := range p.list() {
-			if p.rnd.IntN(2) == 0 {
-				staged, err := queue.Stage(o)
-				p.must(err)
-				o = staged
-			}
-			list = append(list, o)
-		}
-		p.live(p.rnd.IntN(20), names)
-	} else {
-		j.list(p.lists)
+	j.newest = p.lists
+	if p.stored.Position == "" || from < p.forget {
+		from = p.relist(j, from)
 	}
-	p.must(queue.Replace(list, strconv.Itoa(from)))
+	var batch []deltas.Event
+	position := from
 	for _, e := range p.history {
 		if e.revision <= from {
 			continue
 		}
-		switch e.kind {
-		case "ADDED":
-			p.must(queue.Add(e.object))
-		case "MODIFIED":
-			p.must(queue.Update(e.object))
-		case "DELETED":
-			p.must(queue.Delete(e.object))
+		batch, position = append(batch, deltas.Event{Type: watch.EventType(e.kind), Object: e.object}), e.revision
+		if p.rnd.IntN(4) == 0 {
+			j.take(j.Watched(batch, strconv.Itoa(position)))
+			batch = nil
 		}
 	}
+	j.take(j.Watched(batch, strconv.Itoa(position)))
+}
+
+// relist reads all objects, after telling why, and returns the revision of the list.
+func (p *play) relist(j *journal, from int) int {
+	for r := from + 1; r <= p.revision; r++ {
+		p.vague[r] = true
+	}
+	list := deltas.List{Snapshot: &event.SnapshotInfo{ID: p.stored.Snapshot}}
+	to := strconv.Itoa(p.revision)
+	j.newest, p.lists = p.revision, p.revision
+	switch lost := p.stored.Position != "" || p.stored.Lost != ""; {
+	case lost && j.Known() > 0:
+		list.Snapshot = nil
+		o := j.Observe(j.Gap(p.stored.Position, to, "expired"))
+		o.Lost = "expired"
+		j.take(o, nil)
+	case lost || p.stored.Snapshot == "":
+		list.Snapshot.ID = crand.Text()
+		var first []*event.Change
+		if lost {
+			first = append(first, j.Gap(p.stored.Position, to, "expired"))
+		}
+		o := j.Observe(append(first, j.SnapshotBegin(list.Snapshot.ID))...)
+		o.Snapshot = list.Snapshot.ID
+		j.take(o, nil)
+	}
+	j.BeginList(list)
+	var page []deltas.Event
+	for _, o := range p.list() {
+		page = append(page, deltas.Event{Type: watch.Added, Object: o})
+		if p.rnd.IntN(4) == 0 {
+			j.take(j.Watched(page, ""))
+			page = nil
+		}
+	}
+	j.take(j.Watched(page, ""))
+	o, more, err := j.Missing()
+	if more {
+		p.t.Fatal("a small world has too many objects")
+	}
+	j.take(o, err)
+	j.take(j.EndList(to), nil)
+	revision := p.revision
+	p.live(p.rnd.IntN(20), names)
+	return revision
 }
 
 // keep makes what was appended durable, or a part of it.
 func (p *play) keep(j *journal, all bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	n := len(j.observations)
 	if !all {
 		n = p.rnd.IntN(n + 1)
@@ -192,47 +198,33 @@ func (p *play) keep(j *journal, all bool) {
 		for _, key := range o.Forget {
 			delete(p.known, key)
 		}
+		if o.Lost != "" {
+			p.stored = event.StoredScope{Lost: o.Lost}
+		}
 		if o.Snapshot != "" {
-			p.stored.Snapshot = o.Snapshot
+			p.stored = event.StoredScope{Snapshot: o.Snapshot}
 		}
 		if o.Position != "" {
-			p.stored.Position = o.Position
+			p.stored = event.StoredScope{Position: o.Position}
 		}
 	}
 }
 
-// journal takes observations.
+// journal is a tracker and what it observed.
 type journal struct {
-	mu           sync.Mutex
-	observations []deltas.Observation
+	*deltas.Tracker
+	t            *testing.T
+	observations []event.Observation
 	lists        []int // for each observation, the revision of the newest list
 	newest       int
-
-	until   string // a position; reached is closed when it is
-	reached chan struct{}
 }
 
-func (j *journal) list(revision int) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.newest = revision
-}
-
-// await makes reached the sign for a position that no observation has had yet.
-func (j *journal) await(position string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.until = position
-}
-
-func (j *journal) append(_ context.Context, o deltas.Observation) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.observations, j.lists = append(j.observations, o), append(j.lists, j.newest)
-	if o.Position != "" && o.Position == j.until {
-		close(j.reached)
+func (j *journal) take(o event.Observation, err error) {
+	j.t.Helper()
+	if err != nil {
+		j.t.Fatal(err)
 	}
-	return nil
+	j.observations, j.lists = append(j.observations, o), append(j.lists, j.newest)
 }
 
 // record writes a change and reads it again.

@@ -1,0 +1,137 @@
+package deltas
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func knownPod(name, rv string) event.Known {
+	return event.Known{Key: "ns/" + name, UID: "uid-of-" + name, ResourceVersion: rv, Summary: "s"}
+}
+
+func TestTheNewestOfAnObjectIsKnown(t *testing.T) {
+	s := NewKnown()
+	s.Add(knownPod("a", "1"))
+	s.Add(knownPod("a", "2"))
+	s.replace(knownPod("b", "3"))
+	s.replace(knownPod("b", "4"))
+	for _, want := range []event.Known{knownPod("a", "2"), knownPod("b", "4"), {Key: "ns/nobody"}} {
+		if got := s.get(want.Key); got != want {
+			t.Errorf("known is %+v, want %+v", got, want)
+		}
+	}
+	s.replace(event.Known{Key: "ns/a"})
+	s.replace(event.Known{Key: "ns/nobody"})
+	if got := s.get("ns/a"); got.UID != "" || s.Len() != 1 {
+		t.Errorf("%+v is known, one of %d, though it was taken out", got, s.Len())
+	}
+}
+
+func TestAListLacksWhatWasNotSeenSinceItBegan(t *testing.T) {
+	s := NewKnown()
+	for _, name := range []string{"seen", "replaced", "missing", "removed"} {
+		s.Add(knownPod(name, "1"))
+	}
+	unseen := func() []string { return slices.Sorted(slices.Values(s.unseen(100))) }
+	see := func() {
+		s.see("ns/seen")
+		s.see("ns/nobody")
+		s.replace(knownPod("replaced", "2"))
+		s.replace(knownPod("new", "3"))
+		s.replace(event.Known{Key: "ns/removed"})
+	}
+	s.begin()
+	if got := s.unseen(2); len(got) != 2 {
+		t.Errorf("two of the unseen are %q", got)
+	}
+	see()
+	if got, want := unseen(), []string{"ns/missing"}; !slices.Equal(got, want) {
+		t.Errorf("the list lacks %q, want %q", got, want)
+	}
+	s.begin() // it was broken off
+	if got, want := unseen(), []string{"ns/missing", "ns/new", "ns/replaced", "ns/seen"}; !slices.Equal(got, want) {
+		t.Errorf("the next list lacks %q, want %q", got, want)
+	}
+	see()
+	if got, want := unseen(), []string{"ns/missing"}; !slices.Equal(got, want) {
+		t.Errorf("the next list lacks %q, want %q", got, want)
+	}
+}
+
+func TestDigestIsThatOfTheSnapshotEndRecord(t *testing.T) {
+	s := NewKnown()
+	if got, want := s.digest(), new(event.Digest).String(); got != want {
+		t.Errorf("digest of nothing is %s, want %s", got, want)
+	}
+	s.Add(knownPod("a", "1"))
+	s.Add(event.Known{Key: "node", UID: "u2", ResourceVersion: "2"}) // has no namespace
+	var want event.Digest
+	want.Add("", "node", "u2", "2")
+	want.Add("ns", "a", "uid-of-a", "1")
+	if got := s.digest(); got != want.String() {
+		t.Errorf("digest is %s, want %s", got, want.String())
+	}
+}
+
+// The strings of an object are cut out of one that holds more than them. What is known of an object must not keep all of it.
+func TestWhatIsKnownKeepsNothingElseOfAnObject(t *testing.T) {
+	const objects, size = 100, 1 << 16
+	text := func(i int) string { return fmt.Sprintf("name-%05d", i) + strings.Repeat("x", size) }
+	known := func(i int, rv string) event.Known {
+		name := text(i)[:10]
+		return event.Known{Key: name, UID: name, ResourceVersion: rv, Summary: name}
+	}
+	for what, do := range map[string]func(*Known, int){
+		"loaded":  func(s *Known, i int) { s.Add(known(i, "1")) },
+		"new":     func(s *Known, i int) { s.replace(known(i, "1")) },
+		"updated": func(s *Known, i int) { s.Add(known(i, "1")); s.replace(known(i, "2")) },
+		"seen":    func(s *Known, i int) { s.Add(known(i, "1")); s.begin(); s.see(known(i, "1").Key) },
+	} {
+		before := heap()
+		s := NewKnown()
+		for i := range objects {
+			do(s, i)
+		}
+		if kept := int64(heap()) - int64(before); kept > objects*size/4 {
+			t.Errorf("%s: %d objects keep %d KiB", what, objects, kept>>10)
+		}
+		runtime.KeepAlive(s)
+	}
+}
+
+// What is known of an object must stay small: there may be a million of them.
+func BenchmarkKnownBytes(b *testing.B) {
+	for _, writers := range []int{0, 2, 3} {
+		b.Run(fmt.Sprint(writers, " writers"), func(b *testing.B) {
+			const objects = 1_000_000
+			for b.Loop() {
+				before := heap()
+				set := NewKnown()
+				for i := range objects {
+					summary := AppendParts(nil, Parts{})
+					for w := range writers {
+						summary = AppendWriter(summary, uint64(w), 1, 2, 3000)
+					}
+					set.Add(event.Known{
+						Key: fmt.Sprintf("namespace-%d/app-7d9c6b8f5d-%05d", i%100, i), UID: fmt.Sprintf("6f1d3c9e-8a57-4f0e-9d0b-%012x", i),
+						ResourceVersion: fmt.Sprint(1_000_000 + i), Summary: string(summary),
+					})
+				}
+				b.ReportMetric(float64(heap()-before)/objects, "B/object")
+				runtime.KeepAlive(set)
+			}
+		})
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -1,0 +1,158 @@
+package deltas
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// script reads decisions off the bytes that the fuzzer makes up; behind their end all of them are 0.
+type script []byte
+
+func (s *script) next(n int) int {
+	if len(*s) == 0 {
+		return 0
+	}
+	b := (*s)[0]
+	*s = (*s)[1:]
+	return int(b) % n
+}
+
+// list is one of a first snapshot, after a gap, after an edit, or both; nil is a watch.
+func (s *script) list() *List {
+	return []*List{
+		nil, {}, {Pass: "P"}, {Snapshot: &event.SnapshotInfo{ID: "S"}}, {Snapshot: &event.SnapshotInfo{ID: "S"}, Pass: "P"},
+	}[s.next(5)]
+}
+
+// object is one of few states of few objects under one name.
+func (s *script) object(name string) *Object {
+	o := NewObject("ns", name)
+	o.UID = []string{"u1", "u2", "6f1d3c9e-8a57-4f0e-9d0b-3c5a7e2b1f44", ""}[s.next(4)]
+	o.ResourceVersion = []string{"", "v3"}[s.next(8)/7] + strconv.Itoa(s.next(6))
+	if writers := s.next(4); writers > 0 {
+		summary := AppendParts(nil, Parts{Metadata: uint64(s.next(2)), Status: uint64(s.next(2)), Rest: uint64(s.next(2))})
+		var names []byte
+		for w := range writers - 1 {
+			summary = AppendWriter(summary, uint64(w), uint64(s.next(3)), 1, 1)
+			names = AppendNames(names, []byte{'m', byte('0' + w)}, []byte("Update"), nil, nil)
+		}
+		o.Summary, o.Names = string(summary), string(names)
+	}
+	o.Raw, o.ObservedAt = []byte(o.ResourceVersion), time.Unix(1, 0)
+	return o
+}
+
+func (s *script) delta() cache.Delta {
+	types := []cache.DeltaType{cache.Added, cache.Updated, cache.Deleted, cache.Sync}
+	d := cache.Delta{Type: types[s.next(4)], Object: s.object("a")}
+	if d.Type == cache.Deleted && s.next(2) == 0 {
+		d.Object = cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: d.Object}
+	}
+	return d
+}
+
+// FuzzStepIsPure holds that Step says the same of the same twice, that it changes nothing of what it is given, and that it
+// does not matter in how many Pops the deltas come.
+func FuzzStepIsPure(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 1, 2, 3, 1, 0, 0, 1})
+	f.Add([]byte{3, 1, 0, 5, 3, 2, 1, 0, 2, 1, 1, 0, 4, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := script(b)
+		scope := Scope{ID: "s", Cluster: "c", Selected: s.next(2) == 0}
+		list, known := s.list(), event.Known{Key: "ns/a"}
+		if s.next(3) > 0 {
+			known = s.object("a").known()
+		}
+		var deltas, before cache.Deltas
+		for len(s) > 0 && len(deltas) < 20 {
+			was := slices.Clone(s)
+			deltas = append(deltas, s.delta())
+			before = append(before, was.delta())
+		}
+		after, changes := Step(scope, list, known, deltas)
+		again, changesAgain := Step(scope, list, known, deltas)
+		if after != again || !reflect.DeepEqual(changes, changesAgain) {
+			t.Errorf("%+v with %+v is first %+v, then %+v", known, deltas, after, again)
+		}
+		if !reflect.DeepEqual(deltas, before) {
+			t.Errorf("%+v have become %+v", before, deltas)
+		}
+		if after.Key != known.Key {
+			t.Errorf("what is known of %s is %+v", known.Key, after)
+		}
+		step := known
+		var changesOneByOne []*event.Change
+		for _, d := range deltas {
+			var c []*event.Change
+			step, c = Step(scope, list, step, cache.Deltas{d})
+			changesOneByOne = append(changesOneByOne, c...)
+		}
+		if step != after || !reflect.DeepEqual(changes, changesOneByOne) {
+			t.Errorf("one by one %+v with %+v is %+v, at once %+v", known, deltas, step, after)
+		}
+	})
+}
+
+// FuzzABatchIsDrained holds that nothing stays in DeltaFIFO from one call to the next, whatever comes, and that the set of
+// known objects is always what the observations say it is.
+func FuzzABatchIsDrained(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 1, 2, 3, 1, 0, 0, 1, 9, 9, 9, 9, 9, 9, 9})
+	f.Add([]byte{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 1, 3, 5, 7, 9, 11})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := script(b)
+		tr, known, listing := newTracker(), map[string]event.Known{}, false
+		take := func(o event.Observation, err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkObservation(t, o)
+			storeKnown(known, o)
+			if len(tr.queued) > 0 || tr.Known() != len(known) {
+				t.Fatalf("%v are queued, %d are known, of which the observations name %d", tr.queued, tr.Known(), len(known))
+			}
+		}
+		for len(s) > 0 {
+			switch s.next(6) {
+			default:
+				var batch []Event
+				for range s.next(6) {
+					types := []watch.EventType{watch.Added, watch.Modified, watch.Deleted, watch.Bookmark}
+					batch = append(batch, Event{types[s.next(4)], s.object(fmt.Sprint(s.next(3)))})
+				}
+				take(tr.Watched(batch, ""))
+			case 3:
+				if !listing {
+					take(tr.Synced(s.object(fmt.Sprint(s.next(3))), "P"))
+				}
+			case 4:
+				if list := s.list(); list != nil {
+					tr.BeginList(*list)
+					listing = true
+				}
+			case 5:
+				if listing {
+					o, _, err := tr.Missing()
+					take(o, err)
+					take(tr.EndList("9"), nil)
+					listing = false
+				}
+			}
+		}
+		for key, want := range known {
+			if got := tr.known.get(key); got != want {
+				t.Errorf("known is %+v, the observations say %+v", got, want)
+			}
+		}
+		checkDrained(t, tr)
+	})
+}

@@ -1,0 +1,262 @@
+package deltas
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+var podScope = Scope{ID: "s", Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods"}}
+
+// newTracker returns a tracker that knows these objects.
+func newTracker(objects ...*Object) *Tracker {
+	known := NewKnown()
+	for _, o := range objects {
+		known.Add(o.known())
+	}
+	return NewTracker(podScope, known, nil, time.Now)
+}
+
+func pod(name, rv string) *Object {
+	o := NewObject("ns", name)
+	o.UID, o.ResourceVersion = name, rv
+	return o
+}
+
+func added(objects ...*Object) []Event {
+	var events []Event
+	for _, o := range objects {
+		events = append(events, Event{watch.Added, o})
+	}
+	return events
+}
+
+// must fails the test when a tracker does.
+func must(t *testing.T) func(event.Observation, error) event.Observation {
+	return func(o event.Observation, err error) event.Observation {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+}
+
+// checkDrained fails if DeltaFIFO holds anything: a closed queue that is empty says so.
+func checkDrained(t *testing.T, tr *Tracker) {
+	t.Helper()
+	tr.fifo.Close()
+	_, err := tr.fifo.Pop(func(obj any, _ bool) error {
+		t.Errorf("DeltaFIFO still has %+v", obj)
+		return nil
+	})
+	if err == nil || len(tr.queued) > 0 {
+		t.Errorf("Pop: %v, keys of what is queued: %v", err, tr.queued)
+	}
+}
+
+func TestABatchBecomesOneObservationWithItsPosition(t *testing.T) {
+	tr := newTracker(pod("a", "1"))
+	o := must(t)(tr.Watched(added(pod("b", "2"), pod("c", "3")), "4"))
+	if o.Scope != "s" || o.Resource != podScope.Resource || o.Position != "4" || len(o.Changes) != 2 || len(o.Known) != 2 {
+		t.Errorf("observed %+v", o)
+	}
+	if o := must(t)(tr.Watched(nil, "5")); o.Position != "5" || len(o.Changes)+len(o.Known)+len(o.Forget) > 0 {
+		t.Errorf("of a bookmark came %+v", o)
+	}
+	checkDrained(t, tr)
+}
+
+// DeltaFIFO waits in Pop for something to come. A tracker must never wait: who uses it does other things too.
+func TestATrackerWaitsForNothing(t *testing.T) {
+	for name, batch := range map[string][]Event{
+		"nothing": nil,
+		"one name again and again": {
+			{watch.Deleted, pod("a", "2")}, {watch.Deleted, pod("a", "3")},
+			{watch.Added, pod("a", "4")}, {watch.Deleted, pod("a", "5")},
+		},
+		"deletes of what is not known": {{watch.Deleted, pod("b", "2")}, {watch.Deleted, pod("c", "3")}},
+		"a bookmark":                   {{watch.Bookmark, pod("", "2")}, {watch.Added, pod("b", "3")}},
+		"what no API server says":      {{"GREETING", pod("a", "2")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // which fails when all wait
+				tr := newTracker(pod("a", "1"))
+				must(t)(tr.Watched(batch, "9"))
+				must(t)(tr.Synced(pod("a", "1"), "P"))
+				tr.BeginList(List{})
+				must(t)(tr.Watched(batch, ""))
+				for more := true; more; {
+					var err error
+					if _, more, err = tr.Missing(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				tr.EndList("10")
+				checkDrained(t, tr)
+			})
+		})
+	}
+}
+
+func TestWhatAListRepeatsIsNoChange(t *testing.T) {
+	same, changed, gone := pod("same", "1"), pod("changed", "2"), pod("gone", "3")
+	tr := newTracker(same, changed, gone)
+	tr.BeginList(List{})
+	o := must(t)(tr.Watched(added(pod("same", "1"), pod("changed", "4"), pod("new", "5")), ""))
+	if got, want := names(o.Changes), []string{"updated changed", "added new"}; !slices.Equal(got, want) {
+		t.Errorf("the list brought %q, want %q", got, want)
+	}
+	o, more, err := tr.Missing()
+	if got, want := names(o.Changes), []string{"deleted gone"}; !slices.Equal(got, want) || more || err != nil {
+		t.Errorf("missing are %q, want %q; more %v, error %v", got, want, more, err)
+	}
+}
+
+func names(changes []*event.Change) []string {
+	var out []string
+	for _, c := range changes {
+		out = append(out, string(c.Type)+" "+c.Name)
+	}
+	return out
+}
+
+func TestAMillionMissingObjectsDoNotMakeOneObservation(t *testing.T) {
+	const objects = 2*tombstones + 1
+	var known []*Object
+	for i := range objects {
+		known = append(known, pod(strconv.Itoa(i), "1"))
+	}
+	tr := newTracker(known...)
+	tr.BeginList(List{})
+	emitted := map[string]bool{}
+	for more := true; more; {
+		var o event.Observation
+		var err error
+		if o, more, err = tr.Missing(); err != nil {
+			t.Fatal(err)
+		}
+		if len(o.Changes) > tombstones || len(o.Forget) != len(o.Changes) {
+			t.Fatalf("%d deletes, %d forgotten in one observation", len(o.Changes), len(o.Forget))
+		}
+		for _, c := range o.Changes {
+			emitted[c.Name] = true
+		}
+	}
+	if len(emitted) != objects || tr.Known() != 0 {
+		t.Errorf("%d of %d are deleted, %d known", len(emitted), objects, tr.Known())
+	}
+}
+
+func TestAListThatWasReadEndsForTheWatchBehindIt(t *testing.T) {
+	tr := newTracker()
+	tr.BeginList(List{Snapshot: &event.SnapshotInfo{ID: "S"}, Pass: "P"})
+	must(t)(tr.Watched(added(pod("a", "1")), ""))
+	tr.EndList("2")
+	must(t)(tr.Synced(pod("a", "1"), "P2"))
+	c := must(t)(tr.Watched(added(pod("b", "3")), "3")).Changes[0]
+	if c.Snapshot != nil || c.Pass != "" || c.Coalesced || c.Delta != event.DeltaAdded {
+		t.Errorf("watched behind a list: %+v", c)
+	}
+}
+
+func TestStatsSayWhatWasEmittedAndWhenTheAPIServerLastSpoke(t *testing.T) {
+	now := time.Unix(100, 0)
+	known := NewKnown()
+	known.Add(pod("a", "1").known())
+	tr := NewTracker(podScope, known, func(namespace string) bool { return namespace == "ns" }, func() time.Time { return now })
+	if s := tr.Stats(); s.Known != 1 || !s.LastSeen.IsZero() || len(s.Changes) != 0 {
+		t.Errorf("at first: %+v", s)
+	}
+	now = now.Add(time.Second)
+	must(t)(tr.Watched(added(pod("b", "2"), NewObject("other", "c")), "3"))
+	tr.Observe(tr.Gap("1", "2", "a test"))
+	want := map[event.Type]uint64{event.Added: 1, event.Gap: 1}
+	if s := tr.Stats(); s.Known != 2 || !s.LastSeen.Equal(now) || !maps.Equal(s.Changes, want) {
+		t.Errorf("after a batch: %+v", s)
+	}
+	now = now.Add(time.Second)
+	must(t)(tr.Watched(nil, "4"))
+	if s := tr.Stats(); !s.LastSeen.Equal(now) {
+		t.Errorf("after a bookmark: %+v", s)
+	}
+}
+
+// Stats and MoveTo are called by others than the one who watches. The race detector has the last word.
+func TestStatsAndMoveToMayBeCalledAtAnyTime(t *testing.T) {
+	tr := newTracker()
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				tr.Stats()
+				tr.MoveTo(event.Resource{Version: "v2", Resource: "pods"})
+			}
+		}
+	}()
+	for i := range 200 {
+		must(t)(tr.Watched(added(pod("a", strconv.Itoa(i))), ""))
+		tr.BeginList(List{})
+		tr.EndList("")
+	}
+	close(stop)
+	<-done
+}
+
+func TestControlRecordsNameTheNamespaceOfTheirScope(t *testing.T) {
+	s := podScope
+	s.Namespace = "ns"
+	tr := NewTracker(s, NewKnown(), nil, time.Now)
+	tr.BeginList(List{Snapshot: &event.SnapshotInfo{ID: "S"}})
+	end := tr.EndList("5").Changes[0]
+	for _, c := range []*event.Change{tr.Gap("1", "2", "a test"), tr.SnapshotBegin("S"), end} {
+		if c.Namespace != "ns" || c.Cluster != "c" || c.Resource != s.Resource || c.Name != "" || c.ObservedAt.IsZero() {
+			t.Errorf("%s is %+v", c.Type, c)
+		}
+	}
+}
+
+// BenchmarkWatched is of events of ten thousand objects, each with its own.
+func BenchmarkWatched(b *testing.B) {
+	for _, size := range []int{1, 16, 256} {
+		b.Run(fmt.Sprint(size, " at once"), func(b *testing.B) {
+			const objects = 10_000
+			summary := string(AppendWriter(AppendWriter(AppendParts(nil, Parts{Rest: 1}), 1, 1, 1, 1), 2, 1, 1, 1))
+			manager := string(AppendNames(AppendNames(nil, []byte("a"), nil, nil, nil), []byte("b"), nil, nil, nil))
+			var pool []*Object
+			for i := range objects {
+				o := pod(fmt.Sprintf("app-7d9c6b8f5d-%05d", i), "1")
+				o.UID, o.Summary, o.Names = fmt.Sprintf("6f1d3c9e-8a57-4f0e-9d0b-%012x", i), summary, manager
+				pool = append(pool, o)
+			}
+			tr := newTracker(pool...)
+			batch := make([]Event, size)
+			events := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				for i := range batch {
+					o := *pool[(events*7919)%objects]
+					o.ResourceVersion = strconv.Itoa(1_000_000 + events)
+					batch[i] = Event{watch.Modified, &o}
+					events++
+				}
+				if _, err := tr.Watched(batch, batch[size-1].Object.ResourceVersion); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(events), "ns/event")
+		})
+	}
+}

@@ -1,0 +1,173 @@
+package deltas
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// world is an API server with a few objects in two namespaces, and all that ever happened there.
+type world struct {
+	rnd      *rand.Rand
+	revision int
+	objects  map[string]*Object // what exists, by key
+	labels   map[string]string  // of what exists
+	writes   []write            // one a revision
+	compact  int                // revision that history begins behind
+}
+
+// write is what happened at a revision: an object was made, changed or deleted.
+type write struct {
+	object    *Object // as it was written; of a deleted one the last state, at the revision of the delete
+	was, is   string  // label before and after; "" where the object did not or does not exist
+	condition condition
+}
+
+// selection is what a rule wants: a label, which the API server looks at, in a namespace, which is filtered here.
+type selection struct{ label, namespace string } // "" is any
+
+func (s selection) labelled(label string) bool {
+	return label != "" && (s.label == "" || s.label == label)
+}
+
+func (s selection) filter(namespace string) bool {
+	return s.namespace == "" || s.namespace == namespace
+}
+
+// condition is what the summary of an object is made of.
+type condition struct {
+	spec, status, labels int
+	writer               string         // who wrote it; "" where the API server cannot tell
+	class                event.Class    // what was written
+	managers             map[string]int // and when they last did
+}
+
+func (c *condition) words() []string {
+	words := []string{fmt.Sprint("spec=", c.spec), fmt.Sprint("status=", c.status), fmt.Sprint("labels=", c.labels)}
+	for _, manager := range slices.Sorted(maps.Keys(c.managers)) {
+		words = append(words, fmt.Sprint(manager, "@", c.managers[manager]))
+	}
+	return words
+}
+
+const firstRevision = 100
+
+func newWorld(rnd *rand.Rand) *world {
+	return &world{
+		rnd: rnd, revision: firstRevision, compact: firstRevision,
+		objects: map[string]*Object{}, labels: map[string]string{},
+	}
+}
+
+// at is what was written at a revision.
+func (w *world) at(revision int) write { return w.writes[revision-firstRevision-1] }
+
+func revisionOf(rv string) int { n, _ := strconv.Atoi(rv); return n }
+
+// live lets n things happen to random objects.
+func (w *world) live(n int) {
+	for range n {
+		w.revision++
+		o := NewObject("ns"+strconv.Itoa(w.rnd.IntN(2)), "o"+strconv.Itoa(w.rnd.IntN(3)))
+		o.ResourceVersion = strconv.Itoa(w.revision)
+		o.Raw = []byte(o.ResourceVersion)
+		old, next := w.objects[o.Key()], write{object: o, was: w.labels[o.Key()]}
+		var last *condition
+		if old == nil {
+			o.UID = fmt.Sprintf("%s-%d", o.Key(), w.revision)
+		} else {
+			o.UID, last = old.UID, &w.writes[revisionOf(old.ResourceVersion)-firstRevision-1].condition
+		}
+		next.condition = w.written(last)
+		o.Summary, o.Names = summarize(next.condition.words())
+		switch {
+		case old != nil && w.rnd.IntN(3) == 0:
+			delete(w.objects, o.Key())
+			delete(w.labels, o.Key())
+		case old == nil || w.rnd.IntN(4) == 0:
+			next.is = string('a' + rune(w.rnd.IntN(2)))
+		default:
+			next.is = next.was
+		}
+		if next.is != "" {
+			w.objects[o.Key()], w.labels[o.Key()] = o, next.is
+		}
+		w.writes = append(w.writes, next)
+	}
+}
+
+// written is the condition after another random write.
+func (w *world) written(last *condition) condition {
+	c := condition{managers: map[string]int{}, spec: 1}
+	if last != nil {
+		c.spec, c.status, c.labels, c.managers = last.spec, last.status, last.labels, maps.Clone(last.managers)
+	}
+	switch w.rnd.IntN(3) {
+	case 0:
+		c.spec, c.class = w.revision, event.ClassSpec
+	case 1:
+		c.status, c.class = w.revision, event.ClassStatus
+	default:
+		c.labels, c.class = w.revision, event.ClassMetadata
+	}
+	if last == nil || w.rnd.IntN(4) > 0 {
+		c.writer = fmt.Sprint("m", w.rnd.IntN(3))
+		c.managers[c.writer] = w.revision
+	}
+	return c
+}
+
+// event is what a watch says of a write; no for nothing.
+func (s selection) event(w write) (e Event, yes bool) {
+	switch was, is := s.labelled(w.was), s.labelled(w.is); {
+	case was && is:
+		return Event{watch.Modified, w.object}, true
+	case is:
+		return Event{watch.Added, w.object}, true
+	case was:
+		return Event{watch.Deleted, w.object}, true
+	}
+	return e, false
+}
+
+// list is what an API server lists at a revision, in no order.
+func (w *world) list(s selection, revision int) []*Object {
+	objects := map[string]*Object{}
+	for _, wr := range w.writes[:revision-firstRevision] {
+		if delete(objects, wr.object.Key()); s.labelled(wr.is) {
+			objects[wr.object.Key()] = wr.object
+		}
+	}
+	list := slices.SortedFunc(maps.Values(objects), func(a, b *Object) int { return strings.Compare(a.Key(), b.Key()) })
+	w.rnd.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list
+}
+
+// state is what a consumer has to have of a selection at a revision: resourceVersions by key.
+func (w *world) state(s selection, revision int) map[string]string {
+	state := map[string]string{}
+	for _, o := range w.list(s, revision) {
+		if s.filter(o.Namespace) {
+			state[o.Key()] = o.ResourceVersion
+		}
+	}
+	return state
+}
+
+// earlier is the event of the write to the same object before; no if that was another one.
+func (w *world) earlier(s selection, revision int) (Event, bool) {
+	now := w.at(revision).object
+	for r := revision - 1; r > firstRevision; r-- {
+		if wr := w.at(r); wr.object.UID == now.UID {
+			return s.event(wr)
+		}
+	}
+	return Event{}, false
+}

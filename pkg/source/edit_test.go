@@ -1,0 +1,183 @@
+package source
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// pods makes a Source select pods as a rule says.
+func pods(r Rule) func(*Config) {
+	r.Select = []string{"pods"}
+	return func(c *Config) { c.Rules = []Rule{r} }
+}
+
+// settle runs a Source until every scope has a position and returns what it emitted.
+func settle(t *testing.T, f *fakeAPI, st *store, adjust func(*Config)) []string {
+	t.Helper()
+	n := len(st.told())
+	s, _, stop := running(t, f, st, adjust)
+	st.await(t, "positions", func() bool {
+		all := s.Status()
+		return len(all) > 0 && !slices.ContainsFunc(all, func(one Status) bool { return st.position(one.Scope) == "" })
+	})
+	stop()
+	got := st.told()[n:]
+	slices.SortFunc(got, func(a, b string) int { // a gap stays first, between objects there is no order
+		if strings.HasPrefix(a, "gap") || strings.HasPrefix(b, "gap") {
+			return strings.Compare(b[:1], a[:1])
+		}
+		return strings.Compare(a, b)
+	})
+	return got
+}
+
+func TestWhatEditedRulesSelectIsCompared(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a", "b")
+	for i, edit := range []struct {
+		rule Rule
+		want []string
+	}{
+		{Rule{}, []string{"snapshot a@11", "snapshot b@12"}},
+		{Rule{}, nil},
+		{Rule{Namespaces: Namespaces{Exclude: []string{"other"}}}, []string{"gap -12"}},
+		{Rule{Namespaces: Namespaces{Exclude: []string{"ns"}}}, []string{"gap -12", "deleted a@11~ left", "deleted b@12~ left"}},
+		{Rule{Namespaces: Namespaces{Exclude: []string{"ns"}}, Resync: time.Hour}, nil},
+		{Rule{}, []string{"gap -12", "added a@11~", "added b@12~"}},
+		{Rule{Namespaces: Namespaces{Include: []string{"ns"}}}, []string{"gap -12"}},
+		{Rule{Namespaces: Namespaces{Include: []string{"none"}}}, []string{"gap -12", "deleted a@11~ left", "deleted b@12~ left"}},
+	} {
+		if slices.Contains(edit.rule.Namespaces.Include, "none") { // the fake does not look at namespaces
+			f.change(func() { f.history = nil })
+		}
+		got := settle(t, f, st, pods(edit.rule))
+		if !slices.Equal(got, edit.want) {
+			t.Errorf("edit %d: emitted %q, want %q", i, got, edit.want)
+		}
+	}
+	ids := map[string]bool{}
+	for _, c := range st.changes {
+		if ids[c.ID()] {
+			t.Errorf("%s was emitted twice", c.ID())
+		}
+		ids[c.ID()] = true
+	}
+}
+
+func TestAResourceThatNoRuleSelectsAnyMoreLeaves(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	st.hold("secrets", "12", event.Known{Key: "ns/s", UID: "uid-s", ResourceVersion: "11"})
+	_, _, _ = running(t, f, st)
+	st.await(t, "the resource to be dropped", func() bool { return st.drops() == 1 })
+	if got := st.told(); !slices.Equal(got, []string{"deleted s@11~ left"}) {
+		t.Errorf("emitted %q", got)
+	}
+	if c := st.change(0); c.Resource != (event.Resource{Version: "v1", Resource: "secrets", Kind: "Kind"}) {
+		t.Errorf("deleted as %+v, want version and kind", c.Resource)
+	}
+}
+
+func TestARuleThatWaitsForAVersionKeepsItsObjects(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	st.hold("pods", "12", event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"})
+	_, _, _ = running(t, f, st, func(c *Config) { c.Rules = []Rule{{Select: []string{"pods.v2"}}} })
+	polls := f.asked()
+	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
+	if got := st.told(); len(got) != 0 || st.position("pods") != "12" {
+		t.Errorf("emitted %q, position %q", got, st.position("pods"))
+	}
+}
+
+func TestATypeThatDiscoveryHidesIsWatchedOn(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	s, _, stop := running(t, f, st)
+	awaitState(t, st, s, Live)
+	f.serve(groupOf("apps", "v1", "deployments"))
+	polls := f.asked()
+	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
+	f.write("MODIFIED", "a")
+	st.awaitTold(t, "snapshot a@11", "updated a@12")
+	stop()
+	f.write("MODIFIED", "a")
+	_, _, _ = running(t, f, st) // and after a restart, by the version and kind that are stored
+	st.awaitTold(t, "snapshot a@11", "updated a@12", "updated a@13")
+	if st.drops() != 0 {
+		t.Errorf("dropped %q", st.dropped)
+	}
+}
+
+func TestAListThatCannotBeWatchedOnIsAStateAndNoFurtherGap(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.noList = true
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		f.breakWith(func() { f.oldest = 1000 }) // no history at all, though lists are answered
+		time.Sleep(time.Hour)
+		if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "of its own list") || got.Relists > 2 {
+			t.Errorf("status %+v", got)
+		}
+		gaps := slices.DeleteFunc(st.told(), func(l string) bool { return !strings.HasPrefix(l, "gap") })
+		if len(gaps) > 1 || log.count("level=WARN") > 6 {
+			t.Errorf("%d gaps, log\n%s", len(gaps), log)
+		}
+		f.change(func() { f.oldest = 0 })
+		awaitState(t, st, s, Live)
+	})
+}
+
+func TestHungTypesKeepNoOtherFromItsList(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+		names := []string{"pods"}
+		for i := range 3 * concurrentLists {
+			names = append(names, strings.Repeat("x", i+1)+"s")
+			f.faults = append(f.faults, hang)
+		}
+		f.groups[0] = coreGroup(names...)
+		s, _, stop := running(t, f, st, on, func(c *Config) { c.Rules = []Rule{{Select: []string{"*"}}} })
+		defer stop()
+		time.Sleep(50 * time.Second) // less than the time after which requests are given up
+		live, named := 0, 0
+		for _, one := range s.Status() {
+			if one.State == Live {
+				live++
+			}
+			if strings.Contains(one.Reason, "has not answered") {
+				named++
+			}
+		}
+		if live != 1 || named != 3*concurrentLists {
+			t.Errorf("%d live, %d named as hung, want 1 and %d", live, named, 3*concurrentLists)
+		}
+	})
+}
+
+func TestResyncEmitsEveryObjectOnceAPeriod(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.write("ADDED", "b")
+		_, _, stop := running(t, f, st, on, pods(Rule{Resync: time.Minute}))
+		defer stop()
+		time.Sleep(10*time.Minute - time.Second)
+		synced := map[string]int{}
+		ids := map[string]bool{}
+		for _, c := range st.changes {
+			if c.Type == event.Sync {
+				synced[c.Name+"@"+c.ResourceVersion]++
+				if len(c.After) == 0 || c.Delta != event.DeltaSync || ids[c.ID()] {
+					t.Errorf("emitted %+v", c)
+				}
+				ids[c.ID()] = true
+			}
+		}
+		if synced["a@11"] != 10 || synced["b@12"] != 10 || len(synced) != 2 {
+			t.Errorf("emitted %v in ten minutes, want each object ten times", synced)
+		}
+	})
+}

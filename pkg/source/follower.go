@@ -1,0 +1,192 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// follower keeps up with one scope. It lists what exists where there is no position to go on from, watches from there,
+// and appends what the tracker makes of it. One goroutine runs it; nothing of what it shows waits for that.
+type follower struct {
+	runner  *runner
+	scope   Scope
+	health  *health
+	append  event.Append
+	slots   chan struct{} // bounds how many scopes read all their objects at once; shared
+	confirm func(context.Context, doubt) error
+	nudged  chan struct{} // sent to when another endpoint is to be tried at once; capacity 1
+
+	endpoint atomic.Pointer[endpoint]
+	tracker  atomic.Pointer[deltas.Tracker] // nil until what is stored is loaded
+	position atomic.Pointer[string]         // as last appended
+
+	// Of run alone.
+	stored    event.StoredScope // what the store has of the scope, Position apart
+	backoff   backoff
+	pagesOnly bool        // WatchList does not work here
+	endless   int         // WatchLists in a row that ended before the mark that all was sent
+	unasked   int         // questions in a row that ended without an answer, see reached
+	conn      *connection // open, behind what was read so far; nil when there is none
+	trail     trail
+	resync    *resync // nil where no rule asks for it
+}
+
+// errVanished says that the resource is served no more: discovery does not name it, and its own address answers 404.
+var errVanished = errors.New("the resource is served no more")
+
+// run follows the scope until ctx ends. It returns that error, errVanished, or one of append.
+func (f *follower) run(ctx context.Context) error {
+	if f.resync != nil {
+		stop := f.resync.start(ctx, f)
+		defer stop()
+	}
+	defer func() {
+		if f.conn != nil {
+			f.conn.stop()
+		}
+	}()
+	for {
+		if f.at() == "" {
+			if err := f.list(ctx); err != nil {
+				return err
+			}
+		}
+		if err := f.watch(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// at is the position that the scope has come to; "" when it must be listed.
+func (f *follower) at() string {
+	if p := f.position.Load(); p != nil {
+		return *p
+	}
+	return ""
+}
+
+// put appends an observation and notes the position in it.
+func (f *follower) put(ctx context.Context, o event.Observation) error {
+	if len(o.Changes)+len(o.Known)+len(o.Forget) == 0 && o.Lost == "" && (o.Position == "" || o.Position == f.at()) {
+		return nil
+	}
+	if err := f.append(ctx, o); err != nil {
+		return err
+	}
+	if o.Lost != "" {
+		f.stored.Lost = o.Lost
+	}
+	if o.Snapshot != "" {
+		f.stored.Snapshot = o.Snapshot
+	}
+	if o.Position != "" {
+		f.position.Store(&o.Position)
+		f.stored = event.StoredScope{ID: f.scope.ID}
+	}
+	return nil
+}
+
+// failed notes that a request failed and waits before the next. It returns errVanished when it failed because the resource
+// is served no more.
+func (f *follower) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if classifyError(err) == notServed && f.runner.missing.Load() {
+		return errVanished
+	}
+	f.trail.unsure = doubtAfter(err)
+	f.health.failed(err)
+	return f.pause(ctx, f.backoff.wait(err))
+}
+
+// pause waits before the next try, shorter if there is another endpoint to try.
+func (f *follower) pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-f.nudged:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// nudge makes the follower ask again at once, on a new connection.
+func (f *follower) nudge() {
+	select {
+	case f.nudged <- struct{}{}:
+	default:
+	}
+}
+
+// moveTo goes on with another version of the resource: the one watched is served no more, and the history of an object
+// is the same in all versions.
+func (f *follower) moveTo(s Scope) {
+	next, err := f.runner.source.cfg.Client.endpoint(s)
+	if err != nil {
+		return // it was possible for the version before
+	}
+	f.endpoint.Store(next)
+	if t := f.tracker.Load(); t != nil {
+		t.MoveTo(s.Resource)
+	}
+	f.health.note(func(st *Status) { st.Resource = s.Resource })
+	f.health.log.Info("the resource is served in another version, watching that", "version", s.Resource.Version)
+	f.nudge()
+}
+
+// emitMissing emits that all objects that the list being read lacks are gone.
+func (f *follower) emitMissing(ctx context.Context) error {
+	for more := true; more; {
+		o, again, err := f.tracker.Load().Missing()
+		if err != nil {
+			return err
+		}
+		if err := f.put(ctx, o); err != nil {
+			return err
+		}
+		more = again
+	}
+	return nil
+}
+
+// emitGone emits that no known object is there any more. pass is empty unless they only left the selection.
+func (f *follower) emitGone(ctx context.Context, pass string) error {
+	f.tracker.Load().BeginList(deltas.List{Pass: pass})
+	if err := f.emitMissing(ctx); err != nil {
+		return fmt.Errorf("emit that the objects of %s are gone: %w", f.scope.ID, err)
+	}
+	return nil
+}
+
+func (f *follower) status() Status {
+	s := f.health.status()
+	if e := f.endpoint.Load(); e != nil {
+		s.DecodeErrors, s.StockFraming = e.decoder.failed.Load(), e.decoder.stock.Load()
+	}
+	if t := f.tracker.Load(); t != nil {
+		stats := t.Stats()
+		s.Position, s.Known, s.LastEvent, s.Changes = f.at(), stats.Known, stats.LastSeen, stats.Changes
+	}
+	return s
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,314 @@
+package source
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+const (
+	// silence bounds the wait for the next initial event of a WatchList. An API server that does not know the request
+	// may serve an ordinary watch instead, which never marks the end.
+	silence = time.Minute
+	// maxEndless is how many WatchLists may end early before LIST is used. A connection that breaks now and then is no
+	// reason to; an API server that never marks the end is.
+	maxEndless = 3
+	// pageSize is how many objects a LIST asks for at once. They are handled as they arrive, so it says nothing about memory.
+	pageSize = 500
+)
+
+var errSilent = errors.New("the API server does not mark the end of the initial events")
+
+// list reads what exists now and emits how that differs from what is known: on the first start, after history or the
+// journal was lost, and after the rules were edited. It tries until it has all of it; what was emitted of a list that was
+// broken off is known, and silent in the next.
+func (f *follower) list(ctx context.Context) error {
+	if err := f.awaitHistory(ctx); err != nil {
+		return err
+	}
+	l, err := f.beginList(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		err := f.readAll(ctx, l)
+		if err == nil {
+			return nil
+		}
+		var fatal *appendError
+		if errors.As(err, &fatal) {
+			return err
+		}
+		f.noteWatchList(err)
+		switch classifyError(err) {
+		case expired, tooLarge: // of a page's token, or of a cache that is behind: begin again with the present
+			if err := f.pause(ctx, f.backoff.wait(err)); err != nil {
+				return err
+			}
+		case refused:
+			if !f.pagesOnly {
+				f.pagesOnly = true
+				continue
+			}
+			fallthrough
+		default:
+			if err := f.failed(ctx, err); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// awaitHistory waits, where the last list could not be watched on from, until the present can be: an API server that lists at
+// a position that it knows no history from is broken, and each further list would only tell the same gap again.
+func (f *follower) awaitHistory(ctx context.Context) error {
+	for f.trail.unproven {
+		position, err := f.newest(ctx)
+		if err != nil {
+			return err
+		}
+		if err = f.probe(ctx, position); err == nil {
+			f.trail.unproven = false
+			break
+		}
+		if err := f.failed(ctx, fmt.Errorf("the API server cannot be watched from the position %s of its own list: %w", position, err)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// probe watches from a position until that has brought something or has lasted.
+func (f *follower) probe(ctx context.Context, position string) error {
+	c, err := f.endpoint.Load().watch(ctx, &slot{slow: f.slow}, metav1.ListOptions{ResourceVersion: position})
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	steady := time.NewTimer(steadyAfter)
+	defer steady.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-steady.C:
+		return nil
+	case _, ok := <-c.batches:
+		if !ok {
+			return c.err
+		}
+		return nil
+	}
+}
+
+// beginList emits what must come before the objects of a list (I5), and says what they mean.
+func (f *follower) beginList(ctx context.Context) (deltas.List, error) {
+	t, s := f.tracker.Load(), f.stored
+	l := deltas.List{Pass: s.Pass}
+	if s.Snapshot != "" { // it was stopped within its first list
+		l.Snapshot = &event.SnapshotInfo{ID: s.Snapshot}
+		return l, nil
+	}
+	if s.Lost == "" && t.Known() > 0 {
+		s.Lost = "the first list was broken off"
+	}
+	var first []*event.Change
+	if s.Lost != "" {
+		to, err := f.newest(ctx)
+		if err != nil {
+			return l, err
+		}
+		gap := t.Gap(f.trail.lostAt, to, s.Lost)
+		gap.Pass = s.Pass
+		first = append(first, gap)
+	}
+	id := ""
+	if t.Known() == 0 && s.Pass == "" {
+		id = rand.Text()
+		l.Snapshot = &event.SnapshotInfo{ID: id}
+		first = append(first, t.SnapshotBegin(id))
+	}
+	o := t.Observe(first...)
+	o.Lost, o.Snapshot = s.Lost, id
+	return l, f.put(ctx, o)
+}
+
+// newest is the resourceVersion of now. It tries until it has it.
+func (f *follower) newest(ctx context.Context) (string, error) {
+	for {
+		err := f.confirm(ctx, f.trail.unsure)
+		if err == nil {
+			f.health.note(func(s *Status) { s.Lists++ })
+			var rv string
+			if rv, err = f.endpoint.Load().newest(ctx); err == nil {
+				return rv, nil
+			}
+		}
+		if err := f.failed(ctx, err); err != nil {
+			return "", err
+		}
+	}
+}
+
+// readAll reads the whole list once. Where that is a WatchList the connection stays open.
+func (f *follower) readAll(ctx context.Context, l deltas.List) error {
+	s := &slot{all: f.slots, slow: f.slow}
+	if err := s.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	if err := f.confirm(ctx, f.trail.unsure); err != nil {
+		return err
+	}
+	f.tracker.Load().BeginList(l)
+	read := f.readWatchList
+	if f.pagesOnly {
+		read = f.readPages
+	}
+	position, err := read(ctx, s)
+	if err != nil {
+		return err
+	}
+	if err := f.emitMissing(ctx); err != nil {
+		return &appendError{err}
+	}
+	if err := f.put(ctx, f.tracker.Load().EndList(position)); err != nil {
+		return &appendError{err}
+	}
+	f.endless = 0
+	f.backoff.reset()
+	f.trail.unproven = true
+	f.health.note(func(st *Status) { st.Synced = true })
+	return nil
+}
+
+// appendError says that it is not the API server that failed.
+type appendError struct{ error }
+
+func (e *appendError) Unwrap() error { return e.error }
+
+// readWatchList reads the initial events of a WatchList (KEP-3157) and returns the position behind them.
+func (f *follower) readWatchList(ctx context.Context, s *slot) (string, error) {
+	yes := true
+	c, err := f.endpoint.Load().watch(ctx, s, metav1.ListOptions{
+		SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	})
+	if err != nil {
+		return "", err
+	}
+	f.reading()
+	position, err := f.readInitial(ctx, c)
+	if err != nil {
+		c.stop()
+		return "", err
+	}
+	f.conn = c
+	return position, nil
+}
+
+// reading notes that the API server shows what there is.
+func (f *follower) reading() { f.health.become(Syncing, "reading all objects") }
+
+func (f *follower) readInitial(ctx context.Context, c *connection) (string, error) {
+	quiet := time.NewTimer(silence)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-quiet.C:
+			return "", errSilent
+		case b, ok := <-c.batches:
+			if !ok {
+				return "", c.err
+			}
+			if err := f.takeListed(ctx, b.events, b.read); err != nil {
+				return "", err
+			}
+			if b.listed {
+				return b.position, nil
+			}
+			quiet.Reset(silence) // the journal may have taken its time
+		}
+	}
+}
+
+// takeListed emits a part of a list.
+func (f *follower) takeListed(ctx context.Context, events []deltas.Event, read uint64) error {
+	f.health.note(func(s *Status) { s.Events += read })
+	o, err := f.tracker.Load().Watched(events, "")
+	if err == nil {
+		err = f.put(ctx, o)
+	}
+	if err != nil {
+		return &appendError{err}
+	}
+	return nil
+}
+
+// noteWatchList decides whether WatchList is tried again.
+func (f *follower) noteWatchList(err error) {
+	switch {
+	case f.pagesOnly:
+	case errors.Is(err, errSilent):
+		f.pagesOnly = true
+	case errors.Is(err, errStreamEnd):
+		if f.endless++; f.endless >= maxEndless {
+			f.pagesOnly = true
+		}
+	}
+}
+
+// readPages reads the present in pages and returns the position that it is true at. A page that breaks off is asked for
+// again by its token; a token that has expired is an error, and the list begins again.
+func (f *follower) readPages(ctx context.Context, s *slot) (string, error) {
+	o := metav1.ListOptions{Limit: pageSize}
+	var batch []deltas.Event
+	size := 0
+	flush := func() error {
+		err := f.takeListed(ctx, batch, 0)
+		clear(batch)
+		batch, size = batch[:0], 0
+		return err
+	}
+	for {
+		f.health.note(func(st *Status) { st.Lists++ })
+		meta, err := f.patientPage(ctx, s, o, func(object *deltas.Object) error {
+			batch, size = append(batch, deltas.Event{Type: watch.Added, Object: object}), size+len(object.Raw)
+			if len(batch) < maxBatchEvents && size < maxBatchBytes {
+				return nil
+			}
+			return flush()
+		})
+		if err := errors.Join(err, flush()); err != nil {
+			return "", err
+		}
+		f.reading()
+		if o.Continue = meta.Continue; o.Continue == "" {
+			return meta.ResourceVersion, nil
+		}
+	}
+}
+
+// patientPage reads a page, and again by its token as long as it breaks off.
+func (f *follower) patientPage(
+	ctx context.Context, s *slot, o metav1.ListOptions, take func(*deltas.Object) error,
+) (meta metav1.ListMeta, err error) {
+	for {
+		meta, err = f.endpoint.Load().list(ctx, s, o, take)
+		var fatal *appendError
+		if err == nil || errors.As(err, &fatal) || classifyError(err) != interrupted || o.Continue == "" {
+			return meta, err
+		}
+		if err := f.failed(ctx, err); err != nil {
+			return meta, err
+		}
+	}
+}

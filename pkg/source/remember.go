@@ -1,0 +1,166 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// remembered is a resource of which something is stored, and that nothing follows.
+type remembered struct {
+	served
+	polls int // in a row without the resource
+}
+
+// remember notes of which resources something is stored.
+func (s *Source) remember() error {
+	names, err := s.cfg.Stored()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		m := &remembered{}
+		stored, err := s.cfg.Load(name, nil)
+		if err != nil {
+			return err
+		}
+		if m.resource = stored.Resource; m.resource.Version == "" {
+			m.resource = resourceOf(name)
+		}
+		s.remembered[name] = m
+	}
+	return nil
+}
+
+// resourceOf reads the resource, without version and kind, off its name.
+func resourceOf(name string) event.Resource {
+	resource, group, _ := strings.Cut(name, ".")
+	return event.Resource{Group: group, Resource: resource}
+}
+
+// withMissing adds to what is served what was served before and is not named any more. That alone is no evidence: an API
+// server that starts, or a proxy, may hide a resource whose objects exist. So it goes on being followed, and when its
+// own address says 404 too, it is gone (see follower.failed).
+func (s *Source) withMissing(c catalog) (catalog, error) {
+	counts := time.Since(s.counted) >= s.cfg.Interval
+	if counts {
+		s.counted = time.Now()
+	}
+	all := catalog{}
+	for group, served := range c {
+		all[group] = slices.Clone(served)
+	}
+	add := func(m served) { all[m.resource.Group] = append(all[m.resource.Group], m) }
+	for _, r := range s.runners {
+		if s.isMissing(r.resource, &r.polls, counts) && len(r.followers) > 0 {
+			add(served{r.current, r.followers[0].scope.Namespaced})
+		}
+		if missing := r.polls >= pollsUntilGone; missing != r.missing.Swap(missing) && missing {
+			for _, f := range r.followers {
+				f.nudge()
+			}
+		}
+	}
+	for name, m := range s.remembered {
+		if !s.isMissing(m.resource, &m.polls, counts) || m.resource.Version == "" && m.polls < pollsUntilGone {
+			continue
+		}
+		if err := s.findScope(name, m); err != nil {
+			return nil, err
+		}
+		add(m.served)
+	}
+	return all, nil
+}
+
+// isMissing says that discovery was asked about the resource's group and does not name it, and counts how often.
+func (s *Source) isMissing(r event.Resource, polls *int, counts bool) bool {
+	if s.catalog.has(r) || slices.Contains(s.failing, r.Group) {
+		*polls = 0
+		return false
+	}
+	if counts {
+		*polls++
+	}
+	return true
+}
+
+// findScope finds out from its objects whether a remembered resource lives in namespaces.
+func (s *Source) findScope(name string, m *remembered) error {
+	_, err := s.cfg.Load(name, func(k event.Known) { m.namespaced = strings.Contains(k.Key, "/") })
+	return err
+}
+
+// leave announces that the objects of resources that no rule selects any more have left the selection. A resource that is
+// waited for, because it is pinned to a version that is not served, has not left it.
+func (s *Source) leave(ctx context.Context) {
+	for name, m := range s.remembered {
+		if slices.Contains(s.failing, m.resource.Group) || s.isAwaited(m.resource) {
+			continue
+		}
+		s.start(ctx, s.newRunner(m.resource, nil))
+		s.cfg.Log.Info("the rules do not select this resource any more; its objects are announced as deleted", "resource", name)
+	}
+}
+
+// isAwaited says that a rule would select the resource in another version than those that are served, or if it was served.
+func (s *Source) isAwaited(r event.Resource) bool {
+	served := s.catalog.has(r)
+	return slices.ContainsFunc(s.cfg.Rules, func(rule Rule) bool {
+		excluded := slices.ContainsFunc(patterns(rule.Exclude), func(p pattern) bool { return p.matches(r) })
+		return !excluded && slices.ContainsFunc(patterns(rule.Select), func(p pattern) bool {
+			return p.matches(r) && (!served || p.version != "")
+		})
+	})
+}
+
+// lostGroups says which resources begin with the gap that a lost journal asks for: those that are served when the API
+// server is first asked, and those of groups that could not be asked then. What comes later was not watched before.
+type lostGroups struct {
+	asked     bool     // the API server has been asked once
+	open      []string // groups that have not answered since
+	announced bool
+}
+
+func (l *lostGroups) of(group, lost string) string {
+	if l.asked && !slices.Contains(l.open, group) {
+		return ""
+	}
+	return lost
+}
+
+// announce lets the store forget that something was lost, once it is stored of each scope concerned that it begins with
+// the gap (I5).
+func (s *Source) announce(ctx context.Context) {
+	if s.cfg.Lost == "" || s.cfg.Announced == nil || s.lost.announced {
+		return
+	}
+	if !s.lost.asked {
+		s.lost.asked, s.lost.open = true, slices.Clone(s.failing)
+	}
+	s.lost.open = slices.DeleteFunc(s.lost.open, func(g string) bool { return !slices.Contains(s.failing, g) })
+	if len(s.lost.open) > 0 {
+		return
+	}
+	s.lost.announced = true
+	var runners []*runner
+	for _, r := range s.runners {
+		runners = append(runners, r)
+	}
+	s.running.Go(func() {
+		for _, r := range runners {
+			select {
+			case <-r.planned:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err := s.cfg.Announced(ctx); err != nil && ctx.Err() == nil {
+			s.failed(fmt.Errorf("note that the gaps are announced: %w", err))
+		}
+	})
+}
