@@ -38,6 +38,9 @@ func explain(ctx context.Context, cfg *config.Config, version string, window tim
 	if err := askAccess(ctx, client, scopes); err != nil {
 		return nil, err
 	}
+	if err := countPaths(ctx, client, r, cfg); err != nil {
+		return nil, err
+	}
 	if window > 0 {
 		r.Window = duration(window)
 		measure(ctx, client, scopes, window)

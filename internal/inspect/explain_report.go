@@ -36,6 +36,7 @@ type ruleReport struct {
 	Resources     []resourceReport `json:"resources"`
 	Left          []nameReport     `json:"left,omitempty"`
 	Unserved      []nameReport     `json:"unserved,omitempty"`
+	Paths         []pathReport     `json:"paths,omitempty"`
 }
 
 type resourceReport struct {

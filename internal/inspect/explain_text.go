@@ -25,6 +25,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		r.writeResources(&b, rule.Resources)
 		writeNames(&b, "selected and not served", rule.Unserved)
 		writeNames(&b, "left alone", rule.Left)
+		writePaths(&b, rule.Paths)
 	}
 	if r.Window > 0 {
 		r.writeMeasured(&b)

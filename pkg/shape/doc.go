@@ -1,4 +1,4 @@
-// Package shape decides how much of a change is told, and where it goes: it takes secrets out before anything is stored.
+// Package shape decides how much of a change is emitted, and where it goes: it takes secrets out before anything is stored.
 //
 // # How a change passes
 //

@@ -46,17 +46,17 @@ type cut struct {
 	none           bool // nothing, but for what id says
 }
 
-// fate is what becomes of a value.
-type fate int
+// disposition is what becomes of a value.
+type disposition int
 
 const (
-	whole fate = iota
+	whole disposition = iota
 	part
 	removed
 )
 
-// fateOf says what becomes of a value for which c is the cut.
-func (c cut) fateOf(container bool) fate {
+// dispositionOf says what becomes of a value for which c is the cut.
+func (c cut) dispositionOf(container bool) disposition {
 	switch {
 	case c.id != nil && c.id.ends:
 		return whole
@@ -96,7 +96,7 @@ func (w *cutting) object(i int, c cut, depth int) int {
 	m := rawjson.Enter(w.b, i)
 	for m.Next() {
 		next := c.member(m.Key)
-		if next.fateOf(w.container(m.I)) == removed {
+		if next.dispositionOf(w.container(m.I)) == removed {
 			if m.I = rawjson.SkipValue(w.b, m.I, depth+1); m.I >= 0 {
 				out.remove(m.Comma, m.Start, m.I)
 			}
@@ -113,7 +113,7 @@ func (w *cutting) array(i int, c cut, depth int) int {
 	e := rawjson.EnterArray(w.b, i)
 	for e.Next() {
 		next := c.element()
-		if next.fateOf(w.container(e.I)) == removed {
+		if next.dispositionOf(w.container(e.I)) == removed {
 			if e.I = rawjson.SkipValue(w.b, e.I, depth+1); e.I >= 0 {
 				out.remove(e.Comma, e.Start, e.I)
 			}
@@ -130,7 +130,7 @@ func (w *cutting) value(i int, c cut, depth int) int {
 	switch {
 	case depth > rawjson.Deepest:
 		return rawjson.Fail(i)
-	case c.fateOf(w.container(i)) == whole:
+	case c.dispositionOf(w.container(i)) == whole:
 		return rawjson.SkipValue(w.b, i, depth)
 	case w.b[i] == '{':
 		return w.object(i, c, depth)

@@ -17,12 +17,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// mostCost bounds one evaluation, in CEL's own units: about one for each step. It is a tenth of what the API server grants
+// maxCost bounds one evaluation, in CEL's own units: about one for each step. It is a tenth of what the API server grants
 // an admission policy, and some ten milliseconds.
-const mostCost = 100_000
+const maxCost = 100_000
 
-// longestFilter is the most text of an expression, in bytes.
-const longestFilter = 16 << 10
+// maxFilterBytes is the most text of an expression, in bytes.
+const maxFilterBytes = 16 << 10
 
 // facts are what an expression may ask about the change itself, under change.
 var facts = map[string]struct {
@@ -58,7 +58,7 @@ func actorOf(c *event.Change) event.Actor {
 func newEnvironment(withOld bool) (*cel.Env, error) {
 	options := []cel.EnvOption{
 		ext.Strings(ext.StringsVersion(4)), cel.OptionalTypes(), cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true),
-		cel.ParserExpressionSizeLimit(longestFilter), cel.Variable("object", cel.DynType),
+		cel.ParserExpressionSizeLimit(maxFilterBytes), cel.Variable("object", cel.DynType),
 	}
 	if withOld {
 		options = append(options, cel.Variable("oldObject", cel.DynType))
@@ -82,8 +82,8 @@ func compileFilter(text string, withOld bool) (*filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(text) > longestFilter {
-		return nil, fmt.Errorf("%d bytes long, at most %d are allowed", len(text), longestFilter)
+	if len(text) > maxFilterBytes {
+		return nil, fmt.Errorf("%d bytes long, at most %d are allowed", len(text), maxFilterBytes)
 	}
 	ast, issues := env.Compile(text)
 	if err := issues.Err(); err != nil {
@@ -92,8 +92,8 @@ func compileFilter(text string, withOld bool) (*filter, error) {
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) {
 		return nil, fmt.Errorf("its result is %s, expected bool (where CEL cannot know: compare it, or write bool(…))", t)
 	}
-	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > mostCost {
-		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, mostCost)
+	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > maxCost {
+		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, maxCost)
 	}
 	if err := checkSense(env, ast); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func compileFilter(text string, withOld bool) (*filter, error) {
 	for _, reference := range ast.NativeRep().ReferenceMap() {
 		f.asksOld = f.asksOld || reference.Name == "oldObject"
 	}
-	f.program, err = env.Program(ast, cel.CostLimit(mostCost), cel.EvalOptions(cel.OptOptimize))
+	f.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
 	return f, err
 }
 

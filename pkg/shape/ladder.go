@@ -7,8 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// longestAnnotation is how long, in bytes as JSON, an annotation may be to stay in a change that is too large.
-const longestAnnotation = 1 << 10
+// maxAnnotationBytes is how long, in bytes as JSON, an annotation may be to stay in a change that is too large.
+const maxAnnotationBytes = 1 << 10
 
 // Smaller returns a copy of a change that a destination refused as too large, with the next thing left out, or false when
 // there is nothing more that may be. The steps: what an update carries beside the object (before, changed, patch); status
@@ -36,7 +36,7 @@ func Smaller(c *event.Change) (*event.Change, bool) {
 		return &d, true
 	}
 	for _, metadataOnly := range []bool{false, true} {
-		l := lightening{b: *body, metadataOnly: metadataOnly}
+		l := trimmer{b: *body, metadataOnly: metadataOnly}
 		if len(*body) == 0 || closed(l.b, l.object(rawjson.SkipSpace(l.b, 0))) != nil {
 			return nil, false
 		}
@@ -58,15 +58,15 @@ func omit(c *event.Change, name string) {
 	}
 }
 
-// lightening takes out of an object what a consumer can best do without.
-type lightening struct {
+// trimmer takes out of an object what a consumer can best do without.
+type trimmer struct {
 	b            []byte
 	metadataOnly bool
 	edits        edits
 	omitted      []string
 }
 
-func (l *lightening) object(i int) int {
+func (l *trimmer) object(i int) int {
 	out := remover{edits: &l.edits}
 	m := rawjson.Enter(l.b, i)
 	for m.Next() {
@@ -93,7 +93,7 @@ func (l *lightening) object(i int) int {
 	return m.I
 }
 
-func (l *lightening) metadata(i int) int {
+func (l *trimmer) metadata(i int) int {
 	if i >= len(l.b) || l.b[i] != '{' {
 		return rawjson.SkipValue(l.b, i, 1)
 	}
@@ -117,7 +117,7 @@ func (l *lightening) metadata(i int) int {
 	return m.I
 }
 
-func (l *lightening) annotations(i int) int {
+func (l *trimmer) annotations(i int) int {
 	out := remover{edits: &l.edits}
 	m := rawjson.Enter(l.b, i)
 	for m.Next() {
@@ -125,7 +125,7 @@ func (l *lightening) annotations(i int) int {
 		if m.I = rawjson.SkipValue(l.b, start, 3); m.I < 0 {
 			break
 		}
-		if m.I-start <= longestAnnotation {
+		if m.I-start <= maxAnnotationBytes {
 			out.keep(m.Comma)
 			continue
 		}

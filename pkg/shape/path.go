@@ -18,8 +18,8 @@ type path []segment
 const notInNames = ".[]\"'*, \t\n"
 
 const (
-	longestPath = 32  // segments
-	mostPaths   = 100 // of one kind in one rule
+	maxSegments = 32  // segments
+	maxPaths   = 100 // of one kind in one rule
 )
 
 // parsePath reads a path: names of members, separated by dots, from the top of the object. [*] stands for every element of
@@ -38,8 +38,8 @@ func parsePath(text string) (path, error) {
 	switch {
 	case len(p) == 0:
 		return nil, fmt.Errorf(`%q is no path: write it from the top of the object, for example spec.containers[*].env[*].value`, text)
-	case len(p) > longestPath:
-		return nil, fmt.Errorf("%q has %d parts, at most %d are allowed", text, len(p), longestPath)
+	case len(p) > maxSegments:
+		return nil, fmt.Errorf("%q has %d parts, at most %d are allowed", text, len(p), maxSegments)
 	}
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("%q can match nothing: %w", text, err)

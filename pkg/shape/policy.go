@@ -114,8 +114,8 @@ func readTree(problem problemFunc, key string, texts []string) []path {
 
 // readPaths reads the paths under a key; those that are wrong are reported and read as none.
 func readPaths(problem problemFunc, key string, texts []string) []path {
-	if len(texts) > mostPaths {
-		problem(key, "%d paths, at most %d are allowed", len(texts), mostPaths)
+	if len(texts) > maxPaths {
+		problem(key, "%d paths, at most %d are allowed", len(texts), maxPaths)
 		return nil
 	}
 	paths := make([]path, len(texts))

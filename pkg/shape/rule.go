@@ -99,7 +99,7 @@ type Stats struct {
 	Filtered  uint64 // changes that filter did not take
 	Unchanged uint64 // updates that touched nothing onlyIfChanged or ignoreChanges ask for
 	Withheld  uint64 // changes that cannot be redacted
-	Failed    uint64 // evaluations of filter that failed; their changes were told
+	Failed    uint64 // evaluations of filter that failed; their changes were emitted
 	Failure   string // why the last of them did; "" for none
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Bodies is where the last told states of objects are kept. They are stored with the observations that bring them.
+// Bodies is where the last emitted states of objects are kept. They are stored with the observations that bring them.
 type Bodies interface {
 	// Body returns the newest body of an object that was appended; false when there is none.
 	Body(resource, key string) (event.Body, bool, error)
@@ -171,7 +171,7 @@ func keyOf(c *event.Change) string {
 }
 
 // change shapes one change. last is the state of the object before it, where that is known. state is the redacted state
-// after it, whether the change is told or not.
+// after it, whether the change is emitted or not.
 func (r *rule) change(c *event.Change, last []byte) (state []byte, keep bool) {
 	if r.idle || c.Type.Control() {
 		return nil, true
@@ -247,7 +247,7 @@ func (r *rule) unchanged(c *event.Change, last []byte, hidden parts) bool {
 	return ok && err == nil
 }
 
-// partOfClass is where a change of a class is, which is all that is told of a change of something hidden.
+// partOfClass is where a change of a class is, which is all that is known of a change of something hidden.
 var partOfClass = map[event.Class]parts{
 	event.ClassDeleting: inMetadata | inStatus | inSpec, // may have come with anything else
 	event.ClassSpec:     inMetadata | inStatus | inSpec, // as well
@@ -256,7 +256,7 @@ var partOfClass = map[event.Class]parts{
 	"":                  inMetadata | inStatus | inSpec,
 }
 
-// wants evaluates the filter. A change about which it cannot say anything is told: nothing is lost by a mistake.
+// wants evaluates the filter. A change about which it cannot say anything is emitted: nothing is lost by a mistake.
 func (r *rule) wants(c *event.Change, last []byte) bool {
 	if r.filter == nil {
 		return true
@@ -273,7 +273,7 @@ func (r *rule) wants(c *event.Change, last []byte) bool {
 	return yes
 }
 
-// write gives the change the form in which it is told.
+// write gives the change the form in which it is emitted.
 func (r *rule) write(c *event.Change, last []byte) error {
 	if r.fields != nil {
 		for _, body := range [...]*[]byte{&c.Before, &c.After, &last} {

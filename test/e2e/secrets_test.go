@@ -205,6 +205,11 @@ func noSecretIsSeen(t *testing.T, mode string) {
 		s.must(err)
 		s.nothingOf(&p, path, text)
 	}
+	explained := s.ask("explain", "--config", filepath.Join(dir, "config.yaml"))
+	s.nothingOf(&p, "explain", explained)
+	if !strings.Contains(explained, fmt.Sprintf("env[*].value matches %d of ", plantedDeployments)) {
+		t.Errorf("explain does not count what the path matches:\n%s", explained)
+	}
 	s.must(s.exporter.Stop())
 	s.listenAll()
 	s.lookThrough(&p, dir)

@@ -35,7 +35,7 @@ func shapingWays() []way {
 	return []way{
 		{Name: "none", Rule: ", redact: none"},
 		{Name: "default", bar: shapingBar},
-		{Name: "fact", Rule: `, filter: 'change.type != "" && change.name != "x"'`},
+		{Name: "fact", Rule: `, filter: 'change.name != "" && change.name != "x"'`},
 		{Name: "object", Rule: `, filter: 'object.metadata.name != "x"'`},
 	}
 }
