@@ -19,7 +19,7 @@ const notInNames = ".[]\"'*, \t\n"
 
 const (
 	maxSegments = 32  // segments
-	maxPaths   = 100 // of one kind in one rule
+	maxPaths    = 100 // of one kind in one rule
 )
 
 // parsePath reads a path: names of members, separated by dots, from the top of the object. [*] stands for every element of

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
 
 // Sample lists at most limit objects of a scope and gives each, as JSON without metadata.managedFields, to take. Nothing is kept.
@@ -13,14 +15,14 @@ func (c *Client) Sample(ctx context.Context, s Scope, limit int64, take func(obj
 	if err != nil {
 		return err
 	}
-	l, err := e.list(ctx, metav1.ListOptions{Limit: limit})
-	if err != nil {
-		return errors.New(reason(err))
-	}
-	for _, o := range l.Items {
+	_, err = e.list(ctx, nil, metav1.ListOptions{Limit: limit}, func(o *deltas.Object) error {
 		if s.Filter == nil || s.Filter(o.Namespace) {
 			take(o.Raw)
 		}
+		return nil
+	})
+	if err != nil {
+		return errors.New(reason(err))
 	}
 	return nil
 }
