@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"pkg/format":        {"pkg/event"},
 	"pkg/format/schema": nil,
 	"pkg/ratelimit":     nil,
+	"pkg/consumer":      nil,
 
 	"pkg/sinks":          {"pkg/event", "pkg/format"},
 	"pkg/sinks/sinktest": {"pkg/event", "pkg/format", "pkg/sinks"},

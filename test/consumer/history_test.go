@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -77,8 +78,8 @@ type play struct {
 // line is a change in the stream.
 type line struct {
 	change *event.Change
-	record Record // what a consumer reads of it
-	list   int    // revision of the newest list when it was written
+	record consumer.Record // what a consumer reads of it
+	list   int             // revision of the newest list when it was written
 }
 
 func newPlay(t *testing.T, rnd *rand.Rand) *play {
@@ -228,8 +229,8 @@ func (j *journal) take(o event.Observation, err error) {
 }
 
 // record writes a change and reads it again.
-func (p *play) record(c *event.Change) Record {
-	r, err := Parse(format.AppendJSON(nil, c))
+func (p *play) record(c *event.Change) consumer.Record {
+	r, err := consumer.Parse(format.AppendJSON(nil, c))
 	p.must(err)
 	return r
 }
@@ -238,7 +239,7 @@ func (p *play) record(c *event.Change) Record {
 func (p *play) checkEveryPosition() {
 	type placed struct {
 		at     int
-		record Record
+		record consumer.Record
 	}
 	var all []placed
 	for _, l := range p.told {
@@ -250,7 +251,7 @@ func (p *play) checkEveryPosition() {
 	}
 	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
 
-	var table Table
+	var table consumer.Table
 	next := 0
 	for revision := 0; revision <= p.revision; revision++ {
 		for ; next < len(all) && all[next].at <= revision; next++ {
@@ -274,7 +275,7 @@ func (p *play) touched(revision int) []string {
 
 // checkPartitions deals the objects out to partitions, repeats parts of each as a restart does, and reads them mixed.
 func (p *play) checkPartitions() {
-	partitions := make([][]Record, 3)
+	partitions := make([][]consumer.Record, 3)
 	for _, l := range p.told {
 		n := 0
 		for _, b := range l.change.Key() {
@@ -290,7 +291,7 @@ func (p *play) checkPartitions() {
 		}
 		partitions[i] = records
 	}
-	var table Table
+	var table consumer.Table
 	for len(partitions[0])+len(partitions[1])+len(partitions[2]) > 0 {
 		i := p.rnd.IntN(3)
 		n := min(p.rnd.IntN(20), len(partitions[i]))
@@ -304,11 +305,11 @@ func (p *play) checkPartitions() {
 }
 
 // compare holds the table to what the API server showed of some names at a revision, and to how many there were.
-func (p *play) compare(table *Table, revision int, names ...string) {
-	things := Resource{Cluster: "c", Resource: "things"}
+func (p *play) compare(table *consumer.Table, revision int, names ...string) {
+	things := consumer.Resource{Cluster: "c", Resource: "things"}
 	for _, name := range names {
 		want := p.shown(name, revision)
-		got, exists := table.Get(things, Key{"ns", name})
+		got, exists := table.Get(things, consumer.Key{Namespace: "ns", Name: name})
 		if exists != (want.body != "") || string(got.Body) != want.body {
 			p.t.Fatalf("at %d, %s:\nthe API server showed %q\nthe stream says       %q", revision, name, want.body, got.Body)
 		}
@@ -319,7 +320,7 @@ func (p *play) compare(table *Table, revision int, names ...string) {
 }
 
 // frames wants every snapshot to have ended and to be proven by its digest.
-func (p *play) frames(table *Table) {
+func (p *play) frames(table *consumer.Table) {
 	for _, f := range table.Snapshots() {
 		if !f.Ended || !f.Verified {
 			p.t.Errorf("snapshot %+v", f)

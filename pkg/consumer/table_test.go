@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 var pods = Resource{Cluster: "c", Resource: "pods"}
@@ -12,7 +13,7 @@ var pods = Resource{Cluster: "c", Resource: "pods"}
 // told is a record about pods: type, name, uid, resourceVersion.
 func told(typ, name, uid, rv string, changes ...func(*Record)) Record {
 	r := Record{ID: strings.Join([]string{"c", uid, rv, typ}, "/"), Type: typ, Cluster: "c", Resource: "pods",
-		Namespace: "ns", Name: name, UID: uid, ResourceVersion: rv}
+		Namespace: "ns", Name: name, UID: uid, ResourceVersion: rv, ObservedAt: time.Unix(1, 0)}
 	if typ != "deleted" {
 		r.After = json.RawMessage(`{"v":` + rv + `}`)
 	}
@@ -21,6 +22,10 @@ func told(typ, name, uid, rv string, changes ...func(*Record)) Record {
 	}
 	return r
 }
+
+func left(r *Record) { r.Left = true }
+
+func pass(id string) func(*Record) { return func(r *Record) { r.ID += "/" + id } }
 
 func coalesced(r *Record) { r.Coalesced = true }
 
@@ -34,7 +39,7 @@ func ended(id, position string, objects ...[3]string) Record {
 	for _, o := range objects {
 		d.add(Key{"ns", o[0]}, version{uid: o[1], resourceVersion: o[2]}, 1)
 	}
-	return Record{ID: "end/" + id, Type: "snapshot.end", Cluster: "c", Resource: "pods", ResourceVersion: position,
+	return Record{ID: "end/" + id, Type: "snapshot.end", Cluster: "c", Resource: "pods", ResourceVersion: position, ObservedAt: time.Unix(2, 0),
 		Snapshot: &Snapshot{ID: id, Position: position, Count: len(objects), Digest: d.String()}}
 }
 
@@ -71,8 +76,21 @@ func TestTheTableHoldsTheNewestOfEachObject(t *testing.T) {
 		"an old version after the delete":  {[]Record{told("added", "a", "1", "5"), told("deleted", "a", "1", "6"), told("added", "a", "1", "5")}, ""},
 		"a delete of the last known state, and that state once more": {
 			[]Record{told("added", "a", "1", "5"), told("deleted", "a", "1", "5", coalesced), told("added", "a", "1", "5")}, ""},
-		"a coalesced change twice, the second time too late": {
-			[]Record{told("updated", "a", "1", "5", coalesced), told("updated", "a", "1", "6"), told("updated", "a", "1", "5", coalesced)}, "a@6"},
+		"a coalesced change once more, and what came behind it": {
+			[]Record{told("updated", "a", "1", "5", coalesced), told("updated", "a", "1", "6"), told("updated", "a", "1", "5", coalesced), told("updated", "a", "1", "6")}, "a@6"},
+		"an object that a backup brings back in the version in which it was deleted": {
+			[]Record{told("added", "a", "1", "5"), told("deleted", "a", "1", "5", coalesced), gap("60", "40"), told("added", "a", "1", "5", coalesced)}, "a@5"},
+		"an object that leaves by edited rules, and enters again": {
+			[]Record{told("added", "a", "1", "5"), told("deleted", "a", "1", "5", coalesced, left, pass("1")), told("added", "a", "1", "5", coalesced, pass("2"))}, "a@5"},
+		"that, once more": {
+			[]Record{told("added", "a", "1", "5"), told("deleted", "a", "1", "5", coalesced, left, pass("1")), told("added", "a", "1", "5", coalesced, pass("2")),
+				told("deleted", "a", "1", "5", coalesced, left, pass("1")), told("added", "a", "1", "5", coalesced, pass("2"))}, "a@5"},
+		"resync":                       {[]Record{told("added", "a", "1", "5"), told("sync", "a", "1", "5", pass("1")), told("sync", "b", "2", "3", pass("1"))}, "a@5 b@3"},
+		"resync that comes again late": {[]Record{told("sync", "a", "1", "5", pass("1")), told("deleted", "a", "1", "6"), told("sync", "a", "1", "5", pass("1"))}, ""},
+		"a snapshot after a lost journal": {
+			[]Record{told("updated", "a", "1", "5"), gap("", "9"), told("snapshot", "a", "1", "5", under("s")), ended("s", "9", [3]string{"a", "1", "5"})}, "a@5"},
+		"a snapshot of a cluster that is restored as well": {
+			[]Record{told("updated", "a", "1", "50"), gap("", "40"), told("snapshot", "a", "1", "5", under("s")), ended("s", "40", [3]string{"a", "1", "5"})}, "a@5"},
 		"a cluster restored from a backup": {
 			[]Record{told("added", "a", "1", "50"), told("added", "b", "2", "51"), told("deleted", "b", "2", "52"), gap("60", "40"),
 				told("updated", "a", "1", "30", coalesced), told("updated", "a", "1", "41"), told("added", "b", "3", "42")}, "a@41 b@42"},
@@ -80,8 +98,9 @@ func TestTheTableHoldsTheNewestOfEachObject(t *testing.T) {
 			[]Record{told("added", "b", "2", "51"), gap("60", "40"), told("deleted", "b", "2", "51", coalesced), told("added", "b", "3", "42")}, "b@42"},
 		"an object that the backup did not hold, once more": {
 			[]Record{told("added", "b", "2", "51"), gap("60", "40"), told("deleted", "b", "2", "51", coalesced), told("added", "b", "2", "51")}, ""},
-		"a delete in a later gap, and an old life once more": {
-			[]Record{gap("60", "40"), told("added", "c", "3", "75"), gap("75", "80"), told("deleted", "c", "3", "75", coalesced), told("added", "c", "2", "74")}, ""},
+		"a delete in a later gap, and all of it once more": {
+			[]Record{told("added", "c", "2", "74"), told("deleted", "c", "2", "75"), told("added", "c", "3", "76"), gap("76", "80"), told("deleted", "c", "3", "76", coalesced),
+				told("added", "c", "2", "74"), told("deleted", "c", "2", "75"), told("added", "c", "3", "76"), gap("76", "80"), told("deleted", "c", "3", "76", coalesced)}, ""},
 		"a type that is not known yet": {[]Record{told("added", "a", "1", "5"), {ID: "x", Type: "remarked"}}, "a@5"},
 	} {
 		t.Run(name, func(t *testing.T) {

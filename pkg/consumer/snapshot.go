@@ -4,12 +4,15 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"time"
 )
 
 // frame is one snapshot: it remembers what was told of the objects in it until count and digest are found right.
 type frame struct {
+	id        string
 	namespace string // "" for all
 	ended     *Snapshot
+	endedAt   time.Time
 	verified  bool
 
 	history map[Key][]listing // until the end is known
@@ -45,26 +48,26 @@ func (t *Table) Snapshots() []Framed {
 func (s *resource) frame(id string) *frame {
 	f := s.snapshots[id]
 	if f == nil {
-		f = &frame{history: map[Key][]listing{}}
+		f = &frame{id: id, history: map[Key][]listing{}}
 		s.snapshots[id] = f
 	}
 	return f
 }
 
-// end takes the end of a snapshot: what it did not tell of, and is not newer, does not exist any more. Its delete fell into
-// a time of which the exporter knows nothing.
+// end takes the end of a snapshot: what it did not have, and is older, does not exist any more. Its delete fell into a
+// time of which the exporter knows nothing.
 func (s *resource) end(r Record) {
 	f := s.frame(r.Snapshot.ID)
 	if f.ended != nil {
 		return
 	}
-	f.namespace, f.ended = r.Namespace, r.Snapshot
+	f.namespace, f.ended, f.endedAt = r.Namespace, r.Snapshot, r.ObservedAt
+	if last := s.newest[r.Namespace]; last == nil || last.endedAt.Before(f.endedAt) {
+		s.newest[r.Namespace] = f
+	}
 	for key, row := range s.rows {
-		if row.gone || row.under == r.Snapshot.ID || f.namespace != "" && key.Namespace != f.namespace {
-			continue
-		}
-		if compare(row.resourceVersion, f.ended.Position) <= 0 {
-			s.put(key, nil) // without a trace: a partition that is read later may tell of it
+		if !row.gone && f.supersedes(key, row) {
+			s.put(key, nil)
 		}
 	}
 	f.at = map[Key]version{}
@@ -75,6 +78,12 @@ func (s *resource) end(r Record) {
 	}
 	f.history = nil
 	f.verify()
+}
+
+// supersedes says that the snapshot would have had the object in this or a later version, if it had still existed.
+func (f *frame) supersedes(key Key, row *row) bool {
+	return row.under != f.id && (f.namespace == "" || f.namespace == key.Namespace) &&
+		row.observedAt.Before(f.endedAt) && compare(row.resourceVersion, f.ended.Position) <= 0
 }
 
 // told takes a version of an object that the snapshot has told of.

@@ -3,6 +3,8 @@ package consumer
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"time"
 )
 
 // Object is an object that exists.
@@ -12,7 +14,8 @@ type Object struct {
 	Body                 json.RawMessage
 }
 
-// Table is what exists, as far as it has been told. The zero value is empty.
+// Table is what exists, as far as the stream has said. The zero value is empty. It remembers the newest version of objects
+// that do not exist any more, too, some 200 bytes each, because records may come again: see [Table.ForgetDeleted].
 type Table struct {
 	resources map[Resource]*resource
 	gaps      []Loss
@@ -29,17 +32,18 @@ type resource struct {
 	rows      map[Key]*row
 	exist     int               // rows that are not gone
 	snapshots map[string]*frame // by ID
-	restored  string            // position to which the last gap went back, if it did
+	newest    map[string]*frame // that has ended, by namespace; "" for all
 }
 
-// row is the newest that was told of one key. It outlives its object: an older record that comes once more must not bring
-// the object back.
+// row is the newest record of one key. It outlives its object: an older record that comes once more must not bring the
+// object back.
 type row struct {
 	version
-	body      json.RawMessage
-	under     string // ID of the snapshot that told of this key last
-	coalesced string // ID of the coalesced change that was taken last
-	floor     string // of an object that a backup did not hold: another one under its name is newer than that
+	body       json.RawMessage
+	id         string // of the record
+	observedAt time.Time
+	under      string // ID of the snapshot that had this key last
+	vague      bool   // gone, with the version of something else: history was lost
 }
 
 // version is one state of one key.
@@ -51,7 +55,7 @@ type version struct {
 // Apply takes the next record. Types that it does not know change nothing, as they may be added.
 func (t *Table) Apply(r Record) error {
 	switch r.Type {
-	case "added", "updated", "deleted", "snapshot":
+	case "added", "updated", "deleted", "snapshot", "sync":
 		return t.of(r.resource()).object(r)
 	case "snapshot.begin":
 		t.of(r.resource()).frame(r.Snapshot.ID).namespace = r.Namespace
@@ -70,7 +74,7 @@ func (t *Table) of(name Resource) *resource {
 	}
 	s := t.resources[name]
 	if s == nil {
-		s = &resource{rows: map[Key]*row{}, snapshots: map[string]*frame{}}
+		s = &resource{rows: map[Key]*row{}, snapshots: map[string]*frame{}, newest: map[string]*frame{}}
 		t.resources[name] = s
 	}
 	return s
@@ -99,6 +103,15 @@ func (t *Table) Objects(name Resource) []Object {
 	return all
 }
 
+// ForgetDeleted forgets the objects that do not exist any more, for a table that lives long. Call it when nothing that came
+// until now can come again: a day after a restart of the exporter, say. What comes again anyway would be shown until the
+// records behind it have come again too.
+func (t *Table) ForgetDeleted() {
+	for _, s := range t.resources {
+		maps.DeleteFunc(s.rows, func(_ Key, row *row) bool { return row.gone })
+	}
+}
+
 // Gaps returns the gaps in the order in which they came.
 func (t *Table) Gaps() []Loss { return t.gaps }
 
@@ -113,26 +126,35 @@ func (s *resource) object(r Record) error {
 		return nil
 	}
 	if r.Type != "deleted" && len(r.After) == 0 {
-		return fmt.Errorf("%s tells of an object and does not show it", r.ID)
+		return fmt.Errorf("record %s of type %s has no object", r.ID, r.Type)
 	}
-	now := &row{version: version{r.UID, r.ResourceVersion, r.Type == "deleted"}, body: r.After}
+	now := &row{version: version{r.UID, r.ResourceVersion, r.Type == "deleted"}, body: r.After, id: r.ID, observedAt: r.ObservedAt}
 	if old != nil {
-		now.under, now.coalesced = old.under, old.coalesced
+		now.under = old.under
 	}
-	if r.Coalesced {
-		now.coalesced = r.ID
-		if s.restored != "" && r.Type == "deleted" && compare(r.ResourceVersion, s.restored) > 0 {
-			now.floor = s.restored
-		}
-	}
+	now.vague = r.Coalesced && now.gone
 	if r.Snapshot != nil {
 		now.under = r.Snapshot.ID
 	}
-	s.put(key, now)
 	if f := s.snapshots[now.under]; f != nil {
 		f.told(key, now.version, r.Snapshot != nil)
 	}
+	if s.superseded(key, now) {
+		now = nil
+	}
+	s.put(key, now)
 	return nil
+}
+
+// superseded says that a row comes from before a snapshot that has ended and did not have it: a partition that is read
+// later, or a repetition.
+func (s *resource) superseded(key Key, now *row) bool {
+	for _, namespace := range []string{"", key.Namespace} {
+		if f := s.newest[namespace]; f != nil && !now.gone && f.supersedes(key, now) {
+			return true
+		}
+	}
+	return false
 }
 
 // put gives a key its newest row; nil forgets it.
@@ -150,36 +172,28 @@ func (s *resource) put(key Key, now *row) {
 	s.rows[key] = now
 }
 
-// outdates says that r is not news: it came before, or something newer did. Where history was lost, or a snapshot was
-// begun anew, the resourceVersion may go back, as it does when a cluster is restored from a backup.
+// outdates says that r is no news: it came before, or something newer did. The numbers are those of the rules in
+// docs/consuming.md.
 func (old *row) outdates(r Record) bool {
-	if old == nil {
+	switch {
+	case old == nil:
 		return false
-	}
-	if r.Coalesced && r.ID == old.coalesced {
+	case r.ID == old.id: // 4
+		return true
+	case r.Coalesced || r.Snapshot != nil && r.Snapshot.ID != old.under: // 5, 6
+		return false
+	case old.gone && r.UID == old.uid && r.ResourceVersion == old.resourceVersion: // 4
 		return true
 	}
-	if r.Snapshot != nil && r.Snapshot.ID != old.under {
-		return false
-	}
-	if old.gone && r.UID == old.uid && r.ResourceVersion == old.resourceVersion {
-		return true
-	}
-	newest := old.resourceVersion
-	if old.floor != "" && r.UID != old.uid {
-		newest = old.floor
-	}
-	return !r.Coalesced && compare(r.ResourceVersion, newest) < 0
+	return !old.vague && compare(r.ResourceVersion, old.resourceVersion) < 0 // 4, 5
 }
 
 // lose takes a gap. One that ends before it begins is a cluster that was restored: what was ahead of it is forgotten, so
 // that the versions which are counted anew are not taken for old ones.
 func (s *resource) lose(g Gap) {
-	s.restored = ""
 	if compare(g.To, g.From) >= 0 {
 		return
 	}
-	s.restored = g.To
 	for _, row := range s.rows {
 		if compare(row.resourceVersion, g.To) > 0 {
 			row.resourceVersion = g.To

@@ -1,0 +1,148 @@
+package consumer
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// letter is docs/consuming.md to the letter: its rules as code, written apart from [Table], with nothing that the page does
+// not say. The numbers are those of the rules. It is about one resource.
+type letter struct {
+	rows map[Key]*memory // 2
+	ends []Record        // 8
+}
+
+// memory is what the rules say to remember of an object.
+type memory struct {
+	exists                   bool
+	body                     string
+	id, uid, resourceVersion string    // 4
+	observedAt               time.Time // 8
+	snapshot                 string    // 6: snapshot.id of the last record that had one
+	lost                     bool      // 5: the newest is a deleted with coalesced
+}
+
+func newLetter() *letter { return &letter{rows: map[Key]*memory{}} }
+
+func (l *letter) take(r Record) {
+	key := Key{r.Namespace, r.Name}
+	switch r.Type {
+	case "added", "updated", "snapshot", "sync", "deleted":
+		if m := l.rows[key]; m == nil || !m.drops(r) {
+			l.set(key, r)
+		}
+	case "gap":
+		l.lose(r)
+	case "snapshot.end":
+		l.clean(r)
+	} // 9
+}
+
+// drops is rules 4 to 7, for an object of which something is remembered.
+func (m *memory) drops(r Record) bool {
+	if r.ID == m.id { // 4
+		return true
+	}
+	if r.Coalesced { // 5
+		return false
+	}
+	if r.Snapshot != nil && r.Snapshot.ID != m.snapshot { // 6
+		return false
+	}
+	if !m.exists && r.UID == m.uid && r.ResourceVersion == m.resourceVersion { // 4
+		return true
+	}
+	return !m.lost && lower(r.ResourceVersion, m.resourceVersion) // 4, 5
+}
+
+// set is rule 3, and what is remembered.
+func (l *letter) set(key Key, r Record) {
+	m := memory{}
+	if old := l.rows[key]; old != nil {
+		m.snapshot = old.snapshot
+	}
+	m.exists, m.body = r.Type != "deleted", string(r.After)
+	m.id, m.uid, m.resourceVersion, m.observedAt = r.ID, r.UID, r.ResourceVersion, r.ObservedAt
+	if r.Snapshot != nil {
+		m.snapshot = r.Snapshot.ID
+	}
+	m.lost = r.Coalesced && r.Type == "deleted" // 5
+	for _, end := range l.ends {                // 8
+		if m.dropped(key, end) {
+			delete(l.rows, key)
+			return
+		}
+	}
+	l.rows[key] = &m
+}
+
+// lose is rule 7.
+func (l *letter) lose(r Record) {
+	if !lower(r.Gap.To, r.Gap.From) {
+		return
+	}
+	for _, m := range l.rows {
+		if lower(r.Gap.To, m.resourceVersion) {
+			m.resourceVersion = r.Gap.To
+		}
+	}
+}
+
+// clean is rule 8.
+func (l *letter) clean(end Record) {
+	l.ends = append(l.ends, end)
+	for key, m := range l.rows {
+		if m.dropped(key, end) {
+			delete(l.rows, key)
+		}
+	}
+}
+
+// dropped is what rule 8 says of one object.
+func (m *memory) dropped(key Key, end Record) bool {
+	return m.exists && (end.Namespace == "" || end.Namespace == key.Namespace) && m.snapshot != end.Snapshot.ID &&
+		!lower(end.Snapshot.Position, m.resourceVersion) && m.observedAt.Before(end.ObservedAt)
+}
+
+// lower compares resourceVersions: growing integers within one resource. // 4
+func lower(a, b string) bool {
+	x, errA := strconv.ParseUint(a, 10, 64)
+	y, errB := strconv.ParseUint(b, 10, 64)
+	return errA == nil && errB == nil && x < y
+}
+
+// state is what exists, by key: resourceVersion and body.
+func (l *letter) state() map[Key]string {
+	all := map[Key]string{}
+	for key, m := range l.rows {
+		if m.exists {
+			all[key] = m.body
+		}
+	}
+	return all
+}
+
+// TestThePageHasTheRulesThatTheCodeNames fails when a rule is added to the page and not to the code here.
+func TestThePageHasTheRulesThatTheCodeNames(t *testing.T) {
+	page, err := os.ReadFile("../../docs/consuming.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile("rules_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := regexp.MustCompile(`(?m)^(\d+)\. \*\*`).FindAllStringSubmatch(string(page), -1)
+	const want = 9
+	if len(rules) != want {
+		t.Fatalf("docs/consuming.md has %d rules, these tests know %d", len(rules), want)
+	}
+	for _, rule := range rules[1:] { // the first is what the order of the records is
+		if named := regexp.MustCompile(`// (.* )?(rules? )?` + rule[1] + `\b|rules? ` + rule[1] + `\b|to ` + rule[1] + `\b`); !named.Match(code) {
+			t.Errorf("rule %s is not in the code", rule[1])
+		}
+	}
+}

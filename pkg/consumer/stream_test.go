@@ -1,0 +1,406 @@
+package consumer
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+const (
+	histories = 2000
+	objects   = 6
+)
+
+var things = Resource{Cluster: "c", Resource: "things"}
+
+// TestTheRulesEndInTheStateOfTheCluster writes random streams as docs/events.md says an exporter does: with lost history, lost
+// journals, interrupted snapshots, edited rules, resync, restored backups and repetitions. A table, and the rules of
+// docs/consuming.md to the letter, both end in what the cluster is and the rules select.
+func TestTheRulesEndInTheStateOfTheCluster(t *testing.T) {
+	seen := map[string]int{}
+	for seed := range uint64(histories) {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 17)), seed%2 == 0)
+		w.live()
+		if w.collides {
+			continue
+		}
+		table, letter := &Table{}, newLetter()
+		for _, r := range repeated(w.rnd, w.stream) {
+			seen[r.Type]++
+			if r.Left {
+				seen["left"]++
+			}
+			if r.Gap != nil && lower(r.Gap.To, r.Gap.From) {
+				seen["restored"]++
+			}
+			if err := table.Apply(r); err != nil {
+				t.Fatal(err)
+			}
+			letter.take(r)
+		}
+		want := w.selected()
+		if got := letter.state(); !maps.Equal(got, want) {
+			t.Fatalf("seed %d: the rules end in\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
+		}
+		if got := stateOf(table); !maps.Equal(got, want) {
+			t.Fatalf("seed %d: the table holds\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
+		}
+	}
+	for _, kind := range []string{"added", "updated", "deleted", "snapshot", "sync", "gap", "snapshot.begin", "snapshot.end", "left", "restored"} {
+		if seen[kind] < 100 {
+			t.Errorf("%d records of %s: this proves little", seen[kind], kind)
+		}
+	}
+}
+
+// TestTheRulesHoldWhateverPartitionComesFirst reads such streams, without restored backups, from three partitions that are
+// read at different speeds and repeat parts of their own.
+func TestTheRulesHoldWhateverPartitionComesFirst(t *testing.T) {
+	for seed := range uint64(histories) {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 18)), false)
+		w.live()
+		partitions := make([][]Record, 3)
+		for _, r := range w.stream {
+			n := len(r.Name) % 3 // control records have one, too
+			if r.Name != "" {
+				n = int(r.Name[0]) % 3
+			}
+			partitions[n] = append(partitions[n], r)
+		}
+		for i, p := range partitions {
+			partitions[i] = repeated(w.rnd, p)
+		}
+		table, letter := &Table{}, newLetter()
+		for len(partitions[0])+len(partitions[1])+len(partitions[2]) > 0 {
+			i := w.rnd.IntN(3)
+			n := min(w.rnd.IntN(8), len(partitions[i]))
+			for _, r := range partitions[i][:n] {
+				if err := table.Apply(r); err != nil {
+					t.Fatal(err)
+				}
+				letter.take(r)
+			}
+			partitions[i] = partitions[i][n:]
+		}
+		want := w.selected()
+		if got := letter.state(); !maps.Equal(got, want) {
+			t.Fatalf("seed %d: the rules end in\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
+		}
+		if got := stateOf(table); !maps.Equal(got, want) {
+			t.Fatalf("seed %d: the table holds\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
+		}
+	}
+}
+
+func stateOf(table *Table) map[Key]string {
+	all := map[Key]string{}
+	for _, o := range table.Objects(things) {
+		all[o.Key] = string(o.Body)
+	}
+	return all
+}
+
+// repeated is a stream with blocks that come again, as after restarts of the exporter.
+func repeated(rnd *rand.Rand, stream []Record) []Record {
+	for range 3 {
+		end := rnd.IntN(len(stream) + 1)
+		start := end - rnd.IntN(end+1)
+		stream = slices.Concat(stream[:end], stream[start:end], stream[end:])
+	}
+	return stream
+}
+
+// world is a cluster with one resource, and an exporter that reads it.
+type world struct {
+	t        *testing.T
+	rnd      *rand.Rand
+	backed   bool // a backup is restored once, and no journal is lost
+	restores bool // not restored yet
+
+	revision int
+	uids     int
+	exist    map[string]version
+	states   map[string]string // what selects an object: its group
+	backups  []backup
+
+	rule   string // the group that is selected; "" for all
+	known  map[string]version
+	at     int // position
+	passes int
+	stream []Record
+
+	ids      map[string]bool
+	collides bool // a restored cluster gave one version twice, see docs/delivery.md on restoring etcd
+}
+
+// backup is a cluster as it was.
+type backup struct {
+	revision int
+	exist    map[string]version
+	states   map[string]string
+}
+
+func newWorld(t *testing.T, rnd *rand.Rand, restores bool) *world {
+	return &world{t: t, rnd: rnd, backed: restores, restores: restores, revision: 100, exist: map[string]version{}, states: map[string]string{}, ids: map[string]bool{},
+		known: map[string]version{}}
+}
+
+func (w *world) String() string {
+	text := ""
+	for _, r := range w.stream {
+		text += fmt.Sprintf("%s %s rv=%s coalesced=%t left=%t snapshot=%v gap=%v\n", r.ID, r.Name, r.ResourceVersion, r.Coalesced, r.Left, r.Snapshot, r.Gap)
+	}
+	return text
+}
+
+// live is a life of the exporter: it begins with a snapshot, and then whatever can happen does.
+func (w *world) live() {
+	w.change(10)
+	w.snapshot()
+	for range 8 {
+		w.change(w.rnd.IntN(12))
+		switch w.rnd.IntN(7) {
+		case 0, 1:
+			w.watch()
+		case 2: // away for too long
+			w.gap(w.at, w.revision, "expired")
+			w.relist(nil, "")
+		case 3: // the journal is lost; a backup beside that is the limit which rule 8 names
+			if w.backed {
+				w.watch()
+				continue
+			}
+			w.known = map[string]version{}
+			w.gap(0, w.revision, "lost")
+			w.snapshot()
+		case 4: // edited rules
+			w.watch()
+			w.change(w.rnd.IntN(5))
+			w.rule = []string{"", "blue", "red"}[w.rnd.IntN(3)]
+			w.relist(nil, w.pass())
+		case 5:
+			w.watch()
+			w.resync()
+		case 6:
+			w.restore()
+		}
+	}
+	w.watch()
+}
+
+// change lets n things happen in the cluster.
+func (w *world) change(n int) {
+	for range n {
+		w.revision++
+		name := string(rune('a' + w.rnd.IntN(objects)))
+		old := w.exist[name]
+		switch {
+		case old.uid == "":
+			w.uids++ // a cluster that is restored counts revisions again, and no UIDs
+			w.exist[name] = version{uid: fmt.Sprintf("%s-%d", name, w.uids), resourceVersion: strconv.Itoa(w.revision)}
+			w.states[name] = []string{"blue", "red"}[w.rnd.IntN(2)]
+		case w.rnd.IntN(4) == 0:
+			delete(w.exist, name)
+			delete(w.states, name)
+		default:
+			w.exist[name] = version{uid: old.uid, resourceVersion: strconv.Itoa(w.revision)}
+			if w.rnd.IntN(3) == 0 {
+				w.states[name] = map[string]string{"blue": "red", "red": "blue"}[w.states[name]]
+			}
+		}
+		if w.rnd.IntN(5) == 0 && w.restores {
+			w.backups = append(w.backups, backup{w.revision, maps.Clone(w.exist), maps.Clone(w.states)})
+		}
+	}
+}
+
+func (w *world) takes(name string) bool {
+	return w.exist[name].uid != "" && (w.rule == "" || w.states[name] == w.rule)
+}
+
+// selected is what the stream has to say.
+func (w *world) selected() map[Key]string {
+	all := map[Key]string{}
+	for name, v := range w.exist {
+		if w.takes(name) {
+			all[Key{"ns", name}] = string(w.body(v))
+		}
+	}
+	return all
+}
+
+func (w *world) body(v version) []byte {
+	b, err := json.Marshal(map[string]string{"uid": v.uid, "resourceVersion": v.resourceVersion})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return b
+}
+
+// emit writes a change, and reads it as a consumer does.
+func (w *world) emit(c event.Change) {
+	c.Cluster, c.Resource = "c", event.Resource{Version: "v1", Resource: "things", Kind: "Thing"}
+	c.ObservedAt = time.Unix(1767323045+int64(len(w.stream)), 0)
+	r, err := Parse(format.AppendJSON(nil, &c))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.collides = w.collides || w.ids[r.ID] && r.Type != "gap"
+	w.ids[r.ID] = true
+	w.stream = append(w.stream, r)
+}
+
+func (w *world) object(t event.Type, name string, v version, mark func(*event.Change)) {
+	c := event.Change{Type: t, Delta: event.DeltaUpdated, Namespace: "ns", Name: name, UID: v.uid, ResourceVersion: v.resourceVersion}
+	if t != event.Deleted {
+		c.After = w.body(v)
+	}
+	if mark != nil {
+		mark(&c)
+	}
+	w.emit(c)
+	if t == event.Deleted {
+		delete(w.known, name)
+	} else {
+		w.known[name] = v
+	}
+}
+
+// watch says what is different now as events, one a name: what came and went in between is left out, as nobody has to know.
+func (w *world) watch() {
+	for _, name := range w.names() {
+		now, known := w.exist[name], w.known[name]
+		switch {
+		case known.uid == "" && w.takes(name):
+			w.object(event.Added, name, now, nil)
+		case known.uid == "":
+		case !w.takes(name) || now.uid != known.uid:
+			at := known
+			w.revision++ // the delete has a version of its own
+			at.resourceVersion = strconv.Itoa(w.revision)
+			if w.takes(name) { // its namesake is newer
+				w.revision++
+				now.resourceVersion = strconv.Itoa(w.revision)
+				w.exist[name] = now
+				w.object(event.Deleted, name, at, nil)
+				w.object(event.Added, name, now, nil)
+				continue
+			}
+			w.object(event.Deleted, name, at, nil)
+		case now.resourceVersion != known.resourceVersion:
+			w.object(event.Updated, name, now, nil)
+		}
+	}
+	w.at = w.revision
+}
+
+// names are all that exist or are known, in any order.
+func (w *world) names() []string {
+	all := map[string]bool{}
+	for name := range w.exist {
+		all[name] = true
+	}
+	for name := range w.known {
+		all[name] = true
+	}
+	names := slices.Sorted(maps.Keys(all))
+	w.rnd.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	return names
+}
+
+func (w *world) gap(from, to int, reason string) {
+	g := &event.GapInfo{To: strconv.Itoa(to), Reason: reason}
+	if from > 0 {
+		g.From = strconv.Itoa(from)
+	}
+	w.emit(event.Change{Type: event.Gap, ResourceVersion: g.To, Gap: g})
+}
+
+func (w *world) pass() string {
+	w.passes++
+	return "pass-" + strconv.Itoa(w.passes)
+}
+
+// relist compares what exists with what is known.
+func (w *world) relist(snapshot *event.SnapshotInfo, pass string) {
+	mark := func(c *event.Change) { c.Coalesced, c.Snapshot, c.Pass = true, snapshot, pass }
+	gone := func(c *event.Change) {
+		mark(c)
+		c.FinalStateUnknown, c.Left = true, pass != ""
+	}
+	for _, name := range w.names() {
+		now, known := w.exist[name], w.known[name]
+		switch {
+		case known.uid != "" && !w.takes(name):
+			w.object(event.Deleted, name, known, gone)
+		case !w.takes(name) || now == known:
+		case known.uid == now.uid:
+			w.object(event.Updated, name, now, mark)
+		case known.uid != "":
+			w.object(event.Deleted, name, known, func(c *event.Change) {
+				mark(c)
+				c.FinalStateUnknown = true
+			})
+			w.object(event.Added, name, now, mark)
+		case snapshot != nil:
+			w.object(event.Snapshot, name, now, func(c *event.Change) { c.Snapshot = snapshot })
+		default:
+			w.object(event.Added, name, now, mark)
+		}
+	}
+	w.at = w.revision
+}
+
+// snapshot is a first list, which may be interrupted while the cluster goes on.
+func (w *world) snapshot() {
+	info := &event.SnapshotInfo{ID: w.pass()}
+	w.emit(event.Change{Type: event.SnapshotBegin, Snapshot: info})
+	for w.rnd.IntN(3) == 0 { // a part of the list, then a restart
+		for _, name := range w.names() {
+			if w.takes(name) && w.known[name].uid == "" && w.rnd.IntN(2) == 0 {
+				w.object(event.Snapshot, name, w.exist[name], func(c *event.Change) { c.Snapshot = info })
+			}
+		}
+		w.change(w.rnd.IntN(6))
+	}
+	w.relist(info, "")
+	var digest event.Digest
+	for name, v := range w.known {
+		digest.Add("ns", name, v.uid, v.resourceVersion)
+	}
+	at := strconv.Itoa(w.revision)
+	w.emit(event.Change{Type: event.SnapshotEnd, ResourceVersion: at,
+		Snapshot: &event.SnapshotInfo{ID: info.ID, Position: at, Count: len(w.known), Digest: digest.String()}})
+}
+
+// resync emits what is known again.
+func (w *world) resync() {
+	pass := w.pass()
+	for _, name := range w.names() {
+		if v, known := w.known[name]; known {
+			w.object(event.Sync, name, v, func(c *event.Change) { c.Pass = pass })
+		}
+	}
+}
+
+// restore takes the cluster back to what it was, and further from there.
+func (w *world) restore() {
+	if len(w.backups) == 0 {
+		return
+	}
+	w.watch()
+	b := w.backups[w.rnd.IntN(len(w.backups))]
+	w.revision, w.exist, w.states = b.revision, maps.Clone(b.exist), maps.Clone(b.states)
+	w.backups, w.restores = nil, false // a repetition does not span two of them
+	w.change(w.rnd.IntN(3))
+	w.gap(w.at, w.revision, "restored")
+	w.relist(nil, "")
+}
