@@ -93,13 +93,19 @@ type SinkStatus struct {
 // JournalStatus is what is known of the journal.
 type JournalStatus struct {
 	Oldest, Newest uint64 // offsets of the changes it holds
-	RetainedBytes  int64  // bounded by MaxBytes
-	MaxBytes       int64
-	DiskBytes      int64  // of the directory
-	PendingBytes   int64  // in memory, not committed yet
-	Commits        uint64 // groups committed
-	Recovered      bool   // a broken journal was set aside at start and a new one begun
-	Blocked        string // why nothing is being journaled, one line; "" when all is well
+
+	RetainedBytes   int64 // changes and all of the following; bounded by MaxBytes
+	KnownBytes      int64 // known objects
+	BodyBytes       int64 // last states of objects
+	DeadLetterBytes int64
+	MaxBytes        int64
+
+	DiskBytes       int64  // of the directory
+	PendingBytes    int64  // in memory, not committed yet
+	Commits         uint64 // groups committed
+	Recovered       bool   // a broken journal was set aside at start and a new one begun
+	Blocked         string // why nothing is being journaled, one line; "" when all is well
+	DeadLettersFull string // why no dead letter more is taken, one line; "" when one is
 }
 
 // backlog counts the changes that s has not settled.

@@ -100,7 +100,7 @@ func (a *app) open() error {
 
 func (a *app) journalOptions() journal.Options {
 	j := a.cfg.Journal
-	o := journal.Options{Dir: j.Dir, MaxBytes: int64(j.MaxBytes), KeepSettled: j.Keep, Logger: a.log}
+	o := journal.Options{Dir: j.Dir, MaxBytes: int64(j.MaxBytes), MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve), KeepSettled: j.Keep, Logger: a.log}
 	for _, s := range a.cfg.Sinks {
 		o.Sinks = append(o.Sinks, s.Name)
 	}

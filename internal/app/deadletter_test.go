@@ -3,12 +3,19 @@ package app
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -75,5 +82,77 @@ func TestATargetOfDeadLettersThatIsNotReachedIsToldBeforeTheFirst(t *testing.T) 
 	p := &deadLetterPublisher{condition: condition.New(slog.New(slog.DiscardHandler), publishing), to: &configuredSink{name: "main", trouble: func() string { return "not connected to NATS" }}}
 	if status := p.status(); status != "dead letters wait for sink main: not connected to NATS" {
 		t.Errorf("the status is %q", status)
+	}
+}
+
+// pickySink refuses what is named bad, and takes everything else.
+type pickySink struct{ taken atomic.Int64 }
+
+func (p *pickySink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
+	return sinks.Lane(c.Name), nil
+}
+func (p *pickySink) Close(context.Context) error { return nil }
+
+func (p *pickySink) Publish(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	if lane == "bad" {
+		return 0, &sinks.RejectedError{Reason: "it is bad"}
+	}
+	p.taken.Add(int64(len(batch)))
+	return len(batch), nil
+}
+
+func TestDeadLettersAtTheirBoundHoldUpTheirLaneAndNothingElse(t *testing.T) {
+	const changes = 60
+	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"a"}, MaxDeadLetters: 20 << 10, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	committing := start("journal", j.Run, func(err error) { t.Error(err) })
+	settings := config.Default()
+	a := &app{cfg: &settings, journal: j, routes: &routing{}}
+	a.cfg.Delivery.Retry = config.Retry{Min: time.Millisecond, Max: 10 * time.Millisecond}
+	sink := &pickySink{}
+	cfg := a.pipelineConfig(config.Sink{Name: "a"}, &configuredSink{name: "a", sink: sink}, nil)
+	cfg.SettleInterval = time.Millisecond
+	pipeline := delivery.New("a", sink, "layout", sinkJournal{j, "a"}, delivery.Cursor{}, cfg, slog.New(slog.DiscardHandler))
+	delivering := start("sink a", pipeline.Run, func(err error) { t.Error(err) })
+	body := make([]byte, 4<<10)
+	if _, err := rand.Read(body); err != nil {
+		t.Fatal(err)
+	}
+	for n := range changes {
+		c := &event.Change{Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "pods"}, Name: "good", UID: "u", ResourceVersion: fmt.Sprint(n), After: body}
+		if n%2 == 0 {
+			c.Name = "bad"
+		}
+		if err := j.Append(t.Context(), event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the other lane is done", func() bool { return sink.taken.Load() == changes/2 })
+	until(t, "the bound is reached", func() bool { return j.DeadLetterRoom() != nil })
+	if err := cfg.Bury(t.Context(), nil, ""); err == nil || !strings.Contains(err.Error(), "deadletter discard --sink a") {
+		t.Errorf("%v does not say what to do", err)
+	}
+	until(t, "the lane is done", func() bool {
+		if err := j.PurgeDeadLetters(t.Context(), "a", changes); err != nil {
+			t.Fatal(err)
+		}
+		return pipeline.Stats().Low == changes
+	})
+	delivering.stop()
+	committing.stop()
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within a minute: %s", what)
+		}
 	}
 }

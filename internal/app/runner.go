@@ -67,8 +67,11 @@ func (a *app) pipelineConfig(s config.Sink, sink *configuredSink, deadLetters *d
 	if s.OnOversize == config.Reduce {
 		cfg.Smaller = shape.Smaller
 	}
-	if deadLetters != nil {
-		cfg.Bury = deadLetters.publish
+	cfg.Bury = func(ctx context.Context, c *event.Change, reason string) error {
+		if err := a.journal.DeadLetterRoom(); err != nil || deadLetters == nil {
+			return err
+		}
+		return deadLetters.publish(ctx, c, reason)
 	}
 	if c, ok := sink.sink.(interface{ Concurrency() int }); ok {
 		cfg.Workers = c.Concurrency()

@@ -43,7 +43,8 @@ func (a *app) journalStatus() admin.JournalStatus {
 	j := a.journal.Stat()
 	return admin.JournalStatus{
 		Oldest: j.Oldest, Newest: j.Newest, RetainedBytes: j.RetainedBytes, MaxBytes: j.MaxBytes, DiskBytes: j.DiskBytes,
-		PendingBytes: j.PendingBytes, Commits: j.Commits, Recovered: a.recovered, Blocked: j.Blocked,
+		KnownBytes: j.KnownBytes, BodyBytes: j.BodyBytes, DeadLetterBytes: j.DeadBytes,
+		PendingBytes: j.PendingBytes, Commits: j.Commits, Recovered: a.recovered, Blocked: j.Blocked, DeadLettersFull: j.DeadLetters,
 	}
 }
 

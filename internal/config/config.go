@@ -134,9 +134,16 @@ func (s Sink) LogValue() slog.Value { return slog.StringValue(s.String()) }
 type Journal struct {
 	// Directory of the journal, created if absent. One process at a time uses it.
 	Dir string `mapstructure:"dir"`
-	// Bound of the changes kept on disk for sinks that are behind. At the bound the exporter stops reading the API server
-	// and is not ready until a sink catches up.
+	// Bound of what is kept on disk: changes for sinks that are behind, what is known of objects, their last states where a
+	// rule asks what was there before, and dead letters. At the bound the exporter stops reading the API server and is not
+	// ready until a sink catches up.
 	MaxBytes Bytes `mapstructure:"maxBytes"`
+	// Bound of the dead letters, at most half of maxBytes. At the bound a change that its sink refuses for ever holds up its lane, and
+	// the exporter is not ready, until dead letters are discarded.
+	MaxDeadLetters Bytes `mapstructure:"maxDeadLetters"`
+	// How much of the disk stays free, at most a quarter of it: below it the exporter stops reading the API server until a
+	// sink catches up, so that what sinks acknowledge can still be written down. 0: nothing.
+	Reserve Bytes `mapstructure:"reserve"`
 	// For how long changes are kept that every sink has delivered, to send them again when a destination lost what it had
 	// acknowledged (NATS, after a power loss). They give way when half of maxBytes is taken. 0s: not at all.
 	Keep time.Duration `mapstructure:"keep"`
@@ -201,7 +208,7 @@ func (l Log) SlogLevel() slog.Level {
 func Default() Config {
 	return Config{
 		Cluster: Cluster{OnReplaced: Fail},
-		Journal: Journal{Dir: "./data", MaxBytes: 10 << 30, Keep: 5 * time.Minute, Sync: "always"},
+		Journal: Journal{Dir: "./data", MaxBytes: 10 << 30, MaxDeadLetters: 1 << 30, Reserve: 512 << 20, Keep: 5 * time.Minute, Sync: "always"},
 		Delivery: Delivery{
 			Retry:        Retry{Min: 100 * time.Millisecond, Max: 30 * time.Second},
 			Window:       16 << 20,

@@ -127,12 +127,16 @@ func (d *decoder) validateJournal(j Journal) {
 	if j.MaxBytes < leastJournal {
 		d.report("journal.maxBytes", Problem{Message: "too small", Found: j.MaxBytes.String(), Expected: "at least " + leastJournal.String()})
 	}
+	if j.MaxDeadLetters < leastDeadLetters {
+		d.report("journal.maxDeadLetters", Problem{Message: "too small", Found: j.MaxDeadLetters.String(), Expected: "at least " + leastDeadLetters.String()})
+	}
 	d.oneOf("journal.sync", j.Sync, "always", "interval")
 }
 
 const (
-	leastJournal Bytes = 16 << 20 // below it the store's own files are most of it
-	leastWindow  Bytes = 1 << 20  // the largest object etcd stores is 1.5 MiB; a smaller window moves one at a time
+	leastJournal     Bytes = 16 << 20 // below it the store's own files are most of it
+	leastDeadLetters Bytes = 1 << 20
+	leastWindow      Bytes = 1 << 20 // the largest object etcd stores is 1.5 MiB; a smaller window moves one at a time
 )
 
 func (d *decoder) validateDelivery(c Delivery) {

@@ -21,7 +21,7 @@ type queued struct {
 
 // Append queues an observation for the next commit and returns at once. It owns the slices and changes from then on. Calls
 // are logged in the order in which they return; one scope appends from one goroutine. It waits while PendingBytes are not
-// yet committed or MaxBytes are retained (I6), and fails only when ctx ends or the journal does.
+// yet committed, MaxBytes are stored or the disk has no more than Reserve left (I6), and fails only when ctx ends or the journal does.
 func (j *Journal) Append(ctx context.Context, o event.Observation) error {
 	if o.Resource.Resource == "" || o.Scope == "" {
 		return fmt.Errorf("journal: append for resource %q, scope %q: both must be given", o.Resource, o.Scope)
@@ -50,43 +50,28 @@ func (j *Journal) Append(ctx context.Context, o event.Observation) error {
 	}
 }
 
-// admits says whether there is room for one more observation. One that is larger than the room left is admitted whole:
-// it could never be admitted otherwise. The caller holds mu.
-func (j *Journal) admits() bool {
-	if held := j.held(); held >= j.opts.MaxBytes {
-		if !j.atBound {
-			j.atBound = true
-			j.opts.Logger.Error("journal is full: reading the API server stops until the slowest sink has caught up",
-				"bytes", held, "maxBytes", j.opts.MaxBytes, "slowestSink", j.slowest())
-		}
-		return false
-	}
-	return j.pending < j.opts.PendingBytes
-}
-
-// held returns the stored bytes that MaxBytes bounds. The caller holds mu.
-func (j *Journal) held() int64 {
-	n := j.ext.bytes()
-	for _, s := range j.sinks {
-		n += s.deadBytes
-	}
-	return n
-}
-
 // enqueue hands q to the committer, and wakes it when there was nothing to do or a group is worth committing. The caller
 // holds mu.
 func (j *Journal) enqueue(q queued) {
-	before := j.pending
-	first := len(j.queue) == 0
 	j.queue = append(j.queue, q)
 	j.pending += q.bytes
-	enough := j.enough()
-	if first || before < enough && j.pending >= enough {
-		select {
-		case j.wake <- struct{}{}:
-		default:
-		}
+	if len(j.queue) == 1 || j.pending >= j.enough() {
+		j.poke()
 	}
+}
+
+// poke makes the committer look. It never waits.
+func (j *Journal) poke() {
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+}
+
+// notify makes those who wait look again. The caller holds mu.
+func (j *Journal) notify() {
+	close(j.changed)
+	j.changed = make(chan struct{})
 }
 
 // submit queues a request and waits until it is durable.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -118,5 +119,78 @@ func BenchmarkReadBehind(b *testing.B) {
 		if after = records[len(records)-1].Offset; after == stored {
 			after = 0
 		}
+	}
+}
+
+// BenchmarkOneChangeAtATime appends one change and waits until it can be read: what an idle journal adds to its latency.
+func BenchmarkOneChangeAtATime(b *testing.B) {
+	j := start(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+	c := podChange(1, 4096)
+	b.ResetTimer()
+	for n := range b.N {
+		j.append(event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: c.ResourceVersion})
+		if _, err := j.Read(context.Background(), uint64(n)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPaced appends changes of about 4 KiB at a steady rate a second, as a busy API server makes them, and reads and
+// settles them. One op is one change.
+func BenchmarkPaced(b *testing.B) {
+	const distinct = 4096
+	changes := make([]*event.Change, distinct)
+	for i := range changes {
+		changes[i] = podChange(i, 4096)
+	}
+	for _, rate := range []int{200, 2000, 18000} {
+		b.Run(fmt.Sprint(rate), func(b *testing.B) {
+			j := start(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+			b.ResetTimer()
+			cpu, begin := cpuTime(), time.Now()
+			latencies := make(chan []time.Duration)
+			appended := make([]time.Time, b.N)
+			go func() {
+				var all []time.Duration
+				for after := uint64(0); after < uint64(b.N); {
+					records, err := j.Read(context.Background(), after)
+					if err != nil {
+						b.Error(err)
+						break
+					}
+					after = records[len(records)-1].Offset
+					for _, r := range records {
+						all = append(all, time.Since(appended[r.Offset-1]))
+					}
+				}
+				latencies <- all
+			}()
+			settling, stop := context.WithCancel(context.Background())
+			go func() {
+				for settling.Err() == nil {
+					_ = j.Settle(settling, "main", Cursor{Low: j.Newest()}, nil)
+					time.Sleep(200 * time.Millisecond)
+				}
+			}()
+			for n := range b.N {
+				if due := begin.Add(time.Duration(n) * time.Second / time.Duration(rate)); time.Until(due) > 0 {
+					time.Sleep(time.Until(due))
+				}
+				c := changes[n%distinct]
+				appended[n] = time.Now()
+				j.append(event.Observation{
+					Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: c.ResourceVersion,
+					Known: []event.Known{{Key: c.Namespace + "/" + c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
+				})
+			}
+			all := <-latencies
+			stop()
+			slices.Sort(all)
+			st := j.Stat()
+			b.ReportMetric(float64((cpuTime()-cpu).Microseconds())/float64(b.N), "cpu-µs/op")
+			b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "p50-ms")
+			b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "p99-ms")
+			b.ReportMetric(float64(b.N)/float64(st.Frames), "changes/frame")
+		})
 	}
 }

@@ -2,7 +2,9 @@ package journal
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -11,14 +13,12 @@ import (
 )
 
 const (
-	// linger is how long the committer waits for company after the first request: it costs an idle change so much
-	// latency, and makes groups under load large enough to compress well and to share an fsync.
-	linger      = 3 * time.Millisecond
-	lingerBytes = 256 << 10 // pending bytes that are company enough
+	// busyPace and enoughBytes make groups under load large enough to compress well and to share an fsync.
+	busyPace    = 3 * time.Millisecond
+	enoughBytes = 256 << 10
 
-	groupBytes = 4 << 20         // uncompressed size at which a group takes no more
-	trimBytes  = 1 << 20         // stored bytes worth a trim
-	gaugeEvery = 5 * time.Second // how often the store is asked about its size
+	groupBytes = 4 << 20 // uncompressed size at which a group takes no more
+	trimBytes  = 1 << 20 // stored bytes worth a trim
 )
 
 // Run commits what is appended until ctx ends, then commits the rest and returns nil. It returns an error when the store
@@ -32,23 +32,25 @@ func (j *Journal) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, j.fs.release)
 	defer stop()
 	defer j.end()
+	var running sync.WaitGroup
+	running.Go(func() { j.commitUntil(ctx, packer) })
+	running.Go(func() { j.tick(ctx) })
+	running.Go(func() { j.upkeep(ctx) })
 	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		j.commitUntil(ctx, packer)
-	}()
+	go func() { running.Wait(); close(done) }()
 	select {
 	case <-done:
+		j.noteAcknowledged()
 	case <-j.failed.ch:
 		// The store may have stopped the committer for good, see storeLogger: it is not waited for.
 	}
 	return j.failed.get()
 }
 
-// commitUntil commits group after group until ctx has ended and the queue is empty, or the store fails.
+// commitUntil commits group after group until ctx has ended and the queue is empty, or the store fails. A group is what came
+// since the one before was begun, which is some time ago at least: a change that comes after that waits for nobody.
 func (j *Journal) commitUntil(ctx context.Context, packer *packer) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
+	var begun time.Time
 	for {
 		select {
 		case <-j.wake:
@@ -56,8 +58,9 @@ func (j *Journal) commitUntil(ctx context.Context, packer *packer) {
 		case <-j.failed.ch:
 			return
 		}
-		for j.queued() {
-			j.await(ctx, timer)
+		for j.work() {
+			j.await(ctx, begun.Add(j.pace()))
+			begun = time.Now()
 			if err := j.commit(packer, j.take()); err != nil {
 				j.fail(j.failed, err)
 				return
@@ -69,19 +72,23 @@ func (j *Journal) commitUntil(ctx context.Context, packer *packer) {
 	}
 }
 
-func (j *Journal) queued() bool {
+// work says whether there is something to do for the committer.
+func (j *Journal) work() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.queue) > 0
+	due := j.due
+	j.due = false
+	return due || len(j.queue) > 0
 }
 
-// await lets more requests arrive, for a short time and as long as they are few.
-func (j *Journal) await(ctx context.Context, timer *time.Timer) {
-	wait := linger
-	if j.opts.Sync == Interval {
-		wait = j.opts.SyncInterval
+// await lets more requests arrive until a moment, unless they are many.
+func (j *Journal) await(ctx context.Context, until time.Time) {
+	wait := time.Until(until)
+	if wait <= 0 {
+		return
 	}
-	timer.Reset(wait)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
 	for {
 		j.mu.Lock()
 		enough := j.pending >= j.enough()
@@ -99,12 +106,20 @@ func (j *Journal) await(ctx context.Context, timer *time.Timer) {
 	}
 }
 
-// enough is how many pending bytes are committed without waiting for more.
+// pace is how long after the begin of a group the next one may begin.
+func (j *Journal) pace() time.Duration {
+	if j.opts.Sync == Interval {
+		return j.opts.SyncInterval
+	}
+	return busyPace
+}
+
+// enough is how many pending bytes are committed without regard to the pace.
 func (j *Journal) enough() int64 {
 	if j.opts.Sync == Interval {
 		return j.opts.PendingBytes / 2
 	}
-	return min(lingerBytes, j.opts.PendingBytes)
+	return min(enoughBytes, j.opts.PendingBytes)
 }
 
 // take removes the requests of the next group from the queue.
@@ -138,12 +153,17 @@ func (j *Journal) commit(packer *packer, taken []queued) error {
 		return j.checked("trim", err)
 	}
 	if !g.batch.Empty() {
+		g.writes++
+		g.set(keyWrites, binary.AppendUvarint(nil, g.writes))
 		if err := j.apply(g.batch); err != nil {
 			return err
 		}
 	}
 	j.publish(g, taken)
-	j.measure()
+	if g.ext.end-j.asked > spaceBytes {
+		j.asked = g.ext.end
+		j.checkSpace()
+	}
 	for i, q := range taken {
 		if q.done != nil {
 			q.done <- refused[i]
@@ -167,7 +187,10 @@ func (j *Journal) apply(b *pebble.Batch) (err error) {
 func (j *Journal) publish(g *group, taken []queued) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.ext = g.ext
+	if len(taken) == 0 && g.writes == j.writes {
+		return // time has passed, and that is all
+	}
+	j.ext, j.writes = g.ext, g.writes
 	j.tail.push(g.frames, j.opts.TailBytes)
 	for name, s := range g.sinks {
 		j.sinks[name] = s
@@ -182,27 +205,7 @@ func (j *Journal) publish(g *group, taken []queued) {
 	}
 	j.counts.commits++
 	j.counts.frames += uint64(len(g.frames))
-	if j.atBound && j.held() < j.opts.MaxBytes {
-		j.atBound = false
-		j.opts.Logger.Info("journal has room again")
-	}
-	close(j.changed)
-	j.changed = make(chan struct{})
-}
-
-// measure asks the store about its size now and then. The store may be waiting for the disk under its own lock, so this is
-// not done under ours.
-func (j *Journal) measure() {
-	j.mu.Lock()
-	due := time.Since(j.counts.measured) >= gaugeEvery
-	j.mu.Unlock()
-	if !due {
-		return
-	}
-	disk := int64(j.db.Metrics().DiskSpaceUsage())
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.counts.disk, j.counts.measured = disk, time.Now()
+	j.notify()
 }
 
 // group is one atomic write in the making. Only the committer uses it.
@@ -211,6 +214,8 @@ type group struct {
 	packer    *packer
 	batch     *pebble.Batch
 	ext       extent // as it will be after the commit
+	room      int64  // for changes
+	writes    uint64
 	open      []*event.Change
 	openBytes int
 	frames    []tailFrame
@@ -229,7 +234,7 @@ func (j *Journal) newGroup(packer *packer) *group {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return &group{
-		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.ext,
+		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.ext, room: j.room(), writes: j.writes,
 		resources: map[string]event.Resource{}, scopes: map[scopePlace]event.StoredScope{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
 	}
 }
@@ -289,7 +294,7 @@ func (g *group) settledByAll() uint64 {
 // offset comes next.
 func (g *group) trim() error {
 	low := g.settledByAll()
-	if passed := g.j.retention.passed(low, time.Now()); g.ext.bytes() < g.j.opts.MaxBytes/2 {
+	if passed := g.j.retention.passed(low, time.Now()); g.ext.bytes() < g.room/2 {
 		low = passed // what is kept for a while gives way before the bound does
 	}
 	if low < g.ext.oldest || !g.worthTrimming(low) {
@@ -315,7 +320,7 @@ func (g *group) trim() error {
 
 // worthTrimming estimates from the average size of a change whether a trim to low frees enough.
 func (g *group) worthTrimming(low uint64) bool {
-	held, limit := g.ext.bytes(), g.j.opts.MaxBytes
+	held, limit := g.ext.bytes(), g.room
 	if held >= limit/2 {
 		return true
 	}

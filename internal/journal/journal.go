@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -22,7 +23,7 @@ var ErrClosed = errors.New("journal is closed")
 type SyncMode int
 
 const (
-	// Always commits within milliseconds, as fast as the disk syncs.
+	// Always commits at once, and under load every few milliseconds.
 	Always SyncMode = iota
 	// Interval commits at most about every SyncInterval: fewer fsyncs on a slow disk, at the price of that much latency.
 	Interval
@@ -37,7 +38,15 @@ type Options struct {
 	// MaxBytes; 0: not at all.
 	KeepSettled time.Duration
 
-	MaxBytes     int64         // bound of retained changes and dead letters, as stored; 0: 10 GiB
+	// MaxBytes is the bound of what is stored: changes, known objects, last states and dead letters; 0: 10 GiB. Append waits
+	// while it is reached. An eighth of it is for changes, whatever the rest takes.
+	MaxBytes       int64
+	// MaxDeadLetters is the bound of dead letters, as stored, see DeadLetterRoom; 0: 1 GiB. It is at most half of MaxBytes.
+	MaxDeadLetters int64
+	// Reserve is how much of the disk stays free: Append waits below it, so that settling and trimming can still be written.
+	// It is at most a quarter of the disk; 0: nothing.
+	Reserve int64
+
 	PendingBytes int64         // bound of appended changes not yet committed, in memory; 0: 8 MiB
 	TailBytes    int64         // bound of recent changes kept in memory for readers; 0: 8 MiB
 	Sync         SyncMode      // Always
@@ -51,6 +60,10 @@ func (o Options) withDefaults() Options {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = 10 << 30
 	}
+	if o.MaxDeadLetters <= 0 {
+		o.MaxDeadLetters = 1 << 30
+	}
+	o.MaxDeadLetters = min(o.MaxDeadLetters, o.MaxBytes/2)
 	if o.PendingBytes <= 0 {
 		o.PendingBytes = 8 << 20
 	}
@@ -61,7 +74,7 @@ func (o Options) withDefaults() Options {
 		o.SyncInterval = 200 * time.Millisecond
 	}
 	if o.FS == nil {
-		o.FS = vfs.Default
+		o.FS = privateFS{vfs.Default}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -82,13 +95,22 @@ type Journal struct {
 	wake     chan struct{} // something was queued for the committer; capacity 1
 
 	retention retention // of the committer
+	mark      *mark     // of the upkeep
+	asked     uint64    // of the committer: stored bytes when it last asked the disk for its room
+	reclaimed uint64    // of the upkeep: stored bytes ever trimmed whose disk space was given back
+
+	roomState, letterState *condition.Condition // for the log
 
 	using sync.RWMutex // held for reading while db is used outside of Run, for writing by Close
 
 	mu        sync.Mutex
 	queue     []queued // in order of arrival, not yet taken by the committer
 	pending   int64    // bytes queued or being committed
-	atBound   bool     // Append waits because of MaxBytes
+	due       bool     // time has passed: look what can be trimmed
+	writes    uint64   // groups ever written to this store
+	low       bool     // the disk has less than the reserve left
+	measured  sizes    // known objects and bodies
+	disk      int64    // of the whole store
 	ext       extent
 	tail      tail
 	sinks     map[string]sinkState
@@ -135,19 +157,26 @@ func Open(opts Options) (*Journal, error) {
 	}
 	j := &Journal{
 		opts:      opts,
-		fs:        newSpaceFS(opts.FS, fullRetry, opts.Logger),
+		fs:        newSpaceFS(opts.FS, fullRetry),
 		lock:      lock,
 		unpacker:  unpacker,
 		ended:     make(chan struct{}),
 		wake:      make(chan struct{}, 1),
 		retention: retention{keep: opts.KeepSettled},
 		changed:   make(chan struct{}),
+
+		roomState: condition.New(opts.Logger, hasRoom), letterState: condition.New(opts.Logger, lettersFit),
 	}
 	j.end = sync.OnceFunc(func() { close(j.ended) })
+	if _, real := opts.FS.(privateFS); real {
+		tighten(opts.Dir, opts.Logger)
+	}
 	if err := j.openStore(); err != nil {
 		unpacker.zstd.Close()
 		return nil, errors.Join(err, lock.Close())
 	}
+	j.checkSpace()
+	j.measure()
 	return j, nil
 }
 
@@ -192,7 +221,7 @@ func (j *Journal) Close() error {
 	j.using.Lock()
 	defer j.using.Unlock()
 	done := make(chan error, 1)
-	go func() { done <- j.db.Close() }()
+	go func() { done <- errors.Join(j.db.Close(), j.mark.file.Close()) }()
 	select {
 	case err := <-done:
 		j.unpacker.zstd.Close()

@@ -173,4 +173,11 @@ func (r *running) readTo(after, to uint64) []event.Record {
 }
 
 // waitFor waits until the change with an offset is committed.
-func (r *running) waitFor(newest uint64) { r.readTo(newest-1, newest) }
+func (r *running) waitFor(newest uint64) {
+	r.t.Helper()
+	for r.Newest() < newest {
+		if _, err := r.Read(r.t.Context(), r.Newest()); err != nil {
+			r.t.Fatalf("wait for %d: %v", newest, err)
+		}
+	}
+}

@@ -21,6 +21,7 @@ const (
 var (
 	keyVersion  = []byte{prefixMeta, 'v'}
 	keyRecovery = []byte{prefixMeta, 'r'}
+	keyWrites   = []byte{prefixMeta, 'w'}
 )
 
 func keyCursor(sink string) []byte {

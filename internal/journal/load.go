@@ -57,13 +57,19 @@ func (j *Journal) tryStore(dir string) error {
 		return err
 	}
 	j.db = db
-	if err := j.load(); err != nil {
+	if j.mark, err = openMark(j.fs, dir); err != nil {
 		return errors.Join(err, db.Close())
+	}
+	if err := j.load(); err != nil {
+		return errors.Join(err, j.mark.file.Close(), db.Close())
 	}
 	return nil
 }
 
 func (j *Journal) load() error {
+	if err := j.loadWrites(); err != nil {
+		return err
+	}
 	if err := j.loadVersion(); err != nil {
 		return err
 	}
@@ -84,6 +90,22 @@ func (j *Journal) load() error {
 		return err
 	}
 	return j.loadDead()
+}
+
+// loadWrites finds out how many groups were written, and refuses a store that has lost some which were acknowledged.
+func (j *Journal) loadWrites() error {
+	value, err := j.get(keyWrites)
+	if err != nil {
+		return err
+	}
+	j.writes = 0
+	if value != nil {
+		s := scanner{s: string(value)}
+		if j.writes = s.uvarint(); s.failed {
+			return fmt.Errorf("%w: number of writes", errMalformed)
+		}
+	}
+	return j.mark.check(j.writes)
 }
 
 // loadVersion checks the layout's version, or writes it into an empty store.

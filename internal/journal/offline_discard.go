@@ -21,7 +21,7 @@ func DiscardDeadLetters(dir, sink string, offsets []uint64) (int, error) {
 	if err := present(dir); err != nil {
 		return 0, err
 	}
-	lock, err := lockDirectory(vfs.Default, dir)
+	lock, err := lockDirectory(privateFS{vfs.Default}, dir)
 	if err != nil {
 		return 0, err
 	}
@@ -68,7 +68,7 @@ func deadKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 // stopped them for good, see storeLogger. The process ends anyway.
 func deleteKeys(dir string, keys [][]byte) error {
 	failed := newFailure()
-	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(vfs.Default, offlineLogger(failed)), failed.ch)
+	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(privateFS{vfs.Default}, offlineLogger(failed)), failed.ch)
 	if err != nil {
 		return explain(dir, errors.Join(err, failed.get()))
 	}

@@ -15,7 +15,7 @@ import (
 // OfflineStat is what is in the journal of an exporter that does not run.
 type OfflineStat struct {
 	Oldest, Newest uint64         // offsets; Oldest is Newest+1 before the first change
-	RetainedBytes  int64          // stored bytes of changes and dead letters; what Options.MaxBytes bounds
+	RetainedBytes  int64          // stored bytes of changes, known objects, last states and dead letters: what Options.MaxBytes bounds
 	DiskBytes      int64          // of all files of the store
 	Resources      []ResourceStat // by name
 	Sinks          []OfflineSink  // by name
@@ -62,6 +62,9 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	}
 	if s.Resources, err = o.resources(); err != nil {
 		return OfflineStat{}, o.checked("resources", err)
+	}
+	for _, r := range s.Resources {
+		s.RetainedBytes += r.KnownBytes + r.BodyBytes
 	}
 	value, err := readValue(o.db, keyRecovery)
 	if err == nil && value != nil {

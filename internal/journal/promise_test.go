@@ -298,29 +298,14 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 }
 
 func TestIntervalCommitsAtMostOnceAnInterval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		j := open(t, Options{FS: vfs.NewMem(), Sync: Interval, SyncInterval: time.Second})
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- j.Run(ctx) }()
-		for n := range 10 {
-			if err := j.Append(ctx, observe("s", n)); err != nil {
-				t.Fatal(err)
-			}
+	virtually(t, Options{FS: vfs.NewMem(), Sync: Interval, SyncInterval: time.Second}, func(t *testing.T, j *running) {
+		for n := range 100 {
+			j.append(observe("s", n))
 			time.Sleep(90 * time.Millisecond)
 		}
 		synctest.Wait()
-		if got := j.Stat(); got.Commits != 0 || got.Newest != 0 {
-			t.Errorf("after 0.9 s: %d commits", got.Commits)
-		}
-		time.Sleep(100 * time.Millisecond)
-		synctest.Wait()
-		if got := j.Stat(); got.Commits != 1 || got.Newest != 10 {
-			t.Errorf("after the interval: %d commits, newest %d", got.Commits, got.Newest)
-		}
-		stop()
-		if err := errors.Join(<-done, j.Close()); err != nil {
-			t.Error(err)
+		if got := j.Stat(); got.Commits < 9 || got.Commits > 10 || got.Newest < 90 {
+			t.Errorf("after nine seconds: %d commits, newest %d", got.Commits, got.Newest)
 		}
 	})
 }
@@ -353,7 +338,7 @@ func TestABrokenStoreIsMovedAsideAndSaidSo(t *testing.T) {
 		"manifest":          func(t *testing.T, dir string) { spoil(t, dir, "") },
 		"tables are gone":   func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
 		"manifest is gone":  func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
-		"marked":            func(t *testing.T, dir string) { mark(t, dir) },
+		"marked":            func(t *testing.T, dir string) { markStore(t, dir) },
 		"version is odd":    func(t *testing.T, dir string) { put(t, dir, keyVersion, []byte("kubecdc journal zero")) },
 		"frame is odd":      func(t *testing.T, dir string) { put(t, dir, keyFrame(999), []byte{frameFormat}) },
 		"cursor is too far": func(t *testing.T, dir string) { put(t, dir, keyCursor("main"), encodeCursor(Cursor{Low: 1 << 40})) },
@@ -422,7 +407,7 @@ func removeAll(t *testing.T, dir, pattern string) {
 	}
 }
 
-func mark(t *testing.T, dir string) {
+func markStore(t *testing.T, dir string) {
 	t.Helper()
 	if err := markBroken(vfs.Default, filepath.Join(dir, storeName), errors.New("a bad block")); err != nil {
 		t.Fatal(err)

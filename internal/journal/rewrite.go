@@ -227,7 +227,7 @@ func (j *Journal) purge() error {
 	if err := j.db.Compact(context.Background(), []byte{0}, bytes.Repeat([]byte{0xff}, 8), false); err != nil {
 		return err
 	}
-	if err := j.db.Close(); err != nil {
+	if err := errors.Join(j.db.Close(), j.mark.file.Close()); err != nil {
 		return err
 	}
 	return j.tryStore(j.fs.PathJoin(j.opts.Dir, storeName))

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,18 +18,14 @@ import (
 type spaceFS struct {
 	vfs.FS
 	retryEvery time.Duration
-	logger     *slog.Logger
 	waits      atomic.Bool   // false while the store is opened: whoever starts the exporter wants the error
+	waiting    atomic.Int32  // writes that wait
 	released   chan struct{} // closed: wait no longer, let the error through
 	release    func()
-
-	mu      sync.Mutex
-	waiting int
-	reason  string // why writes wait; empty when none does
 }
 
-func newSpaceFS(inner vfs.FS, retryEvery time.Duration, logger *slog.Logger) *spaceFS {
-	s := &spaceFS{FS: inner, retryEvery: retryEvery, logger: logger, released: make(chan struct{})}
+func newSpaceFS(inner vfs.FS, retryEvery time.Duration) *spaceFS {
+	s := &spaceFS{FS: inner, retryEvery: retryEvery, released: make(chan struct{})}
 	s.release = sync.OnceFunc(func() { close(s.released) })
 	return s
 }
@@ -38,12 +33,8 @@ func newSpaceFS(inner vfs.FS, retryEvery time.Duration, logger *slog.Logger) *sp
 // wait makes writes wait for space from now on.
 func (s *spaceFS) wait() { s.waits.Store(true) }
 
-// full says why writes wait for space, or is empty.
-func (s *spaceFS) full() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.reason
-}
+// full says whether writes wait for space.
+func (s *spaceFS) full() bool { return s.waiting.Load() > 0 }
 
 func outOfSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
@@ -55,8 +46,8 @@ func (s *spaceFS) untilSpace(op func() error) error {
 	if !outOfSpace(err) || !s.waits.Load() {
 		return err
 	}
-	s.enter(err)
-	defer s.leave()
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
 	for outOfSpace(err) {
 		select {
 		case <-s.released:
@@ -66,28 +57,6 @@ func (s *spaceFS) untilSpace(op func() error) error {
 		err = op()
 	}
 	return err
-}
-
-func (s *spaceFS) enter(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting++
-	if s.waiting > 1 {
-		return
-	}
-	s.reason = "the journal's disk is full: free space or enlarge the volume (" + err.Error() + ")"
-	s.logger.Error("journal waits: disk full; free space or enlarge the volume, nothing is lost meanwhile", "err", err)
-}
-
-func (s *spaceFS) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting--
-	if s.waiting > 0 {
-		return
-	}
-	s.reason = ""
-	s.logger.Info("journal no longer waits for disk space")
 }
 
 // Unwrap implements [vfs.FS].

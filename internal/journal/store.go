@@ -69,7 +69,7 @@ func makeDir(fsys vfs.FS, dir string) error {
 		}
 		missing = append(missing, p)
 	}
-	if err := fsys.MkdirAll(dir, 0o750); err != nil {
+	if err := fsys.MkdirAll(dir, dirMode); err != nil {
 		return fmt.Errorf("journal: cannot make directory %s: %w", dir, err)
 	}
 	for _, p := range missing {

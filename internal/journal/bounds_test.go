@@ -1,0 +1,376 @@
+package journal
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// bulk makes a change that does not compress.
+func bulk(n, size int) *event.Change {
+	c := smallChange(n)
+	r := rand.New(rand.NewPCG(uint64(n), 3))
+	c.After = make([]byte, size)
+	for i := range c.After {
+		c.After[i] = byte(r.UintN(256))
+	}
+	return c
+}
+
+func appended(n, size int) event.Observation {
+	return event.Observation{Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{bulk(n, size)}, Position: fmt.Sprint(n)}
+}
+
+// virtually runs a journal in virtual time.
+func virtually(t *testing.T, opts Options, f func(t *testing.T, j *running)) {
+	synctest.Test(t, func(t *testing.T) {
+		j := start(t, opts)
+		f(t, j)
+		j.end()
+	})
+}
+
+func TestAnIdleChangeWaitsForNobody(t *testing.T) {
+	virtually(t, Options{FS: vfs.NewMem()}, func(t *testing.T, j *running) {
+		time.Sleep(300 * time.Millisecond)
+		before := time.Now()
+		j.append(observe("s", 1))
+		j.waitFor(1)
+		if waited := time.Since(before); waited != 0 {
+			t.Errorf("it waited %v for company", waited)
+		}
+	})
+}
+
+func TestSettledChangesAreTrimmedThoughNothingIsCommitted(t *testing.T) {
+	virtually(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, KeepSettled: time.Minute}, func(t *testing.T, j *running) {
+		for n := range 40 {
+			j.append(appended(n, 200<<10))
+		}
+		j.waitFor(40)
+		j.settle("main", Cursor{Low: 40})
+		time.Sleep(30 * time.Second)
+		if j.Oldest() != 1 {
+			t.Errorf("trimmed to %d, though settled changes are kept for a minute", j.Oldest())
+		}
+		time.Sleep(time.Minute)
+		if j.Oldest() == 1 {
+			t.Error("nothing was trimmed")
+		}
+	})
+}
+
+func TestDeadLettersAndSettledChangesAtTheBoundStopNothing(t *testing.T) {
+	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 4 << 20, KeepSettled: time.Hour}
+	virtually(t, opts, func(t *testing.T, j *running) {
+		var dead []DeadLetter
+		for n := range 18 {
+			j.append(appended(n, 200<<10))
+			dead = append(dead, DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: bulk(n, 200<<10)})
+		}
+		j.waitFor(18)
+		j.settle("main", Cursor{Low: 18}, dead...)
+		for n := range 20 {
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			if err := j.Append(ctx, appended(n, 200<<10)); err != nil {
+				t.Fatalf("change %d: %v; %s", n, err, j.Stat().Blocked)
+			}
+			stop()
+			j.waitFor(uint64(19 + n))
+			j.settle("main", Cursor{Low: uint64(19 + n)})
+		}
+	})
+}
+
+func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
+	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"bus", "main"}, MaxDeadLetters: 64 << 10})
+	for n := range 4 {
+		j.append(appended(n, 20<<10))
+	}
+	j.waitFor(4)
+	for n := range 4 {
+		if err := j.DeadLetterRoom(); err != nil {
+			t.Fatalf("dead letter %d: %v", n+1, err)
+		}
+		j.settle("bus", Cursor{}, DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: bulk(n, 20<<10)})
+	}
+	for what, full := range map[string]string{"room": j.DeadLetterRoom().Error(), "stat": j.Stat().DeadLetters} {
+		if !strings.Contains(full, "journal.maxDeadLetters") || !strings.Contains(full, "deadletter discard --sink bus") {
+			t.Errorf("%s: %q names no remedy", what, full)
+		}
+	}
+	j.append(appended(5, 20<<10)) // nothing else stops
+	j.waitFor(5)
+	j.settle("main", Cursor{Low: 5})
+	if s := j.Stat(); s.Blocked != "" {
+		t.Errorf("blocked: %q", s.Blocked)
+	}
+	if err := j.PurgeDeadLetters(t.Context(), "bus", 9); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.DeadLetterRoom(); err != nil {
+		t.Errorf("after they are dropped: %v", err)
+	}
+}
+
+func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
+	const objects = 100
+	j := start(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 4 << 20})
+	for n := range objects {
+		key := fmt.Sprint("k", n)
+		j.append(event.Observation{
+			Resource: resource("pods"), Scope: "pods",
+			Known:  []event.Known{{Key: key, UID: string(bulk(n, 8<<10).After), ResourceVersion: "1"}},
+			Bodies: []event.Body{{Key: key, Raw: bulk(n, 60<<10).After}},
+		})
+	}
+	if err := errors.Join(j.Flush(t.Context()), j.db.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	j.measure()
+	s := j.Stat()
+	if s.KnownBytes < objects*7<<10 || s.BodyBytes < objects*58<<10 || s.RetainedBytes < s.KnownBytes+s.BodyBytes {
+		t.Errorf("%d bytes of known objects, %d of bodies, %d in all", s.KnownBytes, s.BodyBytes, s.RetainedBytes)
+	}
+	if s.RetainedBytes <= s.MaxBytes {
+		t.Fatalf("%d bytes do not reach the bound", s.RetainedBytes)
+	}
+	// They are more than the bound allows, and changes go on all the same as long as they are taken.
+	for n := range 20 {
+		j.append(appended(n, 100<<10))
+		j.waitFor(uint64(n + 1))
+		j.settle("main", Cursor{Low: uint64(n + 1)})
+	}
+	for n := 0; j.Stat().Blocked == ""; n++ { // nobody takes these
+		j.append(appended(n, 100<<10))
+		if err := j.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if blocked := j.Stat().Blocked; !strings.Contains(blocked, "known objects, last states") || !strings.Contains(blocked, `"main"`) {
+		t.Errorf("%q does not say what fills the journal", blocked)
+	}
+}
+
+// damage changes a byte in the first part of the newest log of a store.
+func damage(t *testing.T, dir string) {
+	t.Helper()
+	logs, _ := filepath.Glob(filepath.Join(dir, storeName, "*.log"))
+	path := logs[len(logs)-1]
+	b, err := os.ReadFile(path)
+	if err != nil || len(b) < 1000 {
+		t.Fatalf("%s has %d bytes, %v", path, len(b), err)
+	}
+	b[len(b)/10] ^= 0xff
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestADamagedLogIsNotTakenForItsEnd(t *testing.T) {
+	for name, stop := range map[string]func(t *testing.T, j *running) string{
+		"after an orderly stop": func(_ *testing.T, j *running) string { j.end(); return j.opts.Dir },
+		"a second before a crash": func(t *testing.T, j *running) string {
+			for noted := uint64(0); noted != j.writes; time.Sleep(10 * time.Millisecond) { // nothing is written meanwhile
+				if b, err := os.ReadFile(filepath.Join(j.opts.Dir, storeName, markName)); err == nil && len(b) == 12 {
+					noted = binary.BigEndian.Uint64(b)
+				}
+			}
+			copied := filepath.Join(t.TempDir(), "copy")
+			if err := os.CopyFS(copied, os.DirFS(j.opts.Dir)); err != nil {
+				t.Fatal(err)
+			}
+			return copied
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := start(t, Options{Dir: t.TempDir(), Sinks: []string{"main"}})
+			for n := range 400 {
+				j.append(observe("s", n+1))
+				if n%10 == 0 {
+					j.waitFor(uint64(n + 1))
+				}
+			}
+			j.waitFor(400)
+			j.settle("main", Cursor{Low: 300})
+			dir := stop(t, j)
+			damage(t, dir)
+			j = start(t, Options{Dir: dir, Sinks: []string{"main"}})
+			if r, ok := j.Recovered(); !ok || !strings.Contains(r.Reason, "acknowledged") {
+				t.Errorf("newest %d, recovered %v %+v", j.Newest(), ok, r)
+			}
+		})
+	}
+}
+
+func TestFilesBelongToNobodyElse(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "made", "here")
+	use := func() {
+		j := start(t, Options{Dir: dir})
+		j.append(observe("s", 1))
+		if err := errors.Join(j.Flush(t.Context()), j.db.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		j.end()
+	}
+	check := func(when string) {
+		t.Helper()
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			want := fs.FileMode(0o600)
+			if d.IsDir() {
+				want = 0o700
+			}
+			if err == nil && info.Mode().Perm() != want {
+				t.Errorf("%s: %s is %v", when, path, info.Mode())
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	use()
+	check("new")
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		mode := fs.FileMode(0o644)
+		if d.IsDir() {
+			mode = 0o755
+		}
+		return errors.Join(err, os.Chmod(path, mode))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use()
+	check("left by an earlier version")
+}
+
+// smallDisk is a disk in memory with an end.
+type smallDisk struct {
+	vfs.FS
+	total uint64
+	used  atomic.Int64 // as counted at the last look
+}
+
+func (d *smallDisk) count() (used int64) {
+	for _, dir := range []string{"journal", "journal/store"} {
+		names, _ := d.FS.List(dir)
+		for _, name := range names {
+			if info, err := d.FS.Stat(d.PathJoin(dir, name)); err == nil && !info.IsDir() {
+				used += info.Size()
+			}
+		}
+	}
+	d.used.Store(used)
+	return used
+}
+
+func (d *smallDisk) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	used := uint64(d.count())
+	return vfs.DiskUsage{TotalBytes: d.total, UsedBytes: used, AvailBytes: d.total - min(used, d.total)}, nil
+}
+
+func (d *smallDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := d.FS.Create(name, c)
+	return &smallDiskFile{f, d}, err
+}
+
+func (d *smallDisk) ReuseForWrite(o, n string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := d.FS.ReuseForWrite(o, n, c)
+	return &smallDiskFile{f, d}, err
+}
+
+type smallDiskFile struct {
+	vfs.File
+	disk *smallDisk
+}
+
+func (f *smallDiskFile) Write(p []byte) (int, error) {
+	if uint64(f.disk.count())+uint64(len(p)) > f.disk.total {
+		return 0, &os.PathError{Op: "write", Path: "disk", Err: syscall.ENOSPC}
+	}
+	return f.File.Write(p)
+}
+
+func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
+	const size = 96 << 20
+	for name, where := range map[string]func(t *testing.T) Options{
+		"counted": func(*testing.T) Options { return Options{FS: &smallDisk{FS: vfs.NewMem(), total: size}} },
+		"tmpfs": func(t *testing.T) Options {
+			dir := t.TempDir()
+			if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+				t.Skipf("NOT TESTED on a real disk that is full: a small one cannot be mounted here: %v", err)
+			}
+			t.Cleanup(func() {
+				if err := syscall.Unmount(dir, 0); err != nil {
+					t.Error(err)
+				}
+			})
+			return Options{Dir: filepath.Join(dir, "journal")}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := where(t)
+			opts.Sinks, opts.Reserve = []string{"main"}, 512<<20
+			j := start(t, opts)
+			fill := func(n int) int {
+				for ctx := t.Context(); ; n++ {
+					trying, stop := context.WithCancel(ctx)
+					done := make(chan error, 1)
+					go func() { done <- j.Append(trying, appended(n, 256<<10)) }()
+					for waits := false; !waits; {
+						select {
+						case err := <-done:
+							if err != nil {
+								t.Fatal(err)
+							}
+							waits = true
+						case <-time.After(2 * tickEvery):
+							if blocked := j.Stat().Blocked; strings.Contains(blocked, "disk") {
+								stop()
+								if <-done == nil {
+									n++
+								}
+								return n
+							}
+						}
+					}
+					stop()
+				}
+			}
+			n := 0
+			for range 3 {
+				full := fill(n)
+				if full-n < 20 {
+					t.Fatalf("only %d changes of 256 KiB fit: %s", full-n, j.Stat().Blocked)
+				}
+				n = full
+				if err := j.Flush(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				j.settle("main", Cursor{Low: j.Newest()})
+				j.append(appended(n, 1)) // waits until there is room
+				n++
+			}
+		})
+	}
+}

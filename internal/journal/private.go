@@ -1,0 +1,88 @@
+package journal
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Who may read what the journal holds: nobody but the user that the exporter runs as.
+const (
+	fileMode = 0o600
+	dirMode  = 0o700
+)
+
+// privateFS is the real disk, with files that are nobody else's. Pebble makes its files readable for all.
+type privateFS struct{ vfs.FS }
+
+func private(f vfs.File, err error, name string) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(name, fileMode); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Create implements [vfs.FS].
+func (p privateFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := p.FS.Create(name, category)
+	return private(f, err, name)
+}
+
+// OpenReadWrite implements [vfs.FS].
+func (p privateFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := p.FS.OpenReadWrite(name, category, opts...)
+	return private(f, err, name)
+}
+
+// MkdirAll implements [vfs.FS].
+func (p privateFS) MkdirAll(dir string, _ os.FileMode) error { return p.FS.MkdirAll(dir, dirMode) }
+
+// Lock implements [vfs.FS].
+func (p privateFS) Lock(name string) (io.Closer, error) {
+	lock, err := p.FS.Lock(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(name, fileMode); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
+}
+
+// Unwrap implements [vfs.FS].
+func (p privateFS) Unwrap() vfs.FS { return p.FS }
+
+// tighten takes the rights of others to what an earlier version left in dir. What belongs to another user, as the root of a
+// volume may, stays as it is.
+func tighten(dir string, logger *slog.Logger) {
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrPermission) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		mode := fs.FileMode(fileMode)
+		if d.IsDir() {
+			mode = dirMode
+		}
+		if info, err := d.Info(); err != nil || !d.IsDir() && !info.Mode().IsRegular() || info.Mode().Perm()&0o077 == 0 {
+			return err
+		}
+		if err := os.Chmod(path, mode); !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		logger.Warn("journal: cannot take the rights of others to its files", "dir", dir, "err", err)
+	}
+}

@@ -1,0 +1,126 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kubecdc/kubecdc/internal/condition"
+)
+
+// leastRoom is the part of MaxBytes that changes have at least. Known objects and last states are what they are: were they to
+// leave no room at all, nothing would ever go on.
+const leastRoom = 8
+
+// States of a bound.
+var (
+	hasRoom = condition.State{Name: "ok", Message: "journal goes on"}
+	isFull  = condition.State{Name: "full", Severity: condition.NotReady, Message: "journal waits; nothing is lost meanwhile"}
+
+	lettersFit  = condition.State{Name: "ok", Message: "journal takes dead letters again"}
+	lettersFull = condition.State{Name: "full", Severity: condition.NotReady, Message: "journal takes no more dead letters"}
+)
+
+// sizes are the stored bytes of what is no change; known and bodies as they were measured last.
+type sizes struct{ known, bodies, dead int64 }
+
+func (s sizes) sum() int64 { return s.known + s.bodies + s.dead }
+
+// sizes are those of now. The caller holds mu.
+func (j *Journal) sizes() sizes {
+	s := j.measured
+	for _, sink := range j.sinks {
+		s.dead += sink.deadBytes
+	}
+	return s
+}
+
+// room is how many bytes of changes may be retained. The caller holds mu.
+func (j *Journal) room() int64 {
+	return max(j.opts.MaxBytes-j.sizes().sum(), j.opts.MaxBytes/leastRoom)
+}
+
+// full says that there is no room for a change. While no sink is behind there is: nothing would ever make any. The caller
+// holds mu.
+func (j *Journal) full() bool {
+	return j.ext.bytes() >= j.room() && (len(j.opts.Sinks) == 0 || j.sinks[j.slowest()].cursor.Low < j.ext.newest)
+}
+
+// admits says whether there is room for one more observation. One that is larger than the room left is admitted whole:
+// it could never be admitted otherwise. The caller holds mu.
+func (j *Journal) admits() bool {
+	return !j.low && j.pending < j.opts.PendingBytes && !j.full()
+}
+
+// blocked says why Append waits for more than the disk's next fsync, and what to do about it; "" when it does not. The caller
+// holds mu.
+func (j *Journal) blocked() (reason, remedy string) {
+	switch {
+	case j.fs.full():
+		return "the journal's disk is full", "free space or enlarge the volume"
+	case j.low:
+		return fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", j.slowest()),
+			"it must catch up, or free space or enlarge the volume"
+	case !j.full():
+		return "", ""
+	case j.ext.bytes() < j.sizes().sum():
+		return fmt.Sprintf("the journal has reached journal.maxBytes, most of it are known objects, last states and dead letters, "+
+			"and sink %q is the furthest behind", j.slowest()), "it must catch up, or journal.maxBytes grow"
+	}
+	return fmt.Sprintf("the journal has reached journal.maxBytes with changes that sink %q has not taken", j.slowest()),
+		"it must catch up, or journal.maxBytes grow"
+}
+
+// DeadLetterRoom returns nil while a dead letter more may be settled, else an error that says what to do: the lane which has
+// one waits and asks again. What is on its way when the bound is reached is still taken, so the bound is exceeded by as much.
+// It never waits for the store.
+func (j *Journal) DeadLetterRoom() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if full := line(j.lettersFull()); full != "" {
+		return errors.New(full)
+	}
+	return nil
+}
+
+// lettersFull says why no dead letter more fits, and what to do about it; "" when one does. The caller holds mu.
+func (j *Journal) lettersFull() (reason, remedy string) {
+	most, bytes := "", int64(0)
+	for name, s := range j.sinks {
+		if s.deadBytes > bytes || s.deadBytes == bytes && name < most {
+			most, bytes = name, s.deadBytes
+		}
+	}
+	if j.sizes().dead < j.opts.MaxDeadLetters {
+		return "", ""
+	}
+	return fmt.Sprintf("the dead letters in the journal have reached journal.maxDeadLetters, most of them of sink %q", most),
+		fmt.Sprintf("look at them with `exporter deadletter list`, stop the exporter and drop them with `exporter deadletter discard --sink %s`", most)
+}
+
+// slowest names the declared sink with the lowest cursor. The caller holds mu.
+func (j *Journal) slowest() string {
+	slowest, low := "", uint64(0)
+	for _, name := range j.opts.Sinks {
+		if s := j.sinks[name]; slowest == "" || s.cursor.Low < low {
+			slowest, low = name, s.cursor.Low
+		}
+	}
+	return slowest
+}
+
+// report logs what is the case with the bounds, once each.
+func (j *Journal) report() {
+	j.mu.Lock()
+	reason, remedy := j.blocked()
+	letters, lettersRemedy := j.lettersFull()
+	held, dead := j.ext.bytes()+j.sizes().sum(), j.sizes().dead
+	j.mu.Unlock()
+	become := func(c *condition.Condition, fine, full condition.State, reason, remedy string, attrs ...any) {
+		if reason == "" {
+			full = fine
+		}
+		c.Become(full, reason, remedy, attrs...)
+	}
+	become(j.roomState, hasRoom, isFull, reason, remedy, "bytes", held, "maxBytes", j.opts.MaxBytes)
+	become(j.letterState, lettersFit, lettersFull, letters, lettersRemedy, "bytes", dead, "maxDeadLetters", j.opts.MaxDeadLetters)
+}

@@ -1,0 +1,123 @@
+package journal
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	tickEvery    = time.Second
+	measureEvery = 5 * time.Second // how often the store is asked about its size
+	spaceBytes   = 1 << 20         // changes after which the disk is asked for its room
+	reservePart  = 4               // of a disk; Options.Reserve takes no more of it
+)
+
+// tick lets time pass for what waits for nothing else: settled changes that were kept for a while, and the log of what
+// readiness says.
+func (j *Journal) tick(ctx context.Context) {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		j.report()
+		j.mu.Lock()
+		j.due = true
+		j.mu.Unlock()
+		j.poke()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		case <-j.failed.ch:
+			return
+		}
+	}
+}
+
+// upkeep asks the disk and the store how they are, and notes what is acknowledged. The store may wait for the disk under its
+// own lock, so nobody waits for this.
+func (j *Journal) upkeep(ctx context.Context) {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	var measured time.Time
+	for {
+		j.checkSpace()
+		if time.Since(measured) >= measureEvery {
+			j.measure()
+			measured = time.Now()
+		}
+		j.noteAcknowledged()
+		j.reclaim(ctx)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		case <-j.failed.ch:
+			return
+		}
+	}
+}
+
+// measure asks the store about its size. What it has not written to a table yet, some MiB, is not in it.
+func (j *Journal) measure() {
+	var s sizes
+	for _, m := range []struct {
+		first byte
+		size  *int64
+	}{{prefixKnown, &s.known}, {prefixBody, &s.bodies}} {
+		n, err := j.db.EstimateDiskUsage([]byte{m.first}, []byte{m.first + 1})
+		if err != nil {
+			_ = j.checked("measure", err)
+			return
+		}
+		*m.size = int64(n)
+	}
+	disk := int64(j.db.Metrics().DiskSpaceUsage())
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.measured, j.disk = s, disk
+	j.notify()
+}
+
+// checkSpace asks the disk whether the reserve is still there. What cannot be asked is taken to be large.
+func (j *Journal) checkSpace() {
+	if j.opts.Reserve <= 0 {
+		return
+	}
+	usage, err := j.fs.GetDiskUsage(j.opts.Dir)
+	if err != nil {
+		return
+	}
+	reserve := min(uint64(j.opts.Reserve), usage.TotalBytes/reservePart)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.low {
+		reserve += reserve / 4 // not in and out with every change
+	}
+	if low := usage.AvailBytes < reserve; low != j.low {
+		j.low = low
+		j.notify()
+	}
+}
+
+// reclaim gives the disk back what trimming has freed, where the disk needs it. The store would do so by itself, but only
+// after some MiB of further writes, which wait for this.
+func (j *Journal) reclaim(ctx context.Context) {
+	j.mu.Lock()
+	needed := j.low && j.ext.start > j.reclaimed
+	start, oldest := j.ext.start, j.ext.oldest
+	j.mu.Unlock()
+	if needed && j.db.Compact(ctx, keyFrame(0), keyFrame(oldest), false) == nil {
+		j.reclaimed = start
+		j.checkSpace()
+	}
+}
+
+// noteAcknowledged stores up to which write the store has acknowledged what it was given, see mark.
+func (j *Journal) noteAcknowledged() {
+	j.mu.Lock()
+	writes := j.writes
+	j.mu.Unlock()
+	if err := j.mark.store(writes); err != nil {
+		j.opts.Logger.Warn("journal: cannot note what is acknowledged; a damaged log may go unnoticed at the next start", "err", err)
+	}
+}
