@@ -34,12 +34,8 @@ func (f *follower) list(ctx context.Context) error {
 	if err := f.awaitHistory(ctx); err != nil {
 		return err
 	}
-	l, err := f.beginList(ctx)
-	if err != nil {
-		return err
-	}
 	for {
-		err := f.readAll(ctx, l)
+		err := f.readAll(ctx)
 		if err == nil {
 			return nil
 		}
@@ -108,36 +104,34 @@ func (f *follower) probe(ctx context.Context, position string) error {
 	}
 }
 
-// beginList emits what must come before the objects of a list (I5), and says what they mean.
-func (f *follower) beginList(ctx context.Context) (deltas.List, error) {
+// beginList emits what must come before the objects of a list (I5), and tells the tracker what they mean. The API server has
+// begun to answer. to is the position that the list is true at; it is needed where history was lost.
+func (f *follower) beginList(ctx context.Context, to string) error {
 	t, s := f.tracker.Load(), f.stored
 	l := deltas.List{Pass: s.Pass}
-	if s.Snapshot != "" { // it was stopped within its first list
-		l.Snapshot = &event.SnapshotInfo{ID: s.Snapshot}
-		return l, nil
-	}
-	if s.Lost == "" && t.Known() > 0 {
-		s.Lost = "the first list was broken off"
-	}
-	var first []*event.Change
-	if s.Lost != "" {
-		to, err := f.newest(ctx)
-		if err != nil {
-			return l, err
+	if s.Snapshot == "" { // else it was stopped within its first list
+		var first []*event.Change
+		if s.Lost != "" {
+			gap := t.Gap(f.trail.lostAt, to, s.Lost)
+			gap.Pass, f.trail.lostAt = s.Pass, to
+			first = append(first, gap)
 		}
-		gap := t.Gap(f.trail.lostAt, to, s.Lost)
-		gap.Pass = s.Pass
-		first = append(first, gap)
+		if t.Known() == 0 && s.Pass == "" {
+			s.Snapshot = rand.Text()
+			first = append(first, t.SnapshotBegin(s.Snapshot))
+		}
+		o := t.Observe(first...)
+		o.Lost, o.Snapshot = s.Lost, s.Snapshot
+		if err := f.put(ctx, o); err != nil {
+			return &appendError{err}
+		}
 	}
-	id := ""
-	if t.Known() == 0 && s.Pass == "" {
-		id = rand.Text()
-		l.Snapshot = &event.SnapshotInfo{ID: id}
-		first = append(first, t.SnapshotBegin(id))
+	if s.Snapshot != "" {
+		l.Snapshot = &event.SnapshotInfo{ID: s.Snapshot}
 	}
-	o := t.Observe(first...)
-	o.Lost, o.Snapshot = s.Lost, id
-	return l, f.put(ctx, o)
+	t.BeginList(l)
+	f.health.become(Syncing, "reading all objects")
+	return nil
 }
 
 // newest is the resourceVersion of now. It tries until it has it.
@@ -157,8 +151,9 @@ func (f *follower) newest(ctx context.Context) (string, error) {
 	}
 }
 
-// readAll reads the whole list once. Where that is a WatchList the connection stays open.
-func (f *follower) readAll(ctx context.Context, l deltas.List) error {
+// readAll reads the whole list once. Where that is a WatchList the connection stays open. Where history was lost it is pages:
+// only they say what the list is true at before its objects come, and that is where the gap ends.
+func (f *follower) readAll(ctx context.Context) error {
 	s := &slot{all: f.slots, slow: f.slow}
 	if err := s.acquire(ctx); err != nil {
 		return err
@@ -167,9 +162,8 @@ func (f *follower) readAll(ctx context.Context, l deltas.List) error {
 	if err := f.confirm(ctx, f.trail.unsure); err != nil {
 		return err
 	}
-	f.tracker.Load().BeginList(l)
 	read := f.readWatchList
-	if f.pagesOnly {
+	if f.pagesOnly || f.stored.Lost != "" {
 		read = f.readPages
 	}
 	position, err := read(ctx, s)
@@ -203,8 +197,10 @@ func (f *follower) readWatchList(ctx context.Context, s *slot) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	f.reading()
-	position, err := f.readInitial(ctx, c)
+	position := ""
+	if err = f.beginList(ctx, ""); err == nil {
+		position, err = f.readInitial(ctx, c)
+	}
 	if err != nil {
 		c.stop()
 		return "", err
@@ -212,9 +208,6 @@ func (f *follower) readWatchList(ctx context.Context, s *slot) (string, error) {
 	f.conn = c
 	return position, nil
 }
-
-// reading notes that the API server shows what there is.
-func (f *follower) reading() { f.health.become(Syncing, "reading all objects") }
 
 func (f *follower) readInitial(ctx context.Context, c *connection) (string, error) {
 	quiet := time.NewTimer(silence)
@@ -266,43 +259,57 @@ func (f *follower) noteWatchList(err error) {
 	}
 }
 
-// readPages reads the present in pages and returns the position that it is true at. A page that breaks off is asked for
-// again by its token; a token that has expired is an error, and the list begins again.
+// readPages reads the present in pages and returns the position that all of them are true at: that of the first page, which is
+// one object. A page that breaks off is asked for again by its token; a token that has expired is an error, and the
+// list begins again.
 func (f *follower) readPages(ctx context.Context, s *slot) (string, error) {
-	o := metav1.ListOptions{Limit: pageSize}
-	var batch []deltas.Event
-	size := 0
-	flush := func() error {
-		err := f.takeListed(ctx, batch, 0)
-		clear(batch)
-		batch, size = batch[:0], 0
-		return err
+	var b listed
+	meta, err := f.page(ctx, s, metav1.ListOptions{Limit: 1}, b.hold)
+	position := meta.ResourceVersion
+	if err == nil {
+		err = f.beginList(ctx, position)
 	}
-	for {
-		f.health.note(func(st *Status) { st.Lists++ })
-		meta, err := f.patientPage(ctx, s, o, func(object *deltas.Object) error {
-			batch, size = append(batch, deltas.Event{Type: watch.Added, Object: object}), size+len(object.Raw)
-			if len(batch) < maxBatchEvents && size < maxBatchBytes {
-				return nil
+	emit := func() error { return f.takeListed(ctx, b.take(), 0) }
+	for more := meta.Continue; err == nil; more = meta.Continue {
+		if err = emit(); err != nil || more == "" {
+			break
+		}
+		meta, err = f.page(ctx, s, metav1.ListOptions{Limit: pageSize, Continue: more}, func(o *deltas.Object) error {
+			if err := b.hold(o); err != nil || !b.full() {
+				return err
 			}
-			return flush()
+			return emit()
 		})
-		if err := errors.Join(err, flush()); err != nil {
-			return "", err
-		}
-		f.reading()
-		if o.Continue = meta.Continue; o.Continue == "" {
-			return meta.ResourceVersion, nil
-		}
 	}
+	return position, err
 }
 
-// patientPage reads a page, and again by its token as long as it breaks off.
-func (f *follower) patientPage(
+// listed holds objects of a list, of one batch. The first page may be more than that: some API servers know no pages.
+type listed struct {
+	events []deltas.Event
+	bytes  int
+}
+
+func (l *listed) hold(o *deltas.Object) error {
+	l.events, l.bytes = append(l.events, deltas.Event{Type: watch.Added, Object: o}), l.bytes+len(o.Raw)
+	return nil
+}
+
+func (l *listed) full() bool { return len(l.events) >= maxBatchEvents || l.bytes >= maxBatchBytes }
+
+func (l *listed) take() []deltas.Event {
+	all := l.events
+	*l = listed{}
+	return all
+}
+
+// page reads a page, and again by its token as long as it breaks off.
+func (f *follower) page(
 	ctx context.Context, s *slot, o metav1.ListOptions, take func(*deltas.Object) error,
-) (meta metav1.ListMeta, err error) {
+) (metav1.ListMeta, error) {
 	for {
-		meta, err = f.endpoint.Load().list(ctx, s, o, take)
+		f.health.note(func(st *Status) { st.Lists++ })
+		meta, err := f.endpoint.Load().list(ctx, s, o, take)
 		var fatal *appendError
 		if err == nil || errors.As(err, &fatal) || classifyError(err) != interrupted || o.Continue == "" {
 			return meta, err

@@ -105,7 +105,7 @@ func TestLostHistoryIsToldAndTheDifferencesFollow(t *testing.T) {
 			}
 			f.write("MODIFIED", "c")
 			st.await(t, "live", func() bool { return slices.Contains(st.told(), "updated c@21") })
-			if got := s.Status()[0]; got.Relists != 1 || f.count("WATCHLIST") != 2 || f.count("LIST") != 1 { // of one object, for the end of the gap
+			if got := s.Status()[0]; got.Relists != 1 || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
 				t.Errorf("status %+v requests %q", got, f.requests())
 			}
 			if log.count("no longer has the history") != 1 {
