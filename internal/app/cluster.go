@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // restConfig finds the API server as kubectl does: the configured kubeconfig, else $KUBECONFIG, else ~/.kube/config,
@@ -36,8 +37,8 @@ func NewClient(cfg *config.Config, version string) (*source.Client, error) {
 }
 
 // Rules are the rules of a configuration, in its order.
-func Rules(cfg *config.Config) []source.Rule {
-	rules := make([]source.Rule, len(cfg.Resources))
+func Rules(cfg *config.Config) []selection.Rule {
+	rules := make([]selection.Rule, len(cfg.Resources))
 	for i, r := range cfg.Resources {
 		rules[i] = r.Rule
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 	"github.com/kubecdc/kubecdc/pkg/sinks/stdout"
 	"github.com/kubecdc/kubecdc/pkg/sinks/webhook"
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // Config is a whole configuration: complete, defaults filled in, checked. It is not changed after [Load].
@@ -72,7 +72,7 @@ const (
 // Resource is one rule that selects resources and the objects of them.
 type Resource struct {
 	// Which resources, and which objects of them.
-	source.Rule `mapstructure:",squash"`
+	selection.Rule `mapstructure:",squash"`
 	// What is told of them.
 	shape.Policy `mapstructure:",squash"`
 }
@@ -225,7 +225,7 @@ func Preset(p any) {
 	switch v := p.(type) {
 	case *Resource:
 		*v = Resource{
-			Rule:   source.Rule{Capture: source.CaptureFull, OnForbidden: source.Degrade},
+			Rule:   selection.Rule{Capture: selection.CaptureFull, OnForbidden: selection.Degrade},
 			Policy: shape.Policy{Redact: shape.Mask, HMAC: shape.HashOptions{Scope: "object"}, Before: "none", Changed: "none"},
 		}
 	case *Sink:

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/shape"
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // Route sends the changes it matches to some sinks, or to none.
@@ -48,8 +48,8 @@ type Target struct {
 }
 
 // Selection is the route's choice of resources, as a rule makes it.
-func (r Route) Selection() source.Rule {
-	return source.Rule{Select: r.Select, Exclude: r.Exclude, Namespaces: source.Namespaces(r.Namespaces)}
+func (r Route) Selection() selection.Rule {
+	return selection.Rule{Select: r.Select, Exclude: r.Exclude, Namespaces: selection.Namespaces(r.Namespaces)}
 }
 
 // TakesAll says that no change of the resources that the route selects is left to later routes.
@@ -114,7 +114,7 @@ func covers(choice, other []string) bool {
 // validateMatch checks what a route says about the changes it takes.
 func (d *decoder) validateMatch(at string, r Route) {
 	d.reportAll("", at, r.Selection().Validate(at))
-	d.validateNamespaces(at+".namespaces", source.Namespaces(r.Namespaces))
+	d.validateNamespaces(at+".namespaces", selection.Namespaces(r.Namespaces))
 	for j, t := range r.Types {
 		d.oneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync")
 	}

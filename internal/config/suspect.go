@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // suspect warns of what works and is hardly what was meant.
@@ -32,7 +32,7 @@ func (d *decoder) suspectRest(rules []Resource, i int) {
 	}
 	for j, name := range rules[i].Select {
 		for k, later := range rules[i+1:] {
-			if at, taken := later.Takes(name); taken && source.Wildcard(later.Select[at]) {
+			if at, taken := later.Takes(name); taken && selection.Wildcard(later.Select[at]) {
 				d.warn(fmt.Sprintf("resources[%d].select[%d]", i, j), Problem{
 					Message: fmt.Sprintf("what this rule leaves of %q is not emitted: resources[%d].select[%d], %q, does not take it, as a resource belongs to the first rule that selects it",
 						name, i+1+k, at, later.Select[at]),

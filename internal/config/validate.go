@@ -9,7 +9,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // validate makes the checks that need more than one value, or more than a type.
@@ -56,8 +56,8 @@ func (d *decoder) validateResources(rules []Resource, keyed bool) {
 func (d *decoder) validateSelected(at string, earlier []Resource, r Resource) {
 	for j, name := range r.Select {
 		path := fmt.Sprintf("%s.select[%d]", at, j)
-		before := source.Rule{Select: r.Select[:j]}
-		if k, taken := before.Takes(name); taken && !source.Wildcard(before.Select[k]) {
+		before := selection.Rule{Select: r.Select[:j]}
+		if k, taken := before.Takes(name); taken && !selection.Wildcard(before.Select[k]) {
 			d.report(path, Problem{Message: fmt.Sprintf("%q is selected already by %s.select[%d]", name, at, k), Expected: "every resource once"})
 			continue
 		}
@@ -112,7 +112,7 @@ func (d *decoder) validateShown(at string, r Resource) {
 }
 
 // validateNamespaces reports what would select nothing; the rule itself checks the names.
-func (d *decoder) validateNamespaces(at string, n source.Namespaces) {
+func (d *decoder) validateNamespaces(at string, n selection.Namespaces) {
 	for i, name := range n.Exclude {
 		if slices.Contains(n.Include, name) {
 			d.report(fmt.Sprintf("%s.exclude[%d]", at, i), Problem{Message: fmt.Sprintf("namespace %q is included and excluded", name)})

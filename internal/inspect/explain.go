@@ -8,6 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // Explain asks the cluster what a configuration selects, where it goes and what is forbidden. With a window above 0 it
@@ -49,7 +50,7 @@ func explain(ctx context.Context, cfg *config.Config, version string, window tim
 }
 
 func askAccess(ctx context.Context, client *source.Client, scopes []*scopeReport) error {
-	asked := make([]source.Scope, len(scopes))
+	asked := make([]selection.Scope, len(scopes))
 	for i, s := range scopes {
 		asked[i] = s.scope
 	}
@@ -66,7 +67,7 @@ func askAccess(ctx context.Context, client *source.Client, scopes []*scopeReport
 // measure watches what is not known to be forbidden.
 func measure(ctx context.Context, client *source.Client, scopes []*scopeReport, window time.Duration) {
 	var readable []*scopeReport
-	var watched []source.Scope
+	var watched []selection.Scope
 	for _, s := range scopes {
 		if s.List != source.Denied && s.Watch != source.Denied {
 			readable, watched = append(readable, s), append(watched, s.scope)

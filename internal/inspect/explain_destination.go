@@ -10,7 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // fillDestinations says of each resource where each sink sends it.
@@ -64,12 +64,12 @@ func destinationBy(routes []config.Route, s config.Sink, c *event.Change) string
 
 // concerns says whether a route may match changes like the sample.
 func concerns(r config.Route, sample *event.Change) bool {
-	selection := r.Selection()
-	takes := selection.Namespaces.Filter()
+	route := r.Selection()
+	takes := route.Namespaces.Filter()
 	if takes != nil && !strings.HasPrefix(sample.Namespace, "{") && !takes(sample.Namespace) {
 		return false
 	}
-	return selection.Taker()(sample.Resource)
+	return route.Taker()(sample.Resource)
 }
 
 // withTopic is the sink with another topic or subject; "" is its own.
@@ -132,7 +132,7 @@ func fill(template string, escape func([]byte, string) []byte) func(*event.Chang
 }
 
 // sampleChange stands for any change of a resource: what is not the same in all of them is a placeholder.
-func sampleChange(cluster string, m source.Match) *event.Change {
+func sampleChange(cluster string, m selection.Match) *event.Change {
 	c := &event.Change{Cluster: cluster, Resource: m.Resource, Name: "{name}", Type: "{type}"}
 	if cluster == "" {
 		c.Cluster = "{cluster}"

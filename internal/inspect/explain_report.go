@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // Report is what Explain found out. Its JSON is the output of -o json, so members may be added and not renamed.
@@ -50,7 +51,7 @@ type resourceReport struct {
 	Scopes       []*scopeReport    `json:"scopes"`
 	Destinations map[string]string `json:"destinations"` // by sink
 
-	match source.Match
+	match selection.Match
 }
 
 type scopeReport struct {
@@ -61,7 +62,7 @@ type scopeReport struct {
 	Reason    string            `json:"reason,omitempty"` // why one of them is not allowed
 	Measured  *measureReport    `json:"measured,omitempty"`
 
-	scope source.Scope
+	scope selection.Scope
 }
 
 type measureReport struct {
@@ -84,7 +85,7 @@ func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()
 func (d duration) String() string               { return time.Duration(d).Round(time.Millisecond).String() }
 
 // newReport sorts an explanation by rules.
-func newReport(cfg *config.Config, found *source.Explanation) *Report {
+func newReport(cfg *config.Config, found *selection.Explanation) *Report {
 	r := &Report{Cluster: cfg.Cluster.Name, Unanswered: found.Unanswered}
 	for i, rule := range cfg.Resources {
 		r.Rules = append(r.Rules, ruleReport{
@@ -108,7 +109,7 @@ func newReport(cfg *config.Config, found *source.Explanation) *Report {
 	return r
 }
 
-func newResourceReport(m source.Match, by string) resourceReport {
+func newResourceReport(m selection.Match, by string) resourceReport {
 	resource := resourceReport{
 		SelectedBy: by, Name: m.Resource.String(),
 		Group: m.Resource.Group, Version: m.Resource.Version, Resource: m.Resource.Resource, Kind: m.Resource.Kind,

@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // RBACOptions are the choices for what is printed.
@@ -46,7 +46,7 @@ func (o RBACOptions) Check() error {
 // RBAC returns the least rights that a configuration needs, as YAML for kubectl apply. version is that of the program. The
 // cluster is asked only where a wildcard needs it and o.Offline does not forbid it.
 func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions) (string, error) {
-	found, offline, err := selection(ctx, cfg, version, o.Offline)
+	found, offline, err := selected(ctx, cfg, version, o.Offline)
 	if err != nil {
 		return "", exit.With(exit.Environment, err)
 	}
@@ -54,12 +54,12 @@ func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions
 	return writeRBAC(o, cfg, found), nil
 }
 
-// selection says what the rules select, and whether it did so without the cluster: it is asked only where a wildcard
+// selected says what the rules select, and whether it did so without the cluster: it is asked only where a wildcard
 // needs it and offline does not forbid it.
-func selection(ctx context.Context, cfg *config.Config, version string, offline bool) (*source.Explanation, bool, error) {
+func selected(ctx context.Context, cfg *config.Config, version string, offline bool) (*selection.Explanation, bool, error) {
 	rules := app.Rules(cfg)
 	if offline || !hasWildcard(rules) {
-		found, err := source.ExplainWritten(rules)
+		found, err := selection.ResolveWritten(rules)
 		return found, true, err
 	}
 	client, err := app.NewClient(cfg, version)
@@ -80,15 +80,13 @@ func offlineHint(err error) error {
 	return fmt.Errorf("the configuration selects by wildcards, which need the cluster: %w; --offline does without", err)
 }
 
-func hasWildcard(rules []source.Rule) bool {
+func hasWildcard(rules []selection.Rule) bool {
 	for _, rule := range rules {
 		for _, name := range rule.Select {
-			if isWildcard(name) {
+			if selection.Wildcard(name) {
 				return true
 			}
 		}
 	}
 	return false
 }
-
-func isWildcard(name string) bool { return strings.HasPrefix(name, "*") }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // right is one rule of a role.
@@ -47,7 +47,7 @@ func (r rights) namespaces() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(r)), func(name string) bool { return name == "" })
 }
 
-func rightsOf(cfg *config.Config, found *source.Explanation, triggers bool) rights {
+func rightsOf(cfg *config.Config, found *selection.Explanation, triggers bool) rights {
 	all := rights{}
 	for _, n := range needs(cfg, found) {
 		for _, s := range n.scopes {
@@ -58,7 +58,7 @@ func rightsOf(cfg *config.Config, found *source.Explanation, triggers bool) righ
 	}
 	if triggers {
 		const why = "--with-triggers: definitions of resources, so that new ones are noticed sooner"
-		for _, t := range source.Triggers(app.Rules(cfg)) {
+		for _, t := range selection.Triggers(app.Rules(cfg)) {
 			all.add("", right{group: t.Group, resource: t.Resource, verbs: watchVerbs, why: why})
 		}
 	}
@@ -76,13 +76,13 @@ type need struct {
 	name    string // as written
 	why     string
 	assumed bool // that the resource is namespaced
-	scopes  []source.Scope
+	scopes  []selection.Scope
 }
 
 // needs are those of resources that are served and of those that are not yet, in the order of the rules.
-func needs(cfg *config.Config, found *source.Explanation) []need {
+func needs(cfg *config.Config, found *selection.Explanation) []need {
 	var all []need
-	add := func(rule, name int, assumed bool, scopes []source.Scope) {
+	add := func(rule, name int, assumed bool, scopes []selection.Scope) {
 		written := cfg.Resources[rule].Select[name]
 		all = append(all, need{
 			rule: rule, name: written, assumed: assumed, scopes: scopes, why: fmt.Sprintf("%s: %s", pathOf(rule, name), written),

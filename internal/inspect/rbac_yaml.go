@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // writeRBAC returns the roles and bindings as YAML. It is written by hand for the sake of its comments.
-func writeRBAC(o RBACOptions, cfg *config.Config, found *source.Explanation) string {
+func writeRBAC(o RBACOptions, cfg *config.Config, found *selection.Explanation) string {
 	all := rightsOf(cfg, found, o.Triggers)
 	var b strings.Builder
 	for _, line := range remarks(o, cfg, found) {
@@ -30,7 +30,7 @@ func writeRBAC(o RBACOptions, cfg *config.Config, found *source.Explanation) str
 }
 
 // remarks say what a reviewer has to know.
-func remarks(o RBACOptions, cfg *config.Config, found *source.Explanation) []string {
+func remarks(o RBACOptions, cfg *config.Config, found *selection.Explanation) []string {
 	lines := []string{
 		fmt.Sprintf("The least rights for %s, printed by \"exporter rbac\".", o.Config),
 		"Discovery is not in it: every account has it by the API server's own role system:discovery.",
@@ -53,7 +53,7 @@ func wildcards(cfg *config.Config) []string {
 	var names []string
 	for _, r := range cfg.Resources {
 		for _, name := range r.Select {
-			if isWildcard(name) && !slices.Contains(names, name) {
+			if selection.Wildcard(name) && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -62,7 +62,7 @@ func wildcards(cfg *config.Config) []string {
 }
 
 // doubts name the resources that got Roles without anyone knowing whether their objects live in namespaces.
-func doubts(cfg *config.Config, found *source.Explanation) []string {
+func doubts(cfg *config.Config, found *selection.Explanation) []string {
 	var lines []string
 	for _, n := range needs(cfg, found) {
 		line := n.name + ": taken for namespaced. What is cluster-scoped needs its rule in a ClusterRole."

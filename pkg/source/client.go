@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // Client talks to one API server. All scopes share its connections. It is safe for concurrent use.
@@ -60,7 +61,7 @@ func (c *Client) Host() string { return c.config.Host }
 // ClusterUID returns the UID of the namespace kube-system, which is as old as the cluster and the nearest thing to a
 // name that every cluster has. It tries once.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {
-	e, err := c.endpoint(Scope{Resource: event.Resource{Version: "v1", Resource: "namespaces", Kind: "Namespace"}})
+	e, err := c.endpoint(selection.Scope{Resource: event.Resource{Version: "v1", Resource: "namespaces", Kind: "Namespace"}})
 	if err != nil {
 		return "", err
 	}
@@ -125,11 +126,11 @@ var statuses = func() runtime.NegotiatedSerializer {
 type endpoint struct {
 	client  rest.Interface
 	afresh  rest.Interface // see Client
-	scope   Scope
+	scope   selection.Scope
 	decoder *decoder
 }
 
-func (c *Client) endpoint(s Scope) (*endpoint, error) {
+func (c *Client) endpoint(s selection.Scope) (*endpoint, error) {
 	config := rest.CopyConfig(c.config)
 	if s.MetadataOnly {
 		config.AcceptContentTypes = acceptMetadata

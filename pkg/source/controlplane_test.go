@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
@@ -147,7 +148,7 @@ func (p *plane) verbs(t *testing.T, resource string) map[string]int {
 func (p *plane) on(selected ...string) func(*Config) {
 	return func(c *Config) {
 		c.Client, _ = NewClient(p.config, "test")
-		c.Rules = []Rule{{Select: selected, Namespaces: Namespaces{Include: []string{"default"}}}}
+		c.Rules = []selection.Rule{{Select: selected, Namespaces: selection.Namespaces{Include: []string{"default"}}}}
 	}
 }
 
@@ -262,7 +263,7 @@ func TestOnARealAPIServer(t *testing.T) {
 		defer running.Wait()
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		for _, r := range Triggers([]Rule{{Select: []string{"*"}}}) {
+		for _, r := range selection.Triggers([]selection.Rule{{Select: []string{"*"}}}) {
 			var rings atomic.Int64
 			trigger, err := client.trigger(r, slog.New(slog.DiscardHandler), func() { rings.Add(1) })
 			if err != nil {

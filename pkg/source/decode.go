@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // decoder reads what the API server says of one scope, without decoding objects. It is safe for concurrent use.
@@ -32,7 +33,7 @@ type decoder struct {
 	inARow   atomic.Uint32 // failures since something was read
 }
 
-func newDecoder(s Scope) *decoder {
+func newDecoder(s selection.Scope) *decoder {
 	r := s.Resource
 	apiVersion := schema.GroupVersion{Group: r.Group, Version: r.Version}.String()
 	return &decoder{

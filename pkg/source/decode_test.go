@@ -14,11 +14,12 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // podDecoder is of a resource whose objects are Pods.
 func podDecoder() *decoder {
-	return newDecoder(Scope{Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}})
+	return newDecoder(selection.Scope{Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}})
 }
 
 // names reads a stream to its end, and how it ended.
@@ -239,7 +240,7 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 	f.Add([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure"}`))
 	f.Add([]byte(threeEvents))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, d := range []*decoder{podDecoder(), newDecoder(Scope{MetadataOnly: true})} {
+		for _, d := range []*decoder{podDecoder(), newDecoder(selection.Scope{MetadataOnly: true})} {
 			_, _ = d.page(bytes.NewReader(b), func(*deltas.Object) error { return nil })
 			_, _ = d.frame(b)
 			if o, err := d.object(b); err == nil && json.Valid(b) && !json.Valid(o.Raw) {

@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // pods makes a Source select pods as a rule says.
-func pods(r Rule) func(*Config) {
+func pods(r selection.Rule) func(*Config) {
 	r.Select = []string{"pods"}
-	return func(c *Config) { c.Rules = []Rule{r} }
+	return func(c *Config) { c.Rules = []selection.Rule{r} }
 }
 
 // settle runs a Source until every scope has a position and returns what it emitted.
@@ -40,17 +41,17 @@ func TestWhatEditedRulesSelectIsCompared(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a", "b")
 	for i, edit := range []struct {
-		rule Rule
+		rule selection.Rule
 		want []string
 	}{
-		{Rule{}, []string{"snapshot a@11", "snapshot b@12"}},
-		{Rule{}, nil},
-		{Rule{Namespaces: Namespaces{Exclude: []string{"other"}}}, []string{"gap -12"}},
-		{Rule{Namespaces: Namespaces{Exclude: []string{"ns"}}}, []string{"gap -12", "deleted a@11~ left", "deleted b@12~ left"}},
-		{Rule{Namespaces: Namespaces{Exclude: []string{"ns"}}, Resync: time.Hour}, nil},
-		{Rule{}, []string{"gap -12", "added a@11~", "added b@12~"}},
-		{Rule{Namespaces: Namespaces{Include: []string{"ns"}}}, []string{"gap -12"}},
-		{Rule{Namespaces: Namespaces{Include: []string{"none"}}}, []string{"gap -12", "deleted a@11~ left", "deleted b@12~ left"}},
+		{selection.Rule{}, []string{"snapshot a@11", "snapshot b@12"}},
+		{selection.Rule{}, nil},
+		{selection.Rule{Namespaces: selection.Namespaces{Exclude: []string{"other"}}}, []string{"gap -12"}},
+		{selection.Rule{Namespaces: selection.Namespaces{Exclude: []string{"ns"}}}, []string{"gap -12", "deleted a@11~ left", "deleted b@12~ left"}},
+		{selection.Rule{Namespaces: selection.Namespaces{Exclude: []string{"ns"}}, Resync: time.Hour}, nil},
+		{selection.Rule{}, []string{"gap -12", "added a@11~", "added b@12~"}},
+		{selection.Rule{Namespaces: selection.Namespaces{Include: []string{"ns"}}}, []string{"gap -12"}},
+		{selection.Rule{Namespaces: selection.Namespaces{Include: []string{"none"}}}, []string{"gap -12", "deleted a@11~ left", "deleted b@12~ left"}},
 	} {
 		if slices.Contains(edit.rule.Namespaces.Include, "none") { // the fake does not look at namespaces
 			f.change(func() { f.history = nil })
@@ -85,7 +86,7 @@ func TestAResourceThatNoRuleSelectsAnyMoreLeaves(t *testing.T) {
 func TestARuleThatWaitsForAVersionKeepsItsObjects(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	st.hold("pods", "12", event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"})
-	_, _, _ = running(t, f, st, func(c *Config) { c.Rules = []Rule{{Select: []string{"pods.v2"}}} })
+	_, _, _ = running(t, f, st, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"pods.v2"}}} })
 	polls := f.asked()
 	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
 	if got := st.told(); len(got) != 0 || st.position("pods") != "12" {
@@ -141,7 +142,7 @@ func TestHungTypesKeepNoOtherFromItsList(t *testing.T) {
 			f.faults = append(f.faults, hang)
 		}
 		f.groups[0] = coreGroup(names...)
-		s, _, stop := running(t, f, st, on, func(c *Config) { c.Rules = []Rule{{Select: []string{"*"}}} })
+		s, _, stop := running(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
 		defer stop()
 		time.Sleep(50 * time.Second) // less than the time after which requests are given up
 		live, named := 0, 0
@@ -162,7 +163,7 @@ func TestHungTypesKeepNoOtherFromItsList(t *testing.T) {
 func TestResyncEmitsEveryObjectOnceAPeriod(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.write("ADDED", "b")
-		_, _, stop := running(t, f, st, on, pods(Rule{Resync: time.Minute}))
+		_, _, stop := running(t, f, st, on, pods(selection.Rule{Resync: time.Minute}))
 		defer stop()
 		time.Sleep(10*time.Minute - time.Second)
 		synced := map[string]int{}

@@ -9,9 +9,10 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	fieldselector "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // Permission says whether something may be done.
@@ -33,7 +34,7 @@ type Access struct {
 // Access asks the API server what the credentials in use may read: two SelfSubjectAccessReviews a scope, which by default
 // everyone may create. The answers are in the order of the scopes. That the API server does not answer is Unknown, with
 // the reason. It returns when all answers are there or ctx ends.
-func (c *Client) Access(ctx context.Context, scopes []Scope) ([]Access, error) {
+func (c *Client) Access(ctx context.Context, scopes []selection.Scope) ([]Access, error) {
 	client, err := c.reviewer()
 	if err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func (c *Client) reviewer() (rest.Interface, error) {
 	return client, nil
 }
 
-func review(ctx context.Context, client rest.Interface, s Scope) Access {
+func review(ctx context.Context, client rest.Interface, s selection.Scope) Access {
 	var a Access
 	for _, verb := range []string{"list", "watch"} {
 		permission := &a.List
@@ -100,17 +101,6 @@ func mayI(ctx context.Context, client rest.Interface, what *authorization.Resour
 	}
 	err = json.Unmarshal(answer, &review)
 	return review.Status, err
-}
-
-// Name is the name of the one object that the field selector takes; "" if it may take several. A rule of RBAC with that
-// resource name is enough to watch the scope.
-func (s Scope) Name() string {
-	selector, err := fieldselector.ParseSelector(s.FieldSelector)
-	if err != nil {
-		return ""
-	}
-	name, _ := selector.RequiresExactMatch(metav1.ObjectNameField)
-	return name
 }
 
 // inParallel calls do with 0 to n-1, as many at a time as lists may be read, and waits for all.

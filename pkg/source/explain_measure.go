@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // Measurement is what one scope told over a window.
@@ -23,7 +24,7 @@ type Measurement struct {
 // Measure watches the scopes from now on for a time and counts what they tell. Nothing is kept. The results are in the
 // order of the scopes; the windows begin as the watches are opened and so not at exactly the same moment. It returns when
 // all have ended, early if ctx does.
-func (c *Client) Measure(ctx context.Context, scopes []Scope, d time.Duration) []Measurement {
+func (c *Client) Measure(ctx context.Context, scopes []selection.Scope, d time.Duration) []Measurement {
 	measured := make([]Measurement, len(scopes))
 	slots := make(chan struct{}, concurrentLists)
 	var all sync.WaitGroup
@@ -46,7 +47,7 @@ func (c *Client) Measure(ctx context.Context, scopes []Scope, d time.Duration) [
 
 // watchFromNow opens a watch behind everything that has happened. The position is that of a LIST of one object, since a
 // watch without a position begins with all objects there are.
-func (c *Client) watchFromNow(ctx context.Context, s Scope, d time.Duration) (*connection, error) {
+func (c *Client) watchFromNow(ctx context.Context, s selection.Scope, d time.Duration) (*connection, error) {
 	e, err := c.endpoint(s)
 	if err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (c *Client) watchFromNow(ctx context.Context, s Scope, d time.Duration) (*c
 	return w, nil
 }
 
-func count(ctx context.Context, c *connection, s Scope, d time.Duration) (m Measurement) {
+func count(ctx context.Context, c *connection, s selection.Scope, d time.Duration) (m Measurement) {
 	began := time.Now()
 	defer func() { m.Window = time.Since(began) }()
 	end := time.NewTimer(d)
@@ -87,7 +88,7 @@ func count(ctx context.Context, c *connection, s Scope, d time.Duration) (m Meas
 	}
 }
 
-func (m *Measurement) add(o *deltas.Object, s Scope) {
+func (m *Measurement) add(o *deltas.Object, s selection.Scope) {
 	if s.Filter != nil && !s.Filter(o.Namespace) {
 		return
 	}

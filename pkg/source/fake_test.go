@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // fakeAPI is an API server of one resource, with a history that can be compacted and connections that can fail.
@@ -657,7 +658,7 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 	}
 	log = &lines{}
 	cfg := Config{
-		Client: client, Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
+		Client: client, Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
 		Load: st.load, SetScopes: st.setScopes, Append: st.append, Drop: st.drop, Stored: st.stored,
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}

@@ -9,13 +9,14 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // follower keeps up with one scope. It lists what exists where there is no position to go on from, watches from there,
 // and appends what the tracker makes of it. One goroutine runs it; nothing of what it shows waits for that.
 type follower struct {
 	runner  *runner
-	scope   Scope
+	scope   selection.Scope
 	health  *health
 	append  event.Append
 	slots   chan struct{} // bounds how many scopes read all their objects at once; shared
@@ -130,7 +131,7 @@ func (f *follower) nudge() {
 
 // moveTo goes on with another version of the resource: the one watched is served no more, and the history of an object
 // is the same in all versions.
-func (f *follower) moveTo(s Scope) {
+func (f *follower) moveTo(s selection.Scope) {
 	next, err := f.runner.source.cfg.Client.endpoint(s)
 	if err != nil {
 		return // it was possible for the version before

@@ -3,11 +3,13 @@ package source
 import (
 	"errors"
 	"fmt"
+
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // ForbiddenError ends a Source whose rule says so: the API server does not allow to read a mandatory scope.
 type ForbiddenError struct {
-	Scope   Scope
+	Scope   selection.Scope
 	Verb    string // what was refused: "list" or "watch"
 	AtStart bool   // it was refused from the start, and not taken away later
 	Err     error  // what the API server says

@@ -7,13 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // ending starts a Source that is expected to end by itself, with the error that comes.
 func ending(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, ended <-chan error) {
 	t.Helper()
 	cfg := Config{
-		Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
+		Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
 		Load: st.load, SetScopes: st.setScopes, Stored: st.stored, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
 	}
 	client, err := NewClient(f.config(), "test")
@@ -42,7 +44,9 @@ func ending(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *So
 	return s, done
 }
 
-func mandatory(c *Config) { c.Rules = []Rule{{Select: []string{"pods"}, OnForbidden: Fail}} }
+func mandatory(c *Config) {
+	c.Rules = []selection.Rule{{Select: []string{"pods"}, OnForbidden: selection.Fail}}
+}
 
 func TestAForbiddenTypeThatIsMandatoryEndsTheSource(t *testing.T) {
 	check := func(t *testing.T, err error, atStart bool) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 const wholeDeployment = `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"shop","uid":"u-1",` +
@@ -25,7 +26,7 @@ const bareDeployment = `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{
 
 // However metadata comes, an object has the same bytes, and changes of it the same class and actor.
 func TestMetadataIsTheSameHoweverItCame(t *testing.T) {
-	scope := Scope{Resource: event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}}
+	scope := selection.Scope{Resource: event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}}
 	whole, err := newDecoder(scope).object([]byte(wholeDeployment))
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +64,7 @@ func TestMetadataIsTheSameHoweverItCame(t *testing.T) {
 }
 
 // metadataOf makes a Source read metadata alone.
-func metadataOf(c *Config) { c.Rules[0].Capture = CaptureMetadata }
+func metadataOf(c *Config) { c.Rules[0].Capture = selection.CaptureMetadata }
 
 // TestAnAPIServerWithoutMetadataIsReadAllTheSame uses a fake that knows whole objects only.
 func TestAnAPIServerWithoutMetadataIsReadAllTheSame(t *testing.T) {

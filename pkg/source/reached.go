@@ -8,7 +8,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	fieldselector "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
@@ -91,10 +90,8 @@ func (e *endpoint) askWhetherReached(ctx context.Context, s *slot, position stri
 // nobody selects as little as this program is allowed to ask for: an object that does not exist, or, where the scope is
 // bound to a name, and its rights perhaps too, that one.
 func (e *endpoint) nobody() string {
-	if selector, err := fieldselector.ParseSelector(e.scope.FieldSelector); err == nil {
-		if _, ok := selector.RequiresExactMatch("metadata.name"); ok {
-			return e.scope.FieldSelector
-		}
+	if e.scope.Name() != "" {
+		return e.scope.FieldSelector
 	}
 	return "metadata.name=kubecdc-asks-for-nobody"
 }

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // remembered is a resource of which something is stored, and that nothing follows.
 type remembered struct {
-	served
+	selection.Served
 	polls int // in a row without the resource
 }
 
@@ -28,8 +29,8 @@ func (s *Source) remember() error {
 		if err != nil {
 			return err
 		}
-		if m.resource = stored.Resource; m.resource.Version == "" {
-			m.resource = resourceOf(name)
+		if m.Resource = stored.Resource; m.Resource.Version == "" {
+			m.Resource = resourceOf(name)
 		}
 		s.remembered[name] = m
 	}
@@ -45,41 +46,37 @@ func resourceOf(name string) event.Resource {
 // withMissing adds to what is served what was served before and is not named any more. That alone is no evidence: an API
 // server that starts, or a proxy, may hide a resource whose objects exist. So it goes on being followed, and when its
 // own address says 404 too, it is gone (see follower.failed).
-func (s *Source) withMissing(c catalog) (catalog, error) {
+func (s *Source) withMissing(c selection.Catalog) (selection.Catalog, error) {
 	counts := time.Since(s.counted) >= s.cfg.Interval
 	if counts {
 		s.counted = time.Now()
 	}
-	all := catalog{}
-	for group, served := range c {
-		all[group] = slices.Clone(served)
-	}
-	add := func(m served) { all[m.resource.Group] = append(all[m.resource.Group], m) }
+	var missing []selection.Served
 	for _, r := range s.runners {
 		if s.isMissing(r.resource, &r.polls, counts) && len(r.followers) > 0 {
-			add(served{r.current, r.followers[0].scope.Namespaced})
+			missing = append(missing, selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced})
 		}
-		if missing := r.polls >= pollsUntilGone; missing != r.missing.Swap(missing) && missing {
+		if confirmed := r.polls >= pollsUntilGone; confirmed != r.missing.Swap(confirmed) && confirmed {
 			for _, f := range r.followers {
 				f.nudge()
 			}
 		}
 	}
 	for name, m := range s.remembered {
-		if !s.isMissing(m.resource, &m.polls, counts) || m.resource.Version == "" && m.polls < pollsUntilGone {
+		if !s.isMissing(m.Resource, &m.polls, counts) || m.Resource.Version == "" && m.polls < pollsUntilGone {
 			continue
 		}
 		if err := s.findScope(name, m); err != nil {
 			return nil, err
 		}
-		add(m.served)
+		missing = append(missing, m.Served)
 	}
-	return all, nil
+	return c.With(missing), nil
 }
 
 // isMissing says that discovery was asked about the resource's group and does not name it, and counts how often.
 func (s *Source) isMissing(r event.Resource, polls *int, counts bool) bool {
-	if s.catalog.has(r) || slices.Contains(s.failing, r.Group) {
+	if s.catalog.Has(r) || slices.Contains(s.failing, r.Group) {
 		*polls = 0
 		return false
 	}
@@ -91,7 +88,7 @@ func (s *Source) isMissing(r event.Resource, polls *int, counts bool) bool {
 
 // findScope finds out from its objects whether a remembered resource lives in namespaces.
 func (s *Source) findScope(name string, m *remembered) error {
-	_, err := s.cfg.Load(name, func(k event.Known) { m.namespaced = strings.Contains(k.Key, "/") })
+	_, err := s.cfg.Load(name, func(k event.Known) { m.Namespaced = strings.Contains(k.Key, "/") })
 	return err
 }
 
@@ -99,23 +96,12 @@ func (s *Source) findScope(name string, m *remembered) error {
 // waited for, because it is pinned to a version that is not served, has not left it.
 func (s *Source) leave(ctx context.Context) {
 	for name, m := range s.remembered {
-		if slices.Contains(s.failing, m.resource.Group) || s.isAwaited(m.resource) {
+		if slices.Contains(s.failing, m.Resource.Group) || s.catalog.Awaits(s.cfg.Rules, m.Resource) {
 			continue
 		}
-		s.start(ctx, s.newRunner(m.resource, nil))
+		s.start(ctx, s.newRunner(m.Resource, nil))
 		s.cfg.Log.Info("the rules do not select this resource any more; its objects are announced as deleted", "resource", name)
 	}
-}
-
-// isAwaited says that a rule would select the resource in another version than those that are served, or if it was served.
-func (s *Source) isAwaited(r event.Resource) bool {
-	served := s.catalog.has(r)
-	return slices.ContainsFunc(s.cfg.Rules, func(rule Rule) bool {
-		excluded := slices.ContainsFunc(patterns(rule.Exclude), func(p pattern) bool { return p.matches(r) })
-		return !excluded && slices.ContainsFunc(patterns(rule.Select), func(p pattern) bool {
-			return p.matches(r) && (!served || p.version != "")
-		})
-	})
 }
 
 // lostGroups says which resources begin with the gap that a lost journal asks for: those that are served when the API

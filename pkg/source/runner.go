@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // runner follows one resource: its scopes, and what is known of objects that none of them selects any more.
@@ -29,7 +30,7 @@ type runner struct {
 	polls   int            // in a row without the resource
 }
 
-func (s *Source) newRunner(resource event.Resource, scopes []Scope) *runner {
+func (s *Source) newRunner(resource event.Resource, scopes []selection.Scope) *runner {
 	r := &runner{source: s, resource: resource, current: resource, planned: make(chan struct{}), done: make(chan struct{})}
 	for _, scope := range scopes {
 		f := &follower{
@@ -121,7 +122,7 @@ func (r *runner) load(ctx context.Context, cluster, lost string) (others *follow
 	if sets.rest.Len() == 0 {
 		return nil, nil
 	}
-	s := Scope{ID: r.resource.String(), Resource: stored.Resource}
+	s := selection.Scope{ID: r.resource.String(), Resource: stored.Resource}
 	others = &follower{runner: r, scope: s, append: r.source.cfg.Append, health: newHealth(r.source.cfg.Log, s)}
 	return others, others.begin(cluster, event.StoredScope{}, sets.rest)
 }

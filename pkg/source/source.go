@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/discovery"
 	"k8s.io/klog/v2"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // Config is what a Source needs. Client, Rules, Load, Append, Drop and Log are required.
@@ -22,7 +22,7 @@ type Config struct {
 	// Cluster is the name that every change carries. Empty: the UID of the namespace kube-system.
 	Cluster string
 	// Rules must be valid.
-	Rules []Rule
+	Rules []selection.Rule
 	// Interval is how often the API server is asked what it serves; 0 means every five seconds. Where Triggers tell of
 	// changes it is asked when they do, and otherwise at least every 30 seconds.
 	Interval time.Duration
@@ -72,11 +72,11 @@ type Source struct {
 	trouble    string             // why discovery does not work now; "" when it does
 	troubled   bool               // and that has been logged
 	runners    map[string]*runner // by the name of the resource
-	waiting    []unserved
+	waiting    []selection.Unserved
 	since      map[string]time.Time // of waiting, by name
 
 	// Owned by Run.
-	catalog    catalog
+	catalog    selection.Catalog
 	failing    []string               // groups that could not be asked in the last poll
 	counted    time.Time              // the last poll that counted what is missing, see pollsUntilGone
 	remembered map[string]*remembered // resources of which something is stored, and that nothing follows
@@ -107,10 +107,8 @@ func (e *StartError) Unwrap() error { return e.Err }
 
 // New returns a Source. It starts nothing and connects to nothing.
 func New(cfg Config) (*Source, error) {
-	for i, rule := range cfg.Rules {
-		if err := rule.Validate(fmt.Sprintf("resources[%d]", i)); err != nil {
-			return nil, err
-		}
+	if err := selection.Validate(cfg.Rules); err != nil {
+		return nil, err
 	}
 	if cfg.Interval == 0 {
 		cfg.Interval = defaultInterval
@@ -134,10 +132,6 @@ func (s *Source) Run(ctx context.Context) error {
 	ctx, s.failed = context.WithCancelCause(ctx)
 	defer s.running.Wait()
 	defer s.failed(nil)
-	client, err := s.cfg.Client.discovery()
-	if err != nil {
-		return err
-	}
 	if err := s.identify(ctx); err != nil {
 		return endOf(ctx, err)
 	}
@@ -149,13 +143,13 @@ func (s *Source) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return endOf(ctx, s.follow(ctx, client, pace, triggers))
+	return endOf(ctx, s.follow(ctx, pace, triggers))
 }
 
 // watchTypes starts the triggers.
 func (s *Source) watchTypes(ctx context.Context, ring func()) ([]*trigger, error) {
 	var all []*trigger
-	for _, r := range Triggers(s.cfg.Rules) {
+	for _, r := range selection.Triggers(s.cfg.Rules) {
 		t, err := s.cfg.Client.trigger(r, s.cfg.Log, ring)
 		if err != nil {
 			return nil, err
@@ -169,12 +163,12 @@ func (s *Source) watchTypes(ctx context.Context, ring func()) ([]*trigger, error
 }
 
 // follow polls at the given pace until ctx ends.
-func (s *Source) follow(ctx context.Context, client *discovery.DiscoveryClient, pace *pace, triggers []*trigger) error {
+func (s *Source) follow(ctx context.Context, pace *pace, triggers []*trigger) error {
 	var p backoff
 	asked := false
 	for {
 		before := s.catalog
-		err := s.poll(ctx, client)
+		err := s.poll(ctx)
 		if err != nil && ctx.Err() == nil {
 			if err := sleep(ctx, p.wait(err)); err != nil {
 				return err
@@ -182,7 +176,7 @@ func (s *Source) follow(ctx context.Context, client *discovery.DiscoveryClient, 
 			continue
 		}
 		p.reset()
-		pace.note(asked, !s.catalog.equal(before))
+		pace.note(asked, !s.catalog.Equal(before))
 		if asked, err = pace.wait(ctx, s.settled(triggers)); err != nil {
 			return err
 		}
@@ -307,8 +301,8 @@ func (s *Source) answered(trouble string) {
 }
 
 // poll asks what is served and starts and stops runners accordingly.
-func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) error {
-	c, failed, err := discover(ctx, client, s.catalog)
+func (s *Source) poll(ctx context.Context) error {
+	c, failed, err := s.cfg.Client.discover(ctx, s.catalog)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.answered(reason(err))
@@ -321,8 +315,9 @@ func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) er
 		s.failed(err)
 		return err
 	}
-	scopes, waiting := resolve(s.cfg.Rules, all)
-	s.await(waiting)
+	found := selection.Resolve(s.cfg.Rules, all)
+	scopes := found.Scopes()
+	s.await(found.Unserved)
 	s.reap(scopes)
 	for name, scopes := range byResource(scopes) {
 		s.want(ctx, name, scopes)
@@ -333,30 +328,34 @@ func (s *Source) poll(ctx context.Context, client *discovery.DiscoveryClient) er
 	return nil
 }
 
-// await notes the names that nothing serves, with one line for each new one.
-func (s *Source) await(waiting []unserved) {
+// await notes the names that nothing serves, with one line for each new one. A wildcard waits for nothing in particular.
+func (s *Source) await(unserved []selection.Unserved) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	since := map[string]time.Time{}
-	for _, u := range waiting {
-		at, known := s.since[u.name]
+	s.waiting = slices.DeleteFunc(slices.Clone(unserved), func(u selection.Unserved) bool {
+		if _, again := since[u.Name]; again || selection.Wildcard(u.Name) {
+			return true
+		}
+		at, known := s.since[u.Name]
 		if !known {
 			at = time.Now()
-			s.cfg.Log.Warn("selected but not served, waiting for it", "resource", u.name, "reason", u.reason)
+			s.cfg.Log.Warn("selected but not served, waiting for it", "resource", u.Name, "reason", u.Reason)
 		}
-		since[u.name] = at
-	}
-	s.waiting, s.since = waiting, since
+		since[u.Name] = at
+		return false
+	})
+	s.since = since
 }
 
 // want makes sure that a resource is followed.
-func (s *Source) want(ctx context.Context, name string, scopes []Scope) {
+func (s *Source) want(ctx context.Context, name string, scopes []selection.Scope) {
 	r, ok := s.runners[name]
 	if !ok {
 		s.start(ctx, s.newRunner(scopes[0].Resource, scopes))
 		return
 	}
-	if now := scopes[0].Resource; now != r.current && s.catalog.serves(now) && !s.catalog.serves(r.current) {
+	if now := scopes[0].Resource; now != r.current && s.catalog.Serves(now) && !s.catalog.Serves(r.current) {
 		r.moveTo(now)
 	}
 }
@@ -382,15 +381,15 @@ func (s *Source) start(ctx context.Context, r *runner) {
 }
 
 // reap forgets the runners that have ended, and ends those of resources that the rules do not select any more.
-func (s *Source) reap(wanted []Scope) {
+func (s *Source) reap(wanted []selection.Scope) {
 	for name, r := range s.runners {
-		unwanted := len(r.followers) > 0 && !slices.ContainsFunc(wanted, func(w Scope) bool { return w.Resource.String() == name })
+		unwanted := len(r.followers) > 0 && !slices.ContainsFunc(wanted, func(w selection.Scope) bool { return w.Resource.String() == name })
 		switch {
 		case r.ended():
 		case unwanted:
 			r.stop()
 			<-r.done
-			s.remembered[name] = &remembered{served: served{resource: r.current, namespaced: r.followers[0].scope.Namespaced}}
+			s.remembered[name] = &remembered{Served: selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced}}
 		default:
 			continue
 		}
@@ -400,8 +399,8 @@ func (s *Source) reap(wanted []Scope) {
 	}
 }
 
-func byResource(scopes []Scope) map[string][]Scope {
-	m := map[string][]Scope{}
+func byResource(scopes []selection.Scope) map[string][]selection.Scope {
+	m := map[string][]selection.Scope{}
 	for _, s := range scopes {
 		m[s.Resource.String()] = append(m[s.Resource.String()], s)
 	}
@@ -417,7 +416,7 @@ func (s *Source) Status() []Status {
 	}
 	var all []Status
 	for _, u := range s.waiting {
-		all = append(all, Status{Scope: u.name, State: Waiting, Reason: u.reason, Since: s.since[u.name]})
+		all = append(all, Status{Scope: u.Name, State: Waiting, Reason: u.Reason, Since: s.since[u.Name]})
 	}
 	s.mu.Unlock()
 	for _, r := range runners {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // State is the condition of a scope.
@@ -64,7 +65,7 @@ type health struct {
 // the way, such as a conversion webhook that is down.
 const startingLimit = 30 * time.Second
 
-func newHealth(log *slog.Logger, s Scope) *health {
+func newHealth(log *slog.Logger, s selection.Scope) *health {
 	return &health{
 		log: log.With("scope", s.ID),
 		s:   Status{Scope: s.ID, Resource: s.Resource, State: Syncing, Reason: "starting", Since: time.Now()},

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 func TestAPositionFromTheFutureIsALoss(t *testing.T) {
@@ -171,7 +172,7 @@ func TestARestartWithinTheFirstListGoesOnWithTheSameSnapshot(t *testing.T) {
 func TestEachNamespaceHasASnapshotOfItsOwn(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	_, _, _ = running(t, f, st, func(c *Config) {
-		c.Rules = []Rule{{Select: []string{"pods"}, Namespaces: Namespaces{Include: []string{"n", "m"}}}}
+		c.Rules = []selection.Rule{{Select: []string{"pods"}, Namespaces: selection.Namespaces{Include: []string{"n", "m"}}}}
 	})
 	st.await(t, "two snapshots", func() bool { return len(st.frames()) == 4 })
 	ids := map[string]string{}

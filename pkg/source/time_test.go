@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // memory is an http.RoundTripper that calls a handler in the same process, so that time can be virtual.
@@ -120,7 +121,7 @@ func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 
 func TestAClusterThatMayNotBeNamedIsAnErrorWithARemedy(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		cfg := Config{Rules: []Rule{{Select: []string{"pods"}}}, Load: st.load, SetScopes: st.setScopes, Stored: st.stored, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler)}
+		cfg := Config{Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.load, SetScopes: st.setScopes, Stored: st.stored, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler)}
 		on(&cfg)
 		f.nameless = true
 		s, err := New(cfg)
@@ -137,7 +138,7 @@ func TestAFailingJournalEndsTheSource(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		full := errors.New("disk is on fire")
 		cfg := Config{
-			Cluster: "c", Rules: []Rule{{Select: []string{"pods"}}}, Load: st.load, Stored: st.stored, SetScopes: st.setScopes, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
+			Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.load, Stored: st.stored, SetScopes: st.setScopes, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
 			Append: func(context.Context, event.Observation) error { return full },
 		}
 		on(&cfg)

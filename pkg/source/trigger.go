@@ -5,33 +5,16 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// Triggers are the resources whose changes tell that types come or go. A Source that is allowed to watch them (the verb
-// watch alone) finds new types within a second or two, otherwise by asking every few seconds. It has none where every
-// rule names groups without a dot: those are built into the API server.
-func Triggers(rules []Rule) []event.Resource {
-	for _, rule := range rules {
-		for _, p := range patterns(rule.Select) {
-			if p.anyGroup || strings.ContainsRune(p.group, '.') {
-				return []event.Resource{
-					{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions", Kind: "CustomResourceDefinition"},
-					{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices", Kind: "APIService"},
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// trigger watches one of Triggers and rings for every change of it. What changed is not looked at: discovery says it.
+// trigger watches one of selection.Triggers and rings for every change of it. What changed is not looked at: discovery says it.
 type trigger struct {
 	endpoint *endpoint
 	log      *slog.Logger
@@ -53,7 +36,7 @@ const (
 )
 
 func (c *Client) trigger(r event.Resource, log *slog.Logger, ring func()) (*trigger, error) {
-	e, err := c.ofMetadata().endpoint(Scope{ID: r.String(), Resource: r})
+	e, err := c.ofMetadata().endpoint(selection.Scope{ID: r.String(), Resource: r})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import (
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -94,7 +96,7 @@ func (f *fakeAPI) typesAsked() []string {
 
 // widgets selects a type that may come and go, in a source that asks every five seconds.
 func widgets(c *Config) {
-	c.Rules = []Rule{{Select: []string{"widgets.example.com"}}}
+	c.Rules = []selection.Rule{{Select: []string{"widgets.example.com"}}}
 	c.Interval = 0
 }
 
@@ -188,7 +190,7 @@ func TestWithoutRightsOnDefinitionsTypesAreFoundByAsking(t *testing.T) {
 			if n := len(f.typesAsked()) - requests; n > 2*12 {
 				t.Errorf("%d: %d refused requests in an hour", code, n)
 			}
-			if n := log.count("not announced"); n != len(Triggers(s.cfg.Rules)) || log.count("level=WARN") != 1 { // the one of the waiting type
+			if n := log.count("not announced"); n != len(selection.Triggers(s.cfg.Rules)) || log.count("level=WARN") != 1 { // the one of the waiting type
 				t.Errorf("%d: log\n%s", code, log)
 			}
 			if ready, reasons := s.Ready(); !ready || len(reasons) != 1 {
@@ -245,7 +247,7 @@ func TestNothingIsAskedOfDefinitionsWhereRulesNameBuiltInGroups(t *testing.T) {
 		t.Errorf("requests %q", got)
 	}
 	for selected, want := range map[string]bool{"pods": false, "deployments.apps": false, "*.batch": false, "*": true, "widgets.example.com": true, "*.v1.cert-manager.io": true} {
-		if got := Triggers([]Rule{{Select: []string{"nodes"}}, {Select: []string{selected}}}); (len(got) > 0) != want {
+		if got := selection.Triggers([]selection.Rule{{Select: []string{"nodes"}}, {Select: []string{selected}}}); (len(got) > 0) != want {
 			t.Errorf("%s: %v", selected, got)
 		}
 	}

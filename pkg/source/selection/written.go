@@ -1,4 +1,4 @@
-package source
+package selection
 
 import (
 	"slices"
@@ -7,13 +7,13 @@ import (
 )
 
 // written is a catalog of what the rules name, as if each literal name and each wildcard were a resource that is served.
-func written(rules []Rule) catalog {
-	c := catalog{}
+func written(rules []Rule) Catalog {
+	c := Catalog{}
 	for _, rule := range rules {
 		for _, p := range patterns(rule.Select) {
 			s := p.served()
-			if !slices.Contains(c[s.resource.Group], s) {
-				c[s.resource.Group] = append(c[s.resource.Group], s)
+			if !slices.Contains(c[s.Resource.Group], s) {
+				c[s.Resource.Group] = append(c[s.Resource.Group], s)
 			}
 		}
 	}
@@ -21,14 +21,14 @@ func written(rules []Rule) catalog {
 }
 
 // served is the resource that the pattern names, as far as the name tells.
-func (p pattern) served() served {
+func (p pattern) served() Served {
 	group := p.group
 	if p.anyGroup {
 		group = "*"
 	}
-	return served{
-		resource:   event.Resource{Group: group, Version: p.version, Resource: p.resource},
-		namespaced: !slices.Contains(clusterScoped[group], p.resource),
+	return Served{
+		Resource:   event.Resource{Group: group, Version: p.version, Resource: p.resource},
+		Namespaced: !slices.Contains(clusterScoped[group], p.resource),
 	}
 }
 

@@ -1,9 +1,12 @@
-package source
+package selection
 
 import (
 	"slices"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -14,7 +17,7 @@ type Scope struct {
 	// version, so that a cluster may be upgraded: "deployments.apps;ns=web;l=app=shop".
 	ID            string
 	Resource      event.Resource
-	Rule          int    // index in Config.Rules of the rule that made it
+	Rule          int    // index of the rule that made it
 	Namespaced    bool   // the resource's objects live in namespaces
 	Namespace     string // the one watched; "" for all
 	LabelSelector string
@@ -22,22 +25,22 @@ type Scope struct {
 	Filter        func(namespace string) bool // of a cluster-wide watch; nil takes all
 	MetadataOnly  bool                        // of each object only its metadata is read, see Rule.Capture
 	Resync        time.Duration               // see Rule.Resync
-	Mandatory     bool                        // without the right to read it the Source ends, see Rule.OnForbidden
+	Mandatory     bool                        // without the right to read it the exporter ends, see Rule.OnForbidden
 }
 
 // scopes are the scopes of one resource under a rule, which has that index.
-func (r Rule) scopes(index int, s served) []Scope {
+func (r Rule) scopes(index int, s Served) []Scope {
 	base := Scope{
-		Rule: index, Resource: s.resource, Namespaced: s.namespaced,
+		Rule: index, Resource: s.Resource, Namespaced: s.Namespaced,
 		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector,
 		MetadataOnly: r.Capture == CaptureMetadata, Resync: r.Resync, Mandatory: r.OnForbidden == Fail,
 	}
-	if !s.namespaced {
+	if !s.Namespaced {
 		return []Scope{base.named("")}
 	}
-	names, keep := r.Namespaces.chosen()
+	names := r.Namespaces.names()
 	if names == nil {
-		base.Filter = keep
+		base.Filter = r.Namespaces.Filter()
 		return []Scope{base.named(r.Namespaces.id())}
 	}
 	var all []Scope
@@ -70,4 +73,15 @@ func (n Namespaces) id() string {
 		return key + strings.Join(slices.Compact(globs), ",")
 	}
 	return part(";in=", n.Include) + part(";ex=", n.Exclude)
+}
+
+// Name is the name of the one object that the field selector takes; "" if it may take several. A rule of RBAC with that
+// resource name is enough to watch the scope.
+func (s Scope) Name() string {
+	selector, err := fields.ParseSelector(s.FieldSelector)
+	if err != nil {
+		return ""
+	}
+	name, _ := selector.RequiresExactMatch(metav1.ObjectNameField)
+	return name
 }

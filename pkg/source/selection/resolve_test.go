@@ -1,4 +1,4 @@
-package source
+package selection
 
 import (
 	"fmt"
@@ -38,9 +38,9 @@ func api(lines ...string) ([]*metav1.APIGroup, []*metav1.APIResourceList) {
 	return groups, lists
 }
 
-func catalogOf(lines ...string) catalog {
+func catalogOf(lines ...string) Catalog {
 	groups, lists := api(lines...)
-	return readCatalog(groups, lists, nil, nil)
+	return ReadCatalog(groups, lists, nil, nil)
 }
 
 var cluster = catalogOf(
@@ -52,13 +52,15 @@ var cluster = catalogOf(
 )
 
 func resolved(rules ...Rule) string {
-	scopes, waiting := resolve(rules, cluster)
+	e := Resolve(rules, cluster)
 	var all []string
-	for _, s := range scopes {
+	for _, s := range e.Scopes() {
 		all = append(all, s.ID+"@"+s.Resource.Version)
 	}
-	for _, u := range waiting {
-		all = append(all, "waiting:"+u.name)
+	for _, u := range e.Unserved {
+		if text := "waiting:" + u.Name; !Wildcard(u.Name) && !slices.Contains(all, text) {
+			all = append(all, text)
+		}
 	}
 	return strings.Join(all, " ")
 }
@@ -97,7 +99,7 @@ func TestRulesSelectScopes(t *testing.T) {
 
 func TestAScopeNamesItsRule(t *testing.T) {
 	// The first rule names a version that is not served, so the resource is the second one's.
-	scopes, _ := resolve([]Rule{{Select: []string{"pods.v9"}}, {Select: []string{"nodes"}}, {Select: []string{"*.core"}}}, cluster)
+	scopes := Resolve([]Rule{{Select: []string{"pods.v9"}}, {Select: []string{"nodes"}}, {Select: []string{"*.core"}}}, cluster).Scopes()
 	for _, s := range scopes {
 		want := 2
 		if s.Resource.Resource == "nodes" {
@@ -110,7 +112,8 @@ func TestAScopeNamesItsRule(t *testing.T) {
 }
 
 func TestTheFilterOfNamespacesTakesWhatTheRuleSays(t *testing.T) {
-	scopes, _ := resolve([]Rule{{Select: []string{"pods", "nodes"}, Namespaces: Namespaces{Include: []string{"team-*", "a"}, Exclude: []string{"team-x"}}}}, cluster)
+	rules := []Rule{{Select: []string{"pods", "nodes"}, Namespaces: Namespaces{Include: []string{"team-*", "a"}, Exclude: []string{"team-x"}}}}
+	scopes := Resolve(rules, cluster).Scopes()
 	keep := scopes[0].Filter
 	for namespace, want := range map[string]bool{"team-a": true, "a": true, "team-x": false, "b": false, "": false} {
 		if keep(namespace) != want {
@@ -123,8 +126,8 @@ func TestTheFilterOfNamespacesTakesWhatTheRuleSays(t *testing.T) {
 }
 
 func TestASlipInAGroupIsPointedOut(t *testing.T) {
-	_, waiting := resolve([]Rule{{Select: []string{"deployments"}}}, cluster)
-	if len(waiting) != 1 || waiting[0].reason != "nothing serves this; did you mean deployments.apps?" {
+	waiting := Resolve([]Rule{{Select: []string{"deployments"}}}, cluster).Unserved
+	if len(waiting) != 1 || waiting[0].Reason != "nothing serves this; did you mean deployments.apps?" {
 		t.Errorf("%+v", waiting)
 	}
 }
@@ -133,8 +136,8 @@ func TestAFailedGroupKeepsWhatItHad(t *testing.T) {
 	groups, lists := api("/v1: pods", "metrics.example/v1: nothing")
 	groups = append(groups, &metav1.APIGroup{Name: "new.example"})
 	old := catalogOf("/v1: pods secrets", "metrics.example/v1: widgets", "gone.example/v1: gadgets")
-	c := readCatalog(groups, lists, map[string]bool{"metrics.example": true, "new.example": true}, old)
-	if got := fmt.Sprintf("%d %d %s %d %d", len(c[""]), len(c["metrics.example"]), c["metrics.example"][0].resource.Resource, len(c["gone.example"]), len(c["new.example"])); got != "1 1 widgets 0 0" {
+	c := ReadCatalog(groups, lists, []string{"metrics.example", "new.example"}, old)
+	if got := fmt.Sprintf("%d %d %s %d %d", len(c[""]), len(c["metrics.example"]), c["metrics.example"][0].Resource.Resource, len(c["gone.example"]), len(c["new.example"])); got != "1 1 widgets 0 0" {
 		t.Errorf("catalog %v", got)
 	}
 }

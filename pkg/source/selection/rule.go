@@ -1,4 +1,4 @@
-package source
+package selection
 
 import (
 	"errors"
@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // Rule selects resources, and objects of them. Of several rules the first that selects a resource has it alone.
@@ -105,6 +103,16 @@ func (r Rule) Validate(path string) error {
 	return errors.Join(all...)
 }
 
+// Validate is Rule.Validate for all rules, whose path is "resources".
+func Validate(rules []Rule) error {
+	for i, rule := range rules {
+		if err := rule.Validate(fmt.Sprintf("resources[%d]", i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func checkGlob(glob string) error {
 	if glob == "" {
 		return errors.New(`is empty; leave it out, or write "*" for all namespaces`)
@@ -118,115 +126,34 @@ func checkGlob(glob string) error {
 	return nil
 }
 
-var (
-	namespaceGlob = regexp.MustCompile(`^[-a-z0-9*?\[\]^\\]+$`)
-	resourceName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	groupName     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-	versionName   = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
-)
-
-// Taker returns a function that says whether the rule selects a resource in its version, whatever other rules do.
-func (r Rule) Taker() func(event.Resource) bool {
-	selected, excluded := patterns(r.Select), patterns(r.Exclude)
-	return func(resource event.Resource) bool {
-		return slices.ContainsFunc(selected, func(p pattern) bool {
-			return p.matches(resource) && (p.version == "" || p.version == resource.Version)
-		}) && !slices.ContainsFunc(excluded, func(p pattern) bool { return p.matches(resource) })
-	}
-}
+var namespaceGlob = regexp.MustCompile(`^[-a-z0-9*?\[\]^\\]+$`)
 
 // Filter says which namespaces are chosen; nil takes all. Without a name only globs that match everything take what has
 // no namespace.
 func (n Namespaces) Filter() func(namespace string) bool {
-	names, keep := n.chosen()
-	if names != nil {
-		return func(namespace string) bool { return slices.Contains(names, namespace) }
+	if len(n.Include)+len(n.Exclude) == 0 {
+		return nil
 	}
-	return keep
+	return func(namespace string) bool {
+		return (len(n.Include) == 0 || matchesAny(n.Include, namespace)) && !matchesAny(n.Exclude, namespace)
+	}
 }
 
-// Sweeps says whether Select takes this resource through a wildcard, and by which of its entries.
-func (r Rule) Sweeps(resource event.Resource) (index int, yes bool) {
-	if slices.ContainsFunc(patterns(r.Exclude), func(x pattern) bool { return x.matches(resource) }) {
-		return 0, false
+// names are the namespaces to watch one by one; nil means all at once, through Filter.
+func (n Namespaces) names() []string {
+	if len(n.Include) == 0 || slices.ContainsFunc(n.Include, isGlob) {
+		return nil
 	}
-	index = slices.IndexFunc(r.Select, func(text string) bool {
-		p, err := parsePattern(text)
-		return err == nil && p.wildcard() && p.matches(resource)
-	})
-	return index, index >= 0
+	names := slices.DeleteFunc(slices.Clone(n.Include), func(name string) bool { return matchesAny(n.Exclude, name) })
+	slices.Sort(names)
+	return slices.Compact(names)
 }
-
-// pattern is one name of Select or Exclude.
-type pattern struct {
-	text     string
-	resource string // "*" for all
-	anyGroup bool
-	group    string // "" is the core group
-	version  string // "" leaves the choice to the API server
-}
-
-func parsePattern(text string) (pattern, error) {
-	p := pattern{text: text}
-	switch {
-	case text == "*":
-		p.resource, p.anyGroup = "*", true
-		return p, nil
-	case strings.TrimSpace(text) != text || text == "":
-		return p, fmt.Errorf(`%q is no resource: write it as kubectl does, for example "pods" or "deployments.apps"`, text)
-	case strings.ContainsRune(text, '/'):
-		return p, fmt.Errorf(`%q: neither subresources nor "group/version" are written here: write "resource.group", for example "deployments.apps"`, text)
-	case strings.ToLower(text) != text:
-		return p, fmt.Errorf("%q is no resource: the plural is meant, in lower case, not the kind", text)
-	}
-	p.resource, p.group, _ = strings.Cut(text, ".")
-	if version, group, ok := strings.Cut(p.group, "."); (ok || p.group == version) && versionName.MatchString(version) {
-		p.version, p.group = version, group
-	}
-	if p.group == "core" {
-		p.group = ""
-	}
-	if p.resource != "*" && !resourceName.MatchString(p.resource) {
-		return p, fmt.Errorf(`%q: %q is no resource; only "*" alone stands for several`, text, p.resource)
-	}
-	if p.group != "" && !groupName.MatchString(p.group) || strings.HasSuffix(text, ".") {
-		return p, fmt.Errorf("%q: %q is no API group", text, p.group)
-	}
-	return p, nil
-}
-
-func (p pattern) matches(r event.Resource) bool {
-	return (p.anyGroup || p.group == r.Group) && (p.resource == "*" || p.resource == r.Resource)
-}
-
-// wildcard says that the pattern waits for nothing in particular.
-func (p pattern) wildcard() bool { return p.resource == "*" }
 
 // nothing says that Exclude takes away all that Include names.
 func (n Namespaces) nothing() bool {
 	return len(n.Include) > 0 && !slices.ContainsFunc(n.Include, func(name string) bool {
 		return !slices.Contains(n.Exclude, name) && !slices.Contains(n.Exclude, "*") && (isGlob(name) || !matchesAny(n.Exclude, name))
 	})
-}
-
-// chosen says which namespaces to watch one by one; nil means all at once, through keep if that is not nil.
-func (n Namespaces) chosen() (names []string, keep func(string) bool) {
-	if len(n.Include) > 0 && !slices.ContainsFunc(n.Include, isGlob) {
-		names = []string{}
-		for _, name := range n.Include {
-			if !matchesAny(n.Exclude, name) && !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-		slices.Sort(names)
-		return names, nil
-	}
-	if len(n.Include) == 0 && len(n.Exclude) == 0 {
-		return nil, nil
-	}
-	return nil, func(namespace string) bool {
-		return (len(n.Include) == 0 || matchesAny(n.Include, namespace)) && !matchesAny(n.Exclude, namespace)
-	}
 }
 
 func isGlob(s string) bool { return strings.ContainsAny(s, `*?[\`) }

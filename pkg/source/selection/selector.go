@@ -1,10 +1,10 @@
-package source
+package selection
 
 import (
 	"fmt"
 	"slices"
 
-	fieldselector "k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 )
@@ -53,7 +53,7 @@ func contradict(a, b labels.Requirement) bool {
 
 // checkFields is checkLabels for a field selector. chosen says which namespaces the rule takes; nil for all.
 func checkFields(text string, chosen func(string) bool) error {
-	s, err := fieldselector.ParseSelector(text)
+	s, err := fields.ParseSelector(text)
 	if err != nil {
 		return err
 	}

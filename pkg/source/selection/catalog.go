@@ -1,0 +1,130 @@
+package selection
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Served is a resource that the API server lists and watches.
+type Served struct {
+	Resource   event.Resource
+	Namespaced bool
+}
+
+// Catalog is what the API server serves: by group, in its order of preference of versions. It is not changed once made.
+type Catalog map[string][]Served
+
+// ReadCatalog reads the documents of discovery. Groups of failed could not be asked; they stay as they were in old: an
+// aggregated API server that is down has not taken its resources along.
+func ReadCatalog(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed []string, old Catalog) Catalog {
+	byVersion := map[string][]metav1.APIResource{}
+	for _, l := range lists {
+		byVersion[l.GroupVersion] = l.APIResources
+	}
+	c := Catalog{}
+	for _, g := range groups {
+		for _, version := range versionsOf(g) {
+			gv := schema.GroupVersion{Group: g.Name, Version: version}
+			for _, r := range byVersion[gv.String()] {
+				if watchable(r) {
+					c[g.Name] = append(c[g.Name], Served{
+						Resource:   event.Resource{Group: g.Name, Version: version, Resource: r.Name, Kind: r.Kind},
+						Namespaced: r.Namespaced,
+					})
+				}
+			}
+		}
+	}
+	for _, group := range failed {
+		// What was found before is whole, what is found now may lack a version.
+		if before, ok := old[group]; ok {
+			c[group] = before
+		}
+	}
+	return c
+}
+
+// versionsOf gives a group's versions, the one its server prefers first.
+func versionsOf(g *metav1.APIGroup) []string {
+	versions := []string{}
+	if v := g.PreferredVersion.Version; v != "" {
+		versions = append(versions, v)
+	}
+	for _, v := range g.Versions {
+		if !slices.Contains(versions, v.Version) {
+			versions = append(versions, v.Version)
+		}
+	}
+	return versions
+}
+
+func watchable(r metav1.APIResource) bool {
+	return !strings.ContainsRune(r.Name, '/') && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch")
+}
+
+// With returns a catalog that has these resources too.
+func (c Catalog) With(more []Served) Catalog {
+	all := maps.Clone(c)
+	for _, s := range more {
+		all[s.Resource.Group] = append(slices.Clone(all[s.Resource.Group]), s)
+	}
+	return all
+}
+
+// Serves says whether the resource is served in exactly this version.
+func (c Catalog) Serves(r event.Resource) bool {
+	return slices.ContainsFunc(c[r.Group], func(s Served) bool { return s.Resource == r })
+}
+
+// Has says whether the resource is served in any version.
+func (c Catalog) Has(r event.Resource) bool {
+	return slices.ContainsFunc(c[r.Group], func(s Served) bool { return nameOf(s.Resource) == nameOf(r) })
+}
+
+// Equal says whether the same is served in the same versions.
+func (c Catalog) Equal(other Catalog) bool {
+	return maps.EqualFunc(c, other, slices.Equal)
+}
+
+// find gives what a pattern selects, each resource once, in the version asked for or preferred, in a stable order.
+func (c Catalog) find(p pattern) []Served {
+	var found []Served
+	for _, group := range slices.Sorted(maps.Keys(c)) {
+		seen := map[string]bool{}
+		for _, s := range c[group] {
+			if !p.matches(s.Resource) || p.version != "" && p.version != s.Resource.Version || seen[s.Resource.Resource] {
+				continue
+			}
+			seen[s.Resource.Resource] = true
+			found = append(found, s)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Served) int {
+		return cmp.Or(strings.Compare(a.Resource.Group, b.Resource.Group), strings.Compare(a.Resource.Resource, b.Resource.Resource))
+	})
+	return found
+}
+
+// whyUnserved helps with the usual slip, a group left out.
+func (c Catalog) whyUnserved(p pattern) string {
+	if p.wildcard() {
+		return "nothing of this group is served; it will be watched as soon as something is"
+	}
+	if p.group == "" {
+		for _, group := range slices.Sorted(maps.Keys(c)) {
+			for _, s := range c[group] {
+				if group != "" && s.Resource.Resource == p.resource {
+					return "nothing serves this; did you mean " + s.Resource.String() + "?"
+				}
+			}
+		}
+	}
+	return "nothing serves this; it will be watched as soon as something does"
+}

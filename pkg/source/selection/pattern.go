@@ -1,0 +1,90 @@
+package selection
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+var (
+	resourceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	groupName    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	versionName  = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
+)
+
+// pattern is one name of Select or Exclude.
+type pattern struct {
+	text     string
+	resource string // "*" for all
+	anyGroup bool
+	group    string // "" is the core group
+	version  string // "" leaves the choice to the API server
+}
+
+func parsePattern(text string) (pattern, error) {
+	p := pattern{text: text}
+	switch {
+	case text == "*":
+		p.resource, p.anyGroup = "*", true
+		return p, nil
+	case strings.TrimSpace(text) != text || text == "":
+		return p, fmt.Errorf(`%q is no resource: write it as kubectl does, for example "pods" or "deployments.apps"`, text)
+	case strings.ContainsRune(text, '/'):
+		return p, fmt.Errorf(`%q: neither subresources nor "group/version" are written here: write "resource.group", for example "deployments.apps"`, text)
+	case strings.ToLower(text) != text:
+		return p, fmt.Errorf("%q is no resource: the plural is meant, in lower case, not the kind", text)
+	}
+	p.resource, p.group, _ = strings.Cut(text, ".")
+	if version, group, ok := strings.Cut(p.group, "."); (ok || p.group == version) && versionName.MatchString(version) {
+		p.version, p.group = version, group
+	}
+	if p.group == "core" {
+		p.group = ""
+	}
+	if p.resource != "*" && !resourceName.MatchString(p.resource) {
+		return p, fmt.Errorf(`%q: %q is no resource; only "*" alone stands for several`, text, p.resource)
+	}
+	if p.group != "" && !groupName.MatchString(p.group) || strings.HasSuffix(text, ".") {
+		return p, fmt.Errorf("%q: %q is no API group", text, p.group)
+	}
+	return p, nil
+}
+
+// patterns reads names that are valid.
+func patterns(texts []string) []pattern {
+	all := make([]pattern, 0, len(texts))
+	for _, text := range texts {
+		if p, err := parsePattern(text); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func anyMatches(all []pattern, r event.Resource) bool {
+	return slices.ContainsFunc(all, func(p pattern) bool { return p.matches(r) })
+}
+
+func (p pattern) matches(r event.Resource) bool {
+	return (p.anyGroup || p.group == r.Group) && (p.resource == "*" || p.resource == r.Resource)
+}
+
+// wildcard says that the pattern waits for nothing in particular.
+func (p pattern) wildcard() bool { return p.resource == "*" }
+
+// covers says that p names everything that q names, in whatever version. Of a resource that is served in several versions
+// one is taken, so a pattern with a version may leave a resource to one without.
+func (p pattern) covers(q pattern) bool {
+	sameGroup := p.anyGroup || !q.anyGroup && p.group == q.group
+	sameName := p.resource == "*" || p.resource == q.resource
+	return sameGroup && sameName && (p.version == "" || p.version == q.version)
+}
+
+// meets says that p and q may name the same resource.
+func (p pattern) meets(q pattern) bool {
+	return (p.anyGroup || q.anyGroup || p.group == q.group) &&
+		(p.resource == "*" || q.resource == "*" || p.resource == q.resource)
+}

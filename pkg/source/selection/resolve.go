@@ -1,0 +1,163 @@
+package selection
+
+import (
+	"fmt"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Explanation says what rules select, and why. It is a copy; the caller owns it.
+type Explanation struct {
+	// Matches are the resources that the names of the rules select, in the order of the rules. Where several rules select
+	// a resource, the first has its scopes and the others say so in Left.
+	Matches []Match
+	// Unserved are the selected names that nothing serves, in the order of the rules.
+	Unserved []Unserved
+	// Unanswered are the groups whose API server did not say what it serves: nothing is known about them.
+	Unanswered []string
+}
+
+// Match is one resource that a name of a rule selects.
+type Match struct {
+	Rule, Select int // the name is rules[Rule].Select[Select]
+	Resource     event.Resource
+	Namespaced   bool
+	Assumed      bool    // whether it is namespaced was not known and taken to be so
+	Scopes       []Scope // what is watched; empty if Left is set
+	Left         string  // why this rule leaves the resource alone, a few words; empty if it does not
+}
+
+// Unserved is a selected name that nothing serves now.
+type Unserved struct {
+	Rule, Select int
+	Name         string // as written
+	Reason       string
+	Assumed      bool    // as in Match
+	Scopes       []Scope // what will be watched, as far as the name tells; empty for a wildcard, or if an earlier rule has it
+}
+
+// Scopes are the scopes of all matches, in the order of the rules.
+func (e *Explanation) Scopes() []Scope {
+	var all []Scope
+	for _, m := range e.Matches {
+		all = append(all, m.Scopes...)
+	}
+	return all
+}
+
+// Resolve says what the rules select of a catalog. Rules must be valid.
+func Resolve(rules []Rule, c Catalog) *Explanation {
+	r := resolver{
+		rules: rules, catalog: c, duplicate: duplicateEvents(rules, c),
+		owner: map[event.Resource]int{}, awaited: map[event.Resource]bool{}, left: map[leaving]bool{},
+	}
+	for i, rule := range rules {
+		for j, p := range patterns(rule.Select) {
+			found := c.find(p)
+			if len(found) == 0 {
+				r.miss(i, j, p)
+			}
+			for _, s := range found {
+				r.match(i, j, s)
+			}
+		}
+	}
+	return &r.out
+}
+
+// ResolveWritten says what the rules select as far as their text tells, without a cluster. Each literal name counts as
+// served; a wildcard is a match whose resource is "*", and whose group is "*" where it selects every group. Kinds are
+// empty, versions too where the name has none.
+func ResolveWritten(rules []Rule) (*Explanation, error) {
+	if err := Validate(rules); err != nil {
+		return nil, err
+	}
+	e := Resolve(rules, written(rules))
+	for i := range e.Matches {
+		e.Matches[i].Assumed = !isScopeKnown(e.Matches[i].Resource)
+	}
+	return e, nil
+}
+
+type resolver struct {
+	rules     []Rule
+	catalog   Catalog
+	duplicate event.Resource          // the kind of events to leave alone
+	owner     map[event.Resource]int  // the rule that has the resource, by name
+	awaited   map[event.Resource]bool // resources that nothing serves and that a rule waits for, by name
+	left      map[leaving]bool
+	out       Explanation
+}
+
+// leaving is that a rule leaves a resource alone. It is said once, however many of its names select the resource.
+type leaving struct {
+	rule     int
+	resource event.Resource
+}
+
+func (r *resolver) match(rule, name int, s Served) {
+	id := nameOf(s.Resource)
+	owner, taken := r.owner[id]
+	m := Match{Rule: rule, Select: name, Resource: s.Resource, Namespaced: s.Namespaced}
+	switch {
+	case r.rules[rule].excludes(id):
+		m.Left = "excluded by this rule"
+	case id == r.duplicate:
+		m.Left = fmt.Sprintf("the same objects as %s, which are watched", otherEvents(id))
+	case taken && owner == rule:
+		return // by another name
+	case taken:
+		m.Left = fmt.Sprintf("resources[%d] has it already", owner)
+	default:
+		r.owner[id] = rule
+		m.Scopes = r.rules[rule].scopes(rule, s)
+	}
+	if m.Left != "" {
+		if r.left[leaving{rule, id}] {
+			return
+		}
+		r.left[leaving{rule, id}] = true
+	}
+	r.out.Matches = append(r.out.Matches, m)
+}
+
+func (r *resolver) miss(rule, name int, p pattern) {
+	u := Unserved{Rule: rule, Select: name, Name: p.text, Reason: r.catalog.whyUnserved(p)}
+	s := p.served()
+	id := nameOf(s.Resource)
+	if _, taken := r.owner[id]; !taken && !r.awaited[id] && !p.wildcard() {
+		r.awaited[id] = true
+		u.Assumed, u.Scopes = !isScopeKnown(s.Resource), r.rules[rule].scopes(rule, s)
+	}
+	r.out.Unserved = append(r.out.Unserved, u)
+}
+
+// nameOf is the resource without version and kind: what rules tell apart.
+func nameOf(r event.Resource) event.Resource {
+	return event.Resource{Group: r.Group, Resource: r.Resource}
+}
+
+// Events are served twice, by the core group and by events.k8s.io: the same objects with the same UIDs.
+var (
+	coreEvents = event.Resource{Resource: "events"}
+	newEvents  = event.Resource{Group: "events.k8s.io", Resource: "events"}
+)
+
+// duplicateEvents is the one of the two kinds of events to leave alone: the newer, unless a rule names it.
+func duplicateEvents(rules []Rule, c Catalog) event.Resource {
+	for _, rule := range rules {
+		for _, p := range patterns(rule.Select) {
+			if !p.anyGroup && p.matches(newEvents) && len(c.find(p)) > 0 {
+				return coreEvents
+			}
+		}
+	}
+	return newEvents
+}
+
+func otherEvents(r event.Resource) event.Resource {
+	if r == coreEvents {
+		return newEvents
+	}
+	return coreEvents
+}
