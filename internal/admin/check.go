@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
+
+// troubleLines bounds the lanes of one sink that /readyz names one by one.
+const troubleLines = 10
 
 // check is one line of /readyz.
 type check struct {
@@ -22,6 +26,20 @@ func (s Snapshot) checks() []check {
 	}
 	for _, k := range s.Sinks {
 		all = append(all, check{name: "sink/" + k.Name, reason: k.NotReady, degraded: k.Held})
+		all = append(all, k.laneChecks()...)
+	}
+	return all
+}
+
+// laneChecks are those of the lanes that fail.
+func (s SinkStatus) laneChecks() (all []check) {
+	for i, t := range s.Trouble {
+		if i == troubleLines {
+			rest := fmt.Sprintf("and %d more lanes fail: kubecdc_sink_lane_failing_since_seconds names them", s.LanesBackingOff-i)
+			return append(all, check{name: "sink/" + s.Name, degraded: rest})
+		}
+		degraded := fmt.Sprintf("%s (since %s)", t.Reason, t.Since.UTC().Format(time.RFC3339))
+		all = append(all, check{name: "sink/" + s.Name + "/" + t.Lane, degraded: degraded})
 	}
 	return all
 }

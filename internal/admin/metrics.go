@@ -128,6 +128,16 @@ var sinkMetrics = []metric{
 		func(k SinkStatus) float64 { return float64(k.Lanes) }),
 	ofSink("kubecdc_sink_lanes_backing_off", "Lanes that failed and wait for their next attempt.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return float64(k.LanesBackingOff) }),
+	ofSink("kubecdc_sink_lanes_behind", "Lanes with changes that are to be read from the journal again, because they failed or were slow.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return float64(k.LanesBehind) }),
+	{"kubecdc_sink_lane_failing_since_seconds", "When a lane began to fail; a hundred lanes of a sink at most.", prometheus.GaugeValue, []string{"sink", "lane", "reason"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			for _, k := range s.Sinks {
+				for _, t := range k.Trouble {
+					emit(timestamp(t.Since), k.Name, t.Lane, t.Reason)
+				}
+			}
+		}},
 	ofSink("kubecdc_sink_gate_closed", "1 while the whole destination is taken to be away.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return truth(k.GateClosed) }),
 	ofSink("kubecdc_sink_last_ack_timestamp_seconds", "When the destination last acknowledged a change; 0 if never.", prometheus.GaugeValue,

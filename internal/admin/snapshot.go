@@ -85,9 +85,18 @@ type SinkStatus struct {
 	WindowLimit     int64
 	Lanes           int // in memory
 	LanesBackingOff int
-	GateClosed      bool      // the whole destination is taken to be away
-	LastAck         time.Time // zero before the first
-	OldestObserved  time.Time // when the oldest change that is read and not delivered was observed; zero if there is none
+	LanesBehind     int           // lanes with changes that are to be read from the journal again
+	Trouble         []LaneTrouble // lanes that fail, those first that have failed for longest; some of them where they are many
+	GateClosed      bool          // the whole destination is taken to be away
+	LastAck         time.Time     // zero before the first
+	OldestObserved  time.Time     // when the oldest change that is read and not delivered was observed; zero if there is none
+}
+
+// LaneTrouble is a lane of a sink that fails while others work.
+type LaneTrouble struct {
+	Lane   string
+	Reason string // cause and remedy, one line
+	Since  time.Time
 }
 
 // JournalStatus is what is known of the journal.

@@ -1,15 +1,17 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -25,15 +27,17 @@ type deadLetterPublisher struct {
 	mu     sync.Mutex // one at a time: they are few
 	offset uint64     // counts the attempts
 
-	condition *condition.Condition // how the last one went
-	probing   *task                // set when it runs
+	condition *condition.Condition
+	held      atomic.Bool // the last one could not be published
+	pinging   *task       // set when it runs
 }
 
+// The conditions of a dead-letter publisher.
 var (
-	publishing = condition.State{Name: "publishing", Message: "dead letters are published again"}
-	holding    = condition.State{
-		Name: "holding", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "a dead letter cannot be published; its lane waits until it is",
+	lettersPass = condition.State{Name: "published", Message: "dead letters are published"}
+	lettersWait = condition.State{
+		Name: "held", Severity: condition.Degraded, Level: slog.LevelWarn,
+		Message: "dead letters cannot be published; the lanes of those that there are wait until they can",
 	}
 )
 
@@ -64,22 +68,27 @@ func openDeadLetterPublisher(cfg *config.Config, s config.Sink, log *slog.Logger
 		return nil, fmt.Errorf("deadLetters.topic of sink %s: %w", s.Name, err)
 	}
 	log = log.With("sink", s.Name, "deadLettersTo", target.Name)
-	p := &deadLetterPublisher{of: s.Name, to: to, sink: router, topic: topic, condition: condition.New(log, publishing)}
-	return p, restoreEmpty(router)
+	return &deadLetterPublisher{of: s.Name, to: to, sink: router, topic: topic, condition: condition.New(log, lettersPass)}, restoreEmpty(router)
 }
 
-// start probes the destination, so that it is known before the first dead letter that it cannot be reached.
+// start asks for the destination, so that it is known before the first dead letter that it cannot be reached.
 func (p *deadLetterPublisher) start(retry config.Retry, failed func(error)) {
-	if c, ok := p.sink.(checker); ok {
-		p.probing = start("dead letters of sink "+p.of, func(ctx context.Context) error { return probe(ctx, c, retry) }, failed)
+	pinger, ok := p.sink.(sinks.Pinger)
+	if !ok {
+		return
 	}
+	idle := func() bool { return !p.held.Load() }
+	p.pinging = start("dead letters of sink "+p.of, func(ctx context.Context) error {
+		delivery.Ping(ctx, pinger, delivery.RetryConfig(retry), idle, func(_ time.Time, err error) { p.note(err) })
+		return nil
+	}, failed)
 }
 
-func (p *deadLetterPublisher) stop() { p.probing.stop() }
+func (p *deadLetterPublisher) stop() { p.pinging.stop() }
 
 // status says why dead letters wait, or would; "" when they do not. Safe for concurrent use.
 func (p *deadLetterPublisher) status() string {
-	reason := cmp.Or(p.condition.Status().Explanation(), p.to.notReached())
+	reason := p.condition.Status().Degraded()
 	if reason == "" {
 		return ""
 	}
@@ -95,7 +104,16 @@ func (p *deadLetterPublisher) publish(ctx context.Context, c *event.Change, reas
 	defer p.mu.Unlock()
 	p.offset++
 	err := publishSmaller(ctx, p.sink, sinks.Message{Offset: p.offset, Change: &letter, Topic: p.topic})
-	p.note(ctx, err)
+	var rejected *sinks.RejectedError
+	if ctx.Err() == nil {
+		failed := err != nil && !errors.As(err, &rejected)
+		p.held.Store(failed)
+		if failed {
+			p.note(err)
+		} else {
+			p.note(nil)
+		}
+	}
 	var lost *sinks.LostError
 	if errors.As(err, &lost) { // those that are lost there are still in the journal
 		return errors.Join(err, restoreEmpty(p.sink))
@@ -106,13 +124,11 @@ func (p *deadLetterPublisher) publish(ctx context.Context, c *event.Change, reas
 	return nil
 }
 
-// note keeps how the last attempt went.
-func (p *deadLetterPublisher) note(ctx context.Context, err error) {
-	var rejected *sinks.RejectedError
-	switch {
-	case err == nil, errors.As(err, &rejected):
-		p.condition.Become(publishing, "", "")
-	case ctx.Err() == nil:
-		p.condition.Become(holding, err.Error(), "")
+// note keeps how the last attempt went, or the last question.
+func (p *deadLetterPublisher) note(err error) {
+	if err != nil {
+		p.condition.Become(lettersWait, err.Error(), "")
+	} else {
+		p.condition.Become(lettersPass, "", "")
 	}
 }

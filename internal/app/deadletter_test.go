@@ -25,9 +25,9 @@ type routerFunc func() error
 
 var _ sinks.Router = routerFunc(nil)
 
-func (f routerFunc) Lane(context.Context, *event.Change) (sinks.Lane, error) { return "lane", nil }
+func (f routerFunc) Lane(*event.Change) (sinks.Lane, error) { return "lane", nil }
 
-func (f routerFunc) LaneTo(context.Context, *event.Change, *sinks.Template) (sinks.Lane, error) {
+func (f routerFunc) LaneTo(*event.Change, *sinks.Template) (sinks.Lane, error) {
 	return "lane", nil
 }
 
@@ -44,7 +44,7 @@ func TestADeadLetterThatWaitsIsToldOnceAndUntilItIsPublished(t *testing.T) {
 	var log bytes.Buffer
 	var answer error
 	p := &deadLetterPublisher{of: "bus", to: &configuredSink{name: "main"}, sink: routerFunc(func() error { return answer }),
-		condition: condition.New(slog.New(slog.NewTextHandler(&log, nil)), publishing)}
+		condition: condition.New(slog.New(slog.NewTextHandler(&log, nil)), lettersPass)}
 	publish := func(ctx context.Context, err error) {
 		answer = err
 		_ = p.publish(ctx, &event.Change{Type: event.Added}, "rejected: too large")
@@ -73,29 +73,35 @@ func TestADeadLetterThatWaitsIsToldOnceAndUntilItIsPublished(t *testing.T) {
 	end()
 	publish(ended, context.Canceled)
 	silent("after a stop")
-	if waits, again := strings.Count(log.String(), "its lane waits"), strings.Count(log.String(), "published again"); waits != 2 || again != 2 {
+	if waits, again := strings.Count(log.String(), "cannot be published"), strings.Count(log.String(), "dead letters are published"); waits != 2 || again != 2 {
 		t.Errorf("two outages made %d lines at their beginning and %d at their end:\n%s", waits, again, log.String())
 	}
 }
 
 func TestATargetOfDeadLettersThatIsNotReachedIsToldBeforeTheFirst(t *testing.T) {
-	p := &deadLetterPublisher{condition: condition.New(slog.New(slog.DiscardHandler), publishing), to: &configuredSink{name: "main", trouble: func() string { return "not connected to NATS" }}}
-	if status := p.status(); status != "dead letters wait for sink main: not connected to NATS" {
+	p := &deadLetterPublisher{to: &configuredSink{name: "main"}, condition: condition.New(slog.New(slog.DiscardHandler), lettersPass)}
+	p.note(&sinks.UnavailableError{Reason: "not connected to NATS"})
+	if status := p.status(); status != "dead letters wait for sink main: unavailable: not connected to NATS" {
 		t.Errorf("the status is %q", status)
 	}
 }
 
-// pickySink refuses what is named bad, and takes everything else.
+// pickySink refuses every other change of what is named bad, and takes everything else.
 type pickySink struct{ taken atomic.Int64 }
 
-func (p *pickySink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
+func (p *pickySink) Lane(c *event.Change) (sinks.Lane, error) {
 	return sinks.Lane(c.Name), nil
 }
 func (p *pickySink) Close(context.Context) error { return nil }
 
 func (p *pickySink) Publish(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	for n, m := range batch {
+		if lane == "bad" && m.Offset%4 == 1 {
+			return n, &sinks.RejectedError{Reason: "it is bad"}
+		}
+	}
 	if lane == "bad" {
-		return 0, &sinks.RejectedError{Reason: "it is bad"}
+		return len(batch), nil
 	}
 	p.taken.Add(int64(len(batch)))
 	return len(batch), nil

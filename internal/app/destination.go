@@ -81,11 +81,10 @@ func publishSmaller(ctx context.Context, s sinks.Sink, m sinks.Message) error {
 
 // publishOne publishes one message.
 func publishOne(ctx context.Context, s sinks.Sink, m sinks.Message) error {
-	laneOf := s.Lane
+	lane, err := s.Lane(m.Change)
 	if router, ok := s.(sinks.Router); ok {
-		laneOf = func(ctx context.Context, c *event.Change) (sinks.Lane, error) { return router.LaneTo(ctx, c, m.Topic) }
+		lane, err = router.LaneTo(m.Change, m.Topic)
 	}
-	lane, err := laneOf(ctx, m.Change)
 	if err != nil {
 		return err
 	}

@@ -24,8 +24,8 @@ type forgetful struct {
 	got  []uint64
 }
 
-func (f *forgetful) Lane(context.Context, *event.Change) (sinks.Lane, error) { return "only", nil }
-func (f *forgetful) Close(context.Context) error                             { return nil }
+func (f *forgetful) Lane(*event.Change) (sinks.Lane, error) { return "only", nil }
+func (f *forgetful) Close(context.Context) error            { return nil }
 
 func (f *forgetful) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 	f.mu.Lock()

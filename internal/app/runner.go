@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // runner is one configured sink with the pipeline that feeds it.
@@ -27,7 +28,7 @@ type runner struct {
 	draining *uint64 // up to where, once it has begun
 	rewinds  uint64  // how often the destination had lost what it had accepted
 
-	delivering, probing *task // set when they run
+	delivering *task // set when it runs
 }
 
 // openRunner makes a sink and its pipeline. It contacts nothing. deadLetters, if there is one, takes its dead letters;
@@ -43,10 +44,11 @@ func (a *app) openRunner(s config.Sink, deadLetters *deadLetterPublisher, observ
 		return nil, fmt.Errorf("sink %s: stored cursor: %w", s.Name, err)
 	}
 	cfg := a.pipelineConfig(s, sink, deadLetters)
+	cfg.Observe = observe
 	layout := sink.layout + a.routes.id
 	r := &runner{configuredSink: sink, deadLetters: deadLetters, journal: sinkJournal{a.journal, s.Name}, log: log}
 	r.renew = func(start delivery.Cursor) *delivery.Pipeline {
-		return delivery.New(s.Name, timedSink(sink.sink, observe), layout, r.journal, start, cfg, a.log)
+		return delivery.New(s.Name, sink.sink, layout, r.journal, start, cfg, a.log)
 	}
 	r.pipeline = r.renew(delivery.Cursor(start))
 	return r, nil
@@ -73,21 +75,18 @@ func (a *app) pipelineConfig(s config.Sink, sink *configuredSink, deadLetters *d
 		}
 		return deadLetters.publish(ctx, c, reason)
 	}
-	if c, ok := sink.sink.(interface{ Concurrency() int }); ok {
+	if c, ok := sink.sink.(sinks.Concurrent); ok {
 		cfg.Workers = c.Concurrency()
 	}
-	if l, ok := sink.sink.(interface{ BatchLimits() (int, int64) }); ok {
+	if l, ok := sink.sink.(sinks.Batched); ok {
 		cfg.BatchMessages, cfg.BatchBytes = l.BatchLimits()
 	}
 	return cfg
 }
 
-// start runs the pipeline, and probes the destination meanwhile.
+// start runs the pipeline.
 func (r *runner) start(retry config.Retry, failed func(error)) {
 	r.delivering = start("sink "+r.name, r.deliver, failed)
-	if c, ok := r.sink.(checker); ok {
-		r.probing = start("sink "+r.name, func(ctx context.Context) error { return probe(ctx, c, retry) }, failed)
-	}
 	if r.deadLetters != nil {
 		r.deadLetters.start(retry, failed)
 	}
@@ -95,7 +94,6 @@ func (r *runner) start(retry config.Retry, failed func(error)) {
 
 // stop waits for a drain until ctx ends, then stops the pipeline.
 func (r *runner) stop(ctx context.Context) {
-	r.probing.stop()
 	if r.deadLetters != nil {
 		r.deadLetters.stop()
 	}

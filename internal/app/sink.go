@@ -24,9 +24,7 @@ type configuredSink struct {
 	kind string // as the status page shows it
 	// layout names what the names of lanes depend on besides what they already say: with another layout the stored positions
 	// of lanes mean nothing.
-	layout  string
-	trouble func() string // why the destination is not reached, as the sink itself sees it; "" when it is; nil for never
-	slowed  func() string // why the destination takes changes slowly; "" when it does not; nil for never
+	layout string
 }
 
 // newSink makes the configured sink. It contacts nothing.
@@ -60,18 +58,7 @@ func newKafka(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink
 	if err != nil {
 		return nil, err
 	}
-	reason := func(state kafka.State) func() string {
-		return func() string {
-			if now := sink.Status(); now.State == state {
-				return now.Reason
-			}
-			return ""
-		}
-	}
-	return &configuredSink{
-		sink: sink, name: s.Name, kind: "kafka", layout: "kafka " + strconv.Quote(s.Kafka.Topic),
-		trouble: reason(kafka.Unavailable), slowed: reason(kafka.Throttled),
-	}, nil
+	return &configuredSink{sink: sink, name: s.Name, kind: "kafka", layout: "kafka " + strconv.Quote(s.Kafka.Topic)}, nil
 }
 
 func newNATS(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink, error) {
@@ -83,20 +70,7 @@ func newNATS(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink,
 	if s.NATS.Forgets() {
 		kind = "nats core, which keeps nothing"
 	}
-	return &configuredSink{
-		sink: sink, name: s.Name, kind: kind, layout: "nats " + strconv.Quote(s.NATS.StreamName()),
-		trouble: func() string { return sink.Status().Reason },
-	}, nil
-}
-
-// notReached is why the destination is not reached; "" when it is.
-func (s *configuredSink) notReached() string { return call(s.trouble) }
-
-func call(reason func() string) string {
-	if reason == nil {
-		return ""
-	}
-	return reason()
+	return &configuredSink{sink: sink, name: s.Name, kind: kind, layout: "nats " + strconv.Quote(s.NATS.StreamName())}, nil
 }
 
 // sinkConfig returns the configuration of the sink with a name.

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
-	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
@@ -72,28 +72,25 @@ func resourceStatus(r source.Status) admin.ResourceStatus {
 
 func (r *runner) status() admin.SinkStatus {
 	d := r.current().Stats()
-	notReady := cmp.Or(heldUp(d), r.notReached())
 	s := admin.SinkStatus{
-		Name: r.name, Kind: r.kind, NotReady: notReady, Reason: cmp.Or(notReady, d.LaneReason, call(r.slowed)),
+		Name: r.name, Kind: r.kind, NotReady: d.Condition.NotReady(), Reason: d.Condition.Explanation(),
 		Delivered: d.Delivered, DeliveredBytes: d.DeliveredBytes, Reduced: d.Reduced, Passed: d.Passed, Skipped: d.Skipped, Retries: d.Retries,
 		DeadLetters: d.DeadLetters, Breaches: d.Breaches, Losses: r.losses(),
-		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit, Lanes: d.Lanes, LanesBackingOff: d.LanesBackingOff,
+		Low: d.Low, WindowBytes: d.WindowBytes, WindowLimit: d.WindowLimit,
+		Lanes: d.Lanes, LanesBackingOff: d.LanesFailing, LanesBehind: d.LanesBehind,
 		GateClosed: d.Gate.State != ratelimit.Open, LastAck: d.LastAck, OldestObserved: d.OldestObserved,
 	}
-	if o, ok := r.sink.(interface{ Omitted() uint64 }); ok {
+	for _, t := range d.Trouble {
+		s.Trouble = append(s.Trouble, admin.LaneTrouble{Lane: t.Lane, Reason: t.Reason, Since: t.Since})
+	}
+	if slow, ok := r.sink.(sinks.Slowed); ok {
+		s.Reason = cmp.Or(s.Reason, slow.Slowed())
+	}
+	if o, ok := r.sink.(sinks.Omitting); ok {
 		s.Omitted = o.Omitted()
 	}
 	if r.deadLetters != nil {
 		s.Held = r.deadLetters.status()
 	}
 	return s
-}
-
-// heldUp says why a sink as a whole does not deliver; single lanes that fail do not count.
-func heldUp(d delivery.Stats) string {
-	gate := ""
-	if d.Gate.State != ratelimit.Open {
-		gate = d.Gate.Reason
-	}
-	return cmp.Or(gate, d.BlockedReason, d.SettleReason)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
@@ -41,9 +42,14 @@ func TestNotReadyBeforeItIsKnownWhatToWatch(t *testing.T) {
 	}
 }
 
+// slowSink is a sink whose destination makes it wait.
+type slowSink struct{ sinks.Sink }
+
+func (slowSink) Slowed() string { return "a quota" }
+
 func TestASinkThatIsSlowedDownIsReadyAndSaysWhy(t *testing.T) {
 	a := unstarted(t)
-	a.runners[0].slowed = func() string { return "a quota" }
+	a.runners[0].sink = slowSink{a.runners[0].sink}
 	s := a.snapshot().Sinks[0]
 	if err := a.close(); err != nil {
 		t.Error(err)

@@ -10,19 +10,35 @@ import (
 
 // backlog is the ledger of a pipeline: what was read and is not settled, by lane, and the cursor that follows from it.
 // It knows no network, disk, goroutine or clock. All methods are safe for concurrent use.
+//
+// Most lanes are live: all their changes that were read are in memory or settled. A lane that is behind has some that are
+// in the journal only; see behind.go.
 type backlog struct {
 	layout string
 	limit  int64         // bytes
 	room   chan struct{} // holds a token after bytes or pending shrank; the dispatcher waits here
+	reread chan struct{} // holds a token when a lane may be read again; who reads them again waits here
 
 	mu      sync.Mutex
 	lanes   map[sinks.Lane]*lane
-	read    uint64 // the last offset that is queued, settled or dead: where reading goes on
-	durable uint64 // Low of the last stored cursor
-	pending int    // entries in all lanes
-	bytes   int64  // of pending entries and of dead letters that are not stored yet
+	busy    map[*lane]struct{} // those with something that is not settled
+	curing  map[*lane]struct{} // those that are behind and to be read again now
+	behind  int                // lanes that are behind
+	failing int                // lanes that fail
+	working int                // lanes whose last Publish was accepted
+	rested  bool               // there were such among those that were forgotten since, and nothing speaks against them
+	read    uint64             // the last offset that is queued, left behind, settled or dead: where reading goes on
+	ahead   uint64             // lanes may be settled up to here, beyond read; only after a restart
+	stable  uint64             // Low of the last stored cursor
+	durable uint64             // High of the last stored cursor
+	pending int                // entries in all lanes
 	dead    []deadLetter
 	changed bool // something advanced since the last snapshot
+
+	bytes      int64 // of pending entries and of dead letters that are not stored yet
+	rereadSize int64 // of that: entries of lanes that are read again
+	parkedSize int64 // of that: entries that are kept of lanes that fail
+	newest     bool  // who is read again next: the lane that is least behind, and the one that is most, in turn
 
 	aliased int64  // bytes of the frames read since recent was set
 	recent  uint64 // entries up to this offset are of frames older than that
@@ -40,24 +56,43 @@ type deadLetter struct {
 
 // newBacklog starts behind a stored cursor. Lane positions count only under the layout they were made with.
 func newBacklog(layout string, limit int64, start Cursor) *backlog {
-	b := &backlog{
-		layout:  layout,
-		limit:   limit,
-		room:    make(chan struct{}, 1),
-		lanes:   map[sinks.Lane]*lane{},
-		read:    start.Low,
-		durable: start.Low,
-		recent:  start.Low,
-	}
 	if start.Layout != layout {
-		return b
+		start.High, start.Lanes = start.Low, nil
+	}
+	high := max(start.High, start.Low)
+	b := &backlog{
+		layout: layout,
+		limit:  limit,
+		room:   make(chan struct{}, 1),
+		reread: make(chan struct{}, 1),
+		lanes:  map[sinks.Lane]*lane{},
+		busy:   map[*lane]struct{}{},
+		curing: map[*lane]struct{}{},
+		read:   high,
+		stable: start.Low, durable: high,
+		recent: high,
 	}
 	for name, offset := range start.Lanes {
-		if offset > start.Low {
-			b.lanes[sinks.Lane(name)] = &lane{name: sinks.Lane(name), settled: offset}
+		l := b.lane(sinks.Lane(name))
+		if offset >= high {
+			l.settled, b.ahead = offset, max(b.ahead, offset)
+			continue
 		}
+		l.settled = offset
+		b.fallBehind(l, offset+1, time.Time{})
 	}
+	b.changed = false
 	return b
+}
+
+// lane returns the lane of a name. The caller holds b.mu, or is the only one.
+func (b *backlog) lane(name sinks.Lane) *lane {
+	l := b.lanes[name]
+	if l == nil {
+		l = &lane{name: name}
+		b.lanes[name] = l
+	}
+	return l
 }
 
 // position returns the offset behind which reading goes on.
@@ -71,50 +106,71 @@ func (b *backlog) position() uint64 {
 func (b *backlog) empty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.pending == 0
+	return len(b.busy) == 0
 }
 
-// holds reports whether any of these lanes has something that is not settled.
-func (b *backlog) holds(lanes []sinks.Lane) bool {
+// quiet reports whether nothing was acknowledged since then.
+func (b *backlog) quiet(since time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, name := range lanes {
-		if l := b.lanes[name]; l != nil && len(l.pending()) > 0 {
-			return true
-		}
-	}
-	return false
+	return b.lastAck.Before(since)
 }
 
-// add queues r with its lane. It returns false, having done nothing, when the window has no room: wait for b.room. It
-// returns the lane when the caller must hand it to the workqueue. A change that its lane settled before the last
-// restart is passed over.
-func (b *backlog) add(name sinks.Lane, r event.Record, topic *sinks.Template) (schedule *lane, ok bool) {
-	size := r.Change.Size()
+// add queues a change with its lane, or leaves it to the journal where the lane fails or is behind. It returns false,
+// having done nothing, when there is no room: wait for b.room. It returns the lane when the caller must hand it to the
+// workqueue. A change that its lane settled before the last restart is passed over.
+func (b *backlog) add(name sinks.Lane, e entry) (schedule *lane, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.lanes[name]
-	if l == nil {
-		l = &lane{name: name}
-		b.lanes[name] = l
-	}
-	if r.Offset <= l.settled { // I3: acknowledged before the restart
-		b.read, b.changed = r.Offset, true
+	l := b.lane(name)
+	switch {
+	case e.offset <= l.settled: // I3: acknowledged before the restart
 		b.skipped++
-		return nil, true
-	}
-	if !b.fits(size) {
+	case l.next > 0: // so is everything before it
+	case l.failing:
+		if b.behind >= maxBehind {
+			return nil, false
+		}
+		b.fallBehind(l, e.offset, e.change.ObservedAt)
+	case !b.fits(e.size):
 		return nil, false
+	default:
+		b.push(l, e)
+		b.read = e.offset
+		return b.schedule(l), true
 	}
-	l.push(entry{offset: r.Offset, change: r.Change, size: size, topic: topic})
-	b.read = r.Offset
+	b.read, b.changed = e.offset, true
+	return nil, true
+}
+
+// push queues e. The caller holds b.mu.
+func (b *backlog) push(l *lane, e entry) {
+	l.push(e)
+	l.used = true
 	b.pending++
-	b.bytes += int64(size)
-	if l.scheduled {
-		return nil, true
+	b.grow(l, int64(e.size))
+	b.file(l)
+}
+
+// schedule claims a place in the workqueue for l, unless it has one or must wait. The caller holds b.mu.
+func (b *backlog) schedule(l *lane) *lane {
+	if l.scheduled || l.paused || l.failing || len(l.pending()) == 0 {
+		return nil
 	}
 	l.scheduled = true
-	return l, true
+	return l
+}
+
+// grow books that the entries of l take n bytes more. The caller holds b.mu.
+func (b *backlog) grow(l *lane, n int64) {
+	l.bytes += n
+	b.bytes += n
+	if l.filed.curing {
+		b.rereadSize += n
+	}
+	if l.filed.parked {
+		b.parkedSize += n
+	}
 }
 
 // pass settles a change that is not for this sink.
@@ -125,39 +181,45 @@ func (b *backlog) pass(offset uint64) {
 	b.passed++
 }
 
-// addDead records a change that has no lane because the sink rejected it. It returns false, having done nothing, when
-// the window has no room.
-func (b *backlog) addDead(r event.Record, reason string, now time.Time) bool {
-	size := r.Change.Size()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.fits(size) {
-		return false
-	}
-	b.bytes += int64(size)
-	b.read = r.Offset
-	b.bury(entry{offset: r.Offset, change: r.Change, size: size}, reason, now)
-	return true
-}
-
-// fits reports whether size more bytes may be held. What is larger than the whole window passes alone.
+// fits reports whether size more bytes may be held for lanes that are live. Half of the window is for those that are read
+// again, while there are such. What is larger than that passes alone.
 func (b *backlog) fits(size int) bool {
-	return b.bytes == 0 || b.bytes+int64(size) <= b.limit
+	live := b.bytes - b.rereadSize - b.parkedSize
+	if live == 0 {
+		return true
+	}
+	limit := b.limit
+	if len(b.curing) > 0 {
+		limit /= 2
+	}
+	return b.bytes+int64(size) <= b.limit && live+int64(size) <= limit
 }
 
-// take appends the oldest entries of l to batch, at least one when there is one, within the limits. They stay queued
-// until settled.
-func (b *backlog) take(l *lane, batch []sinks.Message, maxMessages int, maxBytes int64) []sinks.Message {
+// take appends the oldest entries of l to batch, at least one, within the limits. They stay queued until settled. It
+// returns false when l has nothing to be served with now.
+func (b *backlog) take(l *lane, batch []sinks.Message, maxMessages int, maxBytes int64) (_ []sinks.Message, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, e := range l.pending() {
+	pending := l.pending()
+	switch {
+	case l.paused || len(pending) == 0 && l.next == 0:
+		l.scheduled = false
+		return batch, false
+	case l.next > 0 && (len(pending) == 0 || pending[len(pending)-1].offset < l.until):
+		l.scheduled, l.probing = false, l.failing
+		b.file(l)
+		wake(b.reread)
+		return batch, false
+	}
+	for i, e := range pending {
 		maxBytes -= int64(e.size)
 		if i == maxMessages || i > 0 && maxBytes < 0 {
 			break
 		}
 		batch = append(batch, sinks.Message{Offset: e.offset, Change: e.change, Topic: e.topic})
 	}
-	return batch
+	l.taken, l.working = len(batch), true
+	return batch, true
 }
 
 // acknowledge settles the n oldest entries of l: the destination has them.
@@ -167,37 +229,42 @@ func (b *backlog) acknowledge(l *lane, n int, now time.Time) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	size := int64(0)
 	for range n {
 		e := l.pop()
 		l.settled = e.offset
-		b.bytes -= int64(e.size)
-		b.deliveredBytes += uint64(e.size)
+		size += int64(e.size)
 		if e.whole != nil {
 			b.reduced++
 		}
 	}
 	b.pending -= n
 	b.delivered += uint64(n)
-	b.lastAck, b.changed = now, true
-	b.wake()
-}
-
-// oldest returns the change of the oldest entry of l.
-func (b *backlog) oldest(l *lane) *event.Change {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return l.pending()[0].change
-}
-
-// whole returns the change of the oldest entry of l as it was before anything made it smaller.
-func (b *backlog) whole(l *lane) *event.Change {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	e := l.pending()[0]
-	if e.whole != nil {
-		return e.whole
+	b.deliveredBytes += uint64(size)
+	b.lastAck = now
+	if !l.worked {
+		l.worked = true
+		b.working++
 	}
-	return e.change
+	b.settle(l, size)
+}
+
+// settle books that entries of so many bytes have left l. The caller holds b.mu.
+func (b *backlog) settle(l *lane, size int64) {
+	b.changed = true
+	b.grow(l, -size)
+	b.file(l)
+	wake(b.room)
+	if len(b.curing) > 0 {
+		wake(b.reread)
+	}
+}
+
+// head returns the oldest entry of l.
+func (b *backlog) head(l *lane) entry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return l.pending()[0]
 }
 
 // replace puts a smaller form of the oldest change of l in its place: what follows still waits behind it (I3).
@@ -208,42 +275,37 @@ func (b *backlog) replace(l *lane, smaller *event.Change) {
 	if e.whole == nil {
 		e.whole = e.change.Clone()
 	}
-	b.bytes -= int64(e.size)
+	b.grow(l, -int64(e.size))
 	e.change, e.owned = smaller.Clone(), true
 	e.size = e.whole.Size() + e.change.Size()
-	b.bytes += int64(e.size)
+	b.grow(l, int64(e.size))
 }
 
-// reject settles the oldest entry of l as a dead letter.
+// reject settles the oldest entry of l as a dead letter, which holds its bytes until it is stored.
 func (b *backlog) reject(l *lane, reason string, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := l.pop()
 	l.settled = e.offset
 	b.pending--
-	b.bury(e, reason, now)
-	b.wake()
-}
-
-// bury keeps e as a dead letter until it is stored. The caller holds b.mu and has counted the bytes.
-func (b *backlog) bury(e entry, reason string, now time.Time) {
+	b.settle(l, int64(e.size))
 	switch {
 	case e.whole != nil:
 		e.change = e.whole
 	case !e.owned:
 		e.change = e.change.Clone()
 	}
+	b.bytes += int64(e.size)
 	b.dead = append(b.dead, deadLetter{DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.change}, e.size})
 	b.deadLetters++
-	b.changed = true
 }
 
 // rest ends a worker's turn with l. It reports whether l has more to do and must go back to the workqueue.
 func (b *backlog) rest(l *lane) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l.scheduled = len(l.pending()) > 0
-	return l.scheduled
+	l.taken, l.working, l.scheduled = 0, false, false
+	return b.schedule(l) != nil
 }
 
 // advanced reports whether anything advanced since the last snapshot.
@@ -258,27 +320,23 @@ func (b *backlog) snapshot() (c Cursor, dead []DeadLetter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.changed = false
-	c = Cursor{Low: b.low(), Lanes: map[string]uint64{}, Layout: b.layout}
-	for name, l := range b.lanes {
-		if l.settled > c.Low {
-			c.Lanes[string(name)] = l.settled
+	c = Cursor{Low: b.read, High: b.read, Lanes: map[string]uint64{}, Layout: b.layout}
+	for l := range b.busy { // I2
+		position := l.position(b.read)
+		c.Low = min(c.Low, position)
+		c.Lanes[string(l.name)] = position
+	}
+	if b.ahead > b.read {
+		for name, l := range b.lanes {
+			if l.settled > b.read {
+				c.Lanes[string(name)] = l.settled
+			}
 		}
 	}
 	for _, d := range b.dead {
 		dead = append(dead, d.DeadLetter)
 	}
 	return c, dead
-}
-
-// low returns the offset up to which everything is acknowledged or dead: before the oldest pending entry (I2).
-func (b *backlog) low() uint64 {
-	low := b.read
-	for _, l := range b.lanes {
-		if p := l.pending(); len(p) > 0 {
-			low = min(low, p[0].offset-1)
-		}
-	}
-	return low
 }
 
 // stored says that a snapshot with this cursor and so many dead letters is durable.
@@ -289,19 +347,8 @@ func (b *backlog) stored(c Cursor, dead int) {
 		b.bytes -= int64(d.size)
 	}
 	b.dead = append(b.dead[:0:0], b.dead[dead:]...)
-	b.forgetIdleLanes()
-	b.durable = c.Low
-	b.wake()
-}
-
-// forgetIdleLanes drops lanes that have nothing to do and that the stored cursor covers since at least one settle, so
-// that memory follows the lanes in use and not all lanes ever seen.
-func (b *backlog) forgetIdleLanes() {
-	for name, l := range b.lanes {
-		if !l.scheduled && l.settled <= b.durable {
-			delete(b.lanes, name)
-		}
-	}
+	b.stable, b.durable = c.Low, c.High
+	wake(b.room)
 }
 
 // notStored says that storing the last snapshot failed: the next one must include it.
@@ -309,6 +356,31 @@ func (b *backlog) notStored() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.changed = true
+}
+
+// forgetIdle drops the lanes that had nothing to do since it was called last and that the stored cursor covers, so that
+// memory follows the lanes in use and not all lanes ever seen, and returns their names.
+func (b *backlog) forgetIdle() (forgotten []sinks.Lane) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, l := range b.lanes {
+		if _, busy := b.busy[l]; busy || l.used || l.failing || l.scheduled || l.working || l.paused || l.settled > b.durable {
+			l.used = false
+			continue
+		}
+		b.forget(l)
+		forgotten = append(forgotten, name)
+	}
+	return forgotten
+}
+
+// forget drops l, which has nothing queued. The caller holds b.mu.
+func (b *backlog) forget(l *lane) {
+	if l.worked {
+		b.working--
+		b.rested = true
+	}
+	delete(b.lanes, l.name)
 }
 
 // unpin keeps queued changes from holding on to more memory than their own. Bodies alias the journal frame they were
@@ -323,7 +395,7 @@ func (b *backlog) unpin(frame int64) {
 	if b.aliased < b.limit {
 		return
 	}
-	for _, l := range b.lanes {
+	for l := range b.busy {
 		own(l.pending(), b.recent)
 	}
 	b.aliased, b.recent = 0, b.read
@@ -342,10 +414,10 @@ func own(entries []entry, upTo uint64) {
 	}
 }
 
-// wake lets the dispatcher look again. The caller holds b.mu.
-func (b *backlog) wake() {
+// wake lets whoever waits for c look again.
+func wake(c chan struct{}) {
 	select {
-	case b.room <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -357,11 +429,14 @@ func (b *backlog) describe(s *Stats) {
 	s.Delivered, s.DeliveredBytes, s.Reduced, s.Passed = b.delivered, b.deliveredBytes, b.reduced, b.passed
 	s.Skipped, s.DeadLetters = b.skipped, b.deadLetters
 	s.Pending, s.WindowBytes, s.WindowLimit = b.pending, b.bytes, b.limit
-	s.Lanes, s.Read, s.Low, s.LastAck = len(b.lanes), b.read, b.durable, b.lastAck
-	oldest := b.read
-	for _, l := range b.lanes {
-		if p := l.pending(); len(p) > 0 && p[0].offset <= oldest {
-			oldest, s.OldestObserved = p[0].offset, p[0].change.ObservedAt
+	s.Lanes, s.LanesFailing, s.LanesBehind, s.LanesWorking = len(b.lanes), b.failing, b.behind, b.working
+	if b.rested {
+		s.LanesWorking = max(1, s.LanesWorking)
+	}
+	s.Read, s.Low, s.LastAck = b.read, b.stable, b.lastAck
+	for l := range b.busy {
+		if at := l.oldest(); !at.IsZero() && (s.OldestObserved.IsZero() || at.Before(s.OldestObserved)) {
+			s.OldestObserved = at
 		}
 	}
 }

@@ -44,7 +44,7 @@ func benchmark(b *testing.B, lanes int) {
 		settle: func(context.Context, Cursor, []DeadLetter) error { return nil },
 	}
 	sink := sinkFuncs{
-		lane:    func(_ context.Context, c *event.Change) (sinks.Lane, error) { return names[c.Generation], nil },
+		lane:    func(c *event.Change) (sinks.Lane, error) { return names[c.Generation], nil },
 		publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) { return len(batch), nil },
 	}
 	p := New("null", sink, "", journal, Cursor{}, Config{}, slog.New(slog.DiscardHandler))

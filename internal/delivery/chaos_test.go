@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,10 +30,17 @@ type world struct {
 	cursor   Cursor                // as stored
 	inLane   map[sinks.Lane]bool   // lanes with a Publish under way
 	ackedTo  map[sinks.Lane]uint64 // of this process
-	gone     bool                  // the process was killed: nothing it does reaches the disk any more
-	lanes    int                   // of the destination's layout
-	routed   bool                  // some changes are for another topic, some not for this sink
+	started  uint64                // where this process goes on in lanes that the cursor does not name
+	sick     map[sinks.Lane]time.Time
+	gone     bool // the process was killed: nothing it does reaches the disk any more
+	lanes    int  // of the destination's layout
+	grown    int  // times that lanes were replaced
+	using    int  // of the layout that this process uses, which follows that
+	routed   bool // some changes are for another topic, some not for this sink
 }
+
+// grown counts how often lanes were replaced, in all worlds.
+var grown atomic.Int64
 
 func newWorld(t *testing.T, seed uint64, changes, objects int) *world {
 	w := &world{
@@ -59,14 +67,61 @@ func neverRoutable(offset uint64) bool { return offset%211 == 0 }
 
 func (w *world) chance(percent int) bool { return w.random.IntN(100) < percent }
 
-func (w *world) layout() string { return fmt.Sprint(w.lanes, " lanes") }
-
 func (w *world) laneOf(c *event.Change) sinks.Lane {
 	h := 0
 	for _, b := range []byte(c.Name) {
 		h = h*31 + int(b)
 	}
-	return sinks.Lane(fmt.Sprintf("%d of %d", h%w.lanes, w.lanes) + w.route(c).topic())
+	return laneName(h%w.using, w.using, w.route(c).topic())
+}
+
+func laneName(n, of int, topic string) sinks.Lane {
+	return sinks.Lane(fmt.Sprintf("%d of %d %s", n, of, topic))
+}
+
+func (w *world) Resume(lanes []sinks.Lane) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.using = w.lanes
+	for _, l := range lanes {
+		if l == unroutable {
+			continue
+		}
+		if _, err := fmt.Sscanf(string(l), "%d of %d", new(int), &w.using); err != nil {
+			w.t.Errorf("lane %q: %v", l, err)
+		}
+	}
+}
+
+func (w *world) Repartitions() []sinks.Repartition {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.using == w.lanes {
+		return nil
+	}
+	r := sinks.Repartition{Reason: "grown"}
+	for _, topic := range []string{"", "elsewhere"} {
+		for n := range w.using {
+			r.From = append(r.From, laneName(n, w.using, topic))
+		}
+		for n := range w.lanes {
+			r.To = append(r.To, laneName(n, w.lanes, topic))
+		}
+	}
+	return []sinks.Repartition{r}
+}
+
+func (w *world) Repartition(r sinks.Repartition) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range r.From {
+		if w.inLane[l] {
+			w.t.Errorf("lane %s is replaced while a call is under way", l)
+		}
+	}
+	w.using = w.lanes
+	w.started = 0 // what was queued has other lanes now
+	grown.Add(1)
 }
 
 var elsewhere = sync.OnceValue(func() *sinks.Template {
@@ -124,11 +179,15 @@ func (w *world) Settle(_ context.Context, c Cursor, dead []DeadLetter) error {
 		w.dead[d.Offset] = true
 	}
 	for _, r := range w.records { // I2
-		passed := r.Offset <= c.Low
+		lane := unroutable
 		if !neverRoutable(r.Offset) {
-			passed = passed || r.Offset <= c.Lanes[string(w.laneOf(r.Change))]
+			lane = w.laneOf(r.Change)
 		}
-		if passed && !w.acked[r.Offset] && !w.dead[r.Offset] && !w.route(r.Change).Pass {
+		passed, named := c.Lanes[string(lane)]
+		if !named {
+			passed = c.High
+		}
+		if r.Offset <= max(passed, c.Low) && !w.acked[r.Offset] && !w.dead[r.Offset] && !w.route(r.Change).Pass {
 			w.t.Errorf("cursor %+v passes %d, which is neither acknowledged nor a dead letter", c, r.Offset)
 		}
 	}
@@ -139,11 +198,9 @@ func (w *world) Settle(_ context.Context, c Cursor, dead []DeadLetter) error {
 	return nil
 }
 
-func (w *world) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
-	return w.LaneTo(ctx, c, nil)
-}
+func (w *world) Lane(c *event.Change) (sinks.Lane, error) { return w.LaneTo(c, nil) }
 
-func (w *world) LaneTo(_ context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+func (w *world) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
 	if want := w.route(c); want.Pass || want.Topic != topic {
 		w.t.Errorf("%d is not for the topic %v", c.Generation, topic)
 	}
@@ -151,12 +208,6 @@ func (w *world) LaneTo(_ context.Context, c *event.Change, topic *sinks.Template
 	defer w.mu.Unlock()
 	if neverRoutable(uint64(c.Generation)) {
 		return "", &sinks.RejectedError{Reason: "no such topic, ever"}
-	}
-	if w.chance(1) {
-		return "", errors.New("lane: try again")
-	}
-	if w.chance(1) {
-		return "", &sinks.UnavailableError{Reason: "lane: away"}
 	}
 	return w.laneOf(c), nil
 }
@@ -170,7 +221,7 @@ func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.inLane[lane] = false
-	told, err := w.outcome(ctx, batch)
+	told, err := w.outcome(ctx, lane, batch)
 	accepted := told
 	if told < len(batch) && !never(batch[told].Offset) && w.chance(30) {
 		accepted++ // the answer was lost
@@ -193,7 +244,10 @@ func (w *world) begin(lane sinks.Lane, batch []sinks.Message) {
 		w.t.Errorf("two calls at once for lane %s", lane)
 	}
 	w.inLane[lane] = true
-	previous := w.ackedTo[lane]
+	previous, known := w.ackedTo[lane]
+	if !known {
+		previous = w.started
+	}
 	for _, m := range batch {
 		if m.Offset <= previous {
 			w.t.Errorf("lane %s: %d sent after %d was acknowledged or sent", lane, m.Offset, previous)
@@ -206,7 +260,13 @@ func (w *world) begin(lane sinks.Lane, batch []sinks.Message) {
 }
 
 // outcome decides how many messages the destination says it accepted.
-func (w *world) outcome(ctx context.Context, batch []sinks.Message) (int, error) {
+func (w *world) outcome(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	if w.chance(2) {
+		w.sick[lane] = time.Now().Add(time.Duration(w.random.IntN(3000)) * time.Millisecond)
+	}
+	if time.Now().Before(w.sick[lane]) {
+		return 0, errors.New("this lane is sick")
+	}
 	n := len(batch)
 	if w.chance(40) {
 		n = w.random.IntN(len(batch))
@@ -233,11 +293,10 @@ func (w *world) Close(context.Context) error { return nil }
 // process runs a pipeline until f, called beside it, returns; then kills or stops it. It returns what Run returned.
 func (w *world) process(f func(p *Pipeline, stop context.CancelFunc)) error {
 	w.mu.Lock()
-	w.gone, w.inLane, w.ackedTo = false, map[sinks.Lane]bool{}, map[sinks.Lane]uint64{}
-	if w.cursor.Layout == w.layout() {
-		for lane, offset := range w.cursor.Lanes {
-			w.ackedTo[sinks.Lane(lane)] = offset // I3 across a restart: nothing that the stored cursor passed comes again
-		}
+	w.gone, w.inLane, w.ackedTo, w.sick = false, map[sinks.Lane]bool{}, map[sinks.Lane]uint64{}, map[sinks.Lane]time.Time{}
+	w.started = max(w.cursor.High, w.cursor.Low)
+	for lane, offset := range w.cursor.Lanes {
+		w.ackedTo[sinks.Lane(lane)] = offset // I3 across a restart: nothing that the stored cursor passed comes again
 	}
 	cfg := Config{
 		Retry:         RetryConfig{Min: 5 * time.Millisecond, Max: 200 * time.Millisecond},
@@ -246,11 +305,23 @@ func (w *world) process(f func(p *Pipeline, stop context.CancelFunc)) error {
 		BatchMessages: 1 + w.random.IntN(30),
 		Route:         w.route,
 	}
-	p := New("chaos", w, w.layout(), w, w.cursor, cfg, slog.New(slog.DiscardHandler))
+	p := New("chaos", w, "", w, w.cursor, cfg, slog.New(slog.DiscardHandler))
 	w.mu.Unlock()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go f(p, stop)
+	go func() { // the destination's layout changes while the pipeline works
+		w.mu.Lock()
+		after := time.Duration(w.random.IntN(3000)) * time.Millisecond
+		w.mu.Unlock()
+		select {
+		case <-time.After(after):
+			w.mu.Lock()
+			w.lanes++
+			w.mu.Unlock()
+		case <-ctx.Done():
+		}
+	}()
 	err := p.Run(ctx)
 	if s := p.Stats(); s.Breaches != 0 {
 		w.t.Errorf("%d breaches of contract seen where there were none", s.Breaches)
@@ -357,6 +428,9 @@ func TestNothingIsLostOrReorderedWheneverKilled(t *testing.T) {
 				w.checkHistory()
 			})
 		})
+	}
+	if grown.Load() == 0 {
+		t.Error("no lane was ever replaced: the test has lost its reach")
 	}
 }
 

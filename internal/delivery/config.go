@@ -33,7 +33,7 @@ type Config struct {
 	Burst int
 
 	// Route says which changes are for this sink, and where they go; nil sends all to the sink's own topic. It must be a
-	// pure function of the change and of what the pipeline's layout names. Called from one goroutine.
+	// pure function of the change and of what the pipeline's layout names. Called concurrently.
 	Route func(*event.Change) Route
 
 	// Smaller makes a copy of a change that the sink refused as too large, with less in it and the same ID, or says that
@@ -44,6 +44,9 @@ type Config struct {
 	// cannot be, which becomes part of the stored reason; after any other error it is tried again, and the lane waits.
 	// Called concurrently, for the same change again after a crash. nil: they are only stored.
 	Bury func(ctx context.Context, c *event.Change, reason string) error
+
+	// Observe, where set, is told how long each Publish took. Called concurrently.
+	Observe func(time.Duration)
 
 	// SettleInterval is how often progress is stored, and so how much is sent again after a crash. Default 200 ms.
 	SettleInterval time.Duration

@@ -7,12 +7,21 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// scheduleEvery bounds how many changes are queued before the workers hear of them. Handing lanes over in groups lets a
-// worker take several changes of a lane at once, which costs the destination and us less than one by one.
-const scheduleEvery = 256
+const (
+	// scheduleEvery bounds how many changes are queued before the workers hear of them. Handing lanes over in groups lets a
+	// worker take several changes of a lane at once, which costs the destination and us less than one by one.
+	scheduleEvery = 256
+
+	// spillAfter is how long a change waits for room before lanes that hold the window alone fall behind.
+	spillAfter = 200 * time.Millisecond
+
+	// unroutable is the lane of changes that the sink is not to see. All of them become dead letters.
+	unroutable sinks.Lane = ""
+)
 
 // dispatch reads the journal in order and queues each change with its lane. It returns nil when a drain is complete.
 func (p *Pipeline) dispatch(ctx context.Context) error {
@@ -57,44 +66,23 @@ func (p *Pipeline) dispatchFrame(ctx context.Context) error {
 // schedule hands the lanes that have become active to the workers. It is called before every wait, so that what is
 // queued is delivered meanwhile.
 func (p *Pipeline) schedule() {
-	for _, l := range p.active {
-		p.queue.Add(l)
-	}
+	p.hand(p.active)
 	p.active = p.active[:0]
 }
 
-// admit routes one change and queues it.
+// admit queues one change with its lane, waiting for room in the window.
 func (p *Pipeline) admit(ctx context.Context, r event.Record) error {
-	var to Route
-	if p.cfg.Route != nil {
-		to = p.cfg.Route(r.Change)
-	}
+	to := p.route(r.Change)
 	if to.Pass {
 		p.backlog.pass(r.Offset)
 		return nil
 	}
-	if r.Change.Withheld != "" {
-		return p.enqueueDead(ctx, r, &sinks.RejectedError{Reason: "withheld: " + r.Change.Withheld})
-	}
-	name, err := p.route(ctx, r, to.Topic)
-	if err != nil {
-		p.schedule()
-		name, err = p.routeAgain(ctx, r, to.Topic, err)
-	}
-	switch classify(err) {
-	case none:
-		return p.enqueue(ctx, name, r, to.Topic)
-	case rejected:
-		return p.enqueueDead(ctx, r, err)
-	default:
-		return err
-	}
-}
-
-// enqueue queues r with its lane, waiting for room in the window.
-func (p *Pipeline) enqueue(ctx context.Context, name sinks.Lane, r event.Record, topic *sinks.Template) error {
+	var since time.Time // of the wait
 	for {
-		active, ok := p.backlog.add(name, r, topic)
+		active, ok, err := p.enqueue(r, to.Topic)
+		if err != nil {
+			return err
+		}
 		if active != nil {
 			p.active = append(p.active, active)
 			if len(p.active) == scheduleEvery {
@@ -104,130 +92,112 @@ func (p *Pipeline) enqueue(ctx context.Context, name sinks.Lane, r event.Record,
 		if ok {
 			return nil
 		}
-		if err := p.awaitRoom(ctx); err != nil {
+		if since.IsZero() {
+			since = time.Now()
+		}
+		p.schedule()
+		if err := p.awaitRoom(ctx, time.Until(since.Add(spillAfter))); err != nil {
 			return err
 		}
 	}
 }
 
-// enqueueDead makes r, which was rejected before it had a lane, a dead letter, waiting for room in the window.
-func (p *Pipeline) enqueueDead(ctx context.Context, r event.Record, reason error) error {
-	text, err := p.buryAgain(ctx, r, reason)
+// enqueue names the lane of a change and adds the change to the backlog. Nothing comes between the two: a lane that has
+// just been replaced must not get another change.
+func (p *Pipeline) enqueue(r event.Record, topic *sinks.Template) (active *lane, ok bool, err error) {
+	p.naming.Lock()
+	defer p.naming.Unlock()
+	name, e, err := p.name(r, topic)
+	if err != nil {
+		return nil, false, err
+	}
+	active, ok = p.backlog.add(name, e)
+	return active, ok, nil
+}
+
+// reload names the lane of a change that was read again and gives the change to it, if it lacks it.
+func (p *Pipeline) reload(r event.Record) error {
+	to := p.route(r.Change)
+	if to.Pass {
+		return nil
+	}
+	p.naming.Lock()
+	defer p.naming.Unlock()
+	name, e, err := p.name(r, to.Topic)
 	if err != nil {
 		return err
 	}
-	for !p.backlog.addDead(r, text, time.Now()) {
-		if err := p.awaitRoom(ctx); err != nil {
-			return err
-		}
+	if l := p.backlog.reload(name, e); l != nil {
+		p.queue.Add(l)
 	}
-	p.health.deadLettered(reason)
 	return nil
 }
 
-// buryAgain buries r until that is done or ctx ends. Everything behind r waits.
-func (p *Pipeline) buryAgain(ctx context.Context, r event.Record, rejection error) (reason string, err error) {
-	defer p.routing.Forget(r.Offset)
-	for {
-		if reason, err = p.bury(ctx, r.Change, rejection); err == nil {
-			p.health.routed()
-			return reason, nil
-		}
-		p.schedule()
-		p.retries.Add(1)
-		p.health.blocked(r, err, unknown)
-		if err := pause(ctx, p.routing.When(r.Offset)); err != nil {
-			return "", err
-		}
+// route says whether a change is for this sink, and for which topic.
+func (p *Pipeline) route(c *event.Change) Route {
+	if p.cfg.Route == nil {
+		return Route{}
 	}
+	return p.cfg.Route(c)
 }
 
-// routeAgain asks the sink for the lane of r until it answers, rejects r, or ctx ends. Everything behind r waits: a
-// change without a lane has no place of its own to wait in, and passing it could reorder its object (I3).
-func (p *Pipeline) routeAgain(ctx context.Context, r event.Record, topic *sinks.Template, err error) (name sinks.Lane, _ error) {
-	defer p.routing.Forget(r.Offset)
-	for {
-		kind := classify(err)
-		if kind == none || kind == rejected {
-			p.health.routed()
-			return name, err
-		}
-		if ctx.Err() != nil {
-			return "", ctx.Err()
-		}
-		p.retries.Add(1)
-		p.health.blocked(r, err, kind)
-		if kind == unknown {
-			if err := pause(ctx, p.routing.When(r.Offset)); err != nil {
-				return "", err
-			}
-		}
-		pass, waitErr := p.gate.Wait(ctx)
-		if waitErr != nil {
-			return "", waitErr
-		}
-		name, err = p.route(ctx, r, topic)
-		report(ctx, pass, err)
+// name says which lane a change goes to, and as what. The caller holds p.naming. An error is a defect of the sink.
+func (p *Pipeline) name(r event.Record, topic *sinks.Template) (sinks.Lane, entry, error) {
+	if r.Change.Withheld != "" {
+		return unroutable, newEntry(r, nil, &sinks.RejectedError{Reason: "withheld: " + r.Change.Withheld}), nil
 	}
-}
-
-// route asks the sink for the lane of r, draining others first where the sink asks for that.
-func (p *Pipeline) route(ctx context.Context, r event.Record, topic *sinks.Template) (sinks.Lane, error) {
-	for {
-		name, err := p.laneOf(ctx, r.Change, topic)
-		var drain *sinks.DrainError
-		if err == nil || !errors.As(err, &drain) {
-			return name, err
-		}
-		for p.backlog.holds(drain.Lanes) {
-			if err := p.awaitRoom(ctx); err != nil {
-				return "", err
-			}
-		}
+	name, err := p.laneOf(r.Change, topic)
+	if err == nil {
+		return name, newEntry(r, topic, nil), nil
 	}
+	var never *sinks.RejectedError
+	if !errors.As(err, &never) {
+		return "", entry{}, fmt.Errorf("sink %q: defect: no lane for the change at offset %d: %w", p.sinkName, r.Offset, err)
+	}
+	return unroutable, newEntry(r, nil, err), nil
 }
 
 // laneOf asks the sink for the lane of a change that may have a topic of its own.
-func (p *Pipeline) laneOf(ctx context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+func (p *Pipeline) laneOf(c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
 	if topic == nil {
-		return p.sink.Lane(ctx, c)
+		return p.sink.Lane(c)
 	}
 	router, ok := p.sink.(sinks.Router)
 	if !ok {
 		return "", fmt.Errorf("routed to the topic %s, and this sink knows one place only", topic)
 	}
-	return router.LaneTo(ctx, c, topic)
+	return router.LaneTo(c, topic)
 }
 
-// awaitRoom waits until the window may have room.
-func (p *Pipeline) awaitRoom(ctx context.Context) error {
-	p.schedule()
+// awaitRoom waits until the window may have room. After a while it makes room, where lanes hold the window while others
+// could go on.
+func (p *Pipeline) awaitRoom(ctx context.Context, patience time.Duration) error {
+	if patience <= 0 {
+		if p.gate.Status().State == ratelimit.Open && p.backlog.spill() > 0 {
+			return nil
+		}
+		patience = spillAfter
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
 	select {
 	case <-p.backlog.room:
-		return nil
+	case <-timer.C:
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// awaitEmpty waits until everything read is settled.
-func (p *Pipeline) awaitEmpty(ctx context.Context) error {
-	for !p.backlog.empty() {
-		if p.awaitRoom(ctx) != nil {
-			return context.Cause(ctx)
-		}
 	}
 	return nil
 }
 
-// pause waits for d, or returns ctx's error when it ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// awaitEmpty waits until everything read is settled.
+func (p *Pipeline) awaitEmpty(ctx context.Context) error {
+	p.schedule()
+	for !p.backlog.empty() {
+		select {
+		case <-p.backlog.room:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
+	return nil
 }

@@ -36,15 +36,15 @@ func (j journalFuncs) Settle(ctx context.Context, c Cursor, dead []DeadLetter) e
 }
 
 type sinkFuncs struct {
-	lane    func(ctx context.Context, c *event.Change) (sinks.Lane, error) // nil: the namespace of the change
+	lane    func(c *event.Change) (sinks.Lane, error) // nil: the namespace of the change
 	publish func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error)
 }
 
-func (s sinkFuncs) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
+func (s sinkFuncs) Lane(c *event.Change) (sinks.Lane, error) {
 	if s.lane == nil {
 		return sinks.Lane(c.Namespace), nil
 	}
-	return s.lane(ctx, c)
+	return s.lane(c)
 }
 
 func (s sinkFuncs) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {

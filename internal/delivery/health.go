@@ -1,163 +1,211 @@
 package delivery
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Retries are counted; the log gets one line per change of state. A pipeline has thousands of lanes that may flap, so
-// "lanes fail" is one state of the whole pipeline, and it ends only after this long without a failure.
-const (
-	calmAfter       = 5 * time.Second
-	deadLetterEvery = 10 * time.Second // at most one line about dead letters in this time, and one about reduced changes
+// What a sink can be in, decided from all of its lanes. Of lanes in trouble the log tells one by one, or in one line for
+// those with the same reason.
+var (
+	connecting = condition.State{Name: "connecting", Severity: condition.NotReady}
+	delivering = condition.State{Name: "delivering", Message: "sink delivers"}
+	impaired   = condition.State{Name: "impaired", Severity: condition.Degraded}
+	away       = condition.State{
+		Name: "away", Severity: condition.NotReady, Level: slog.LevelWarn,
+		Message: "sink takes no changes: all its lanes wait, changes stay in the journal",
+	}
+	unstored = condition.State{
+		Name: "unstored", Severity: condition.NotReady, Level: slog.LevelError,
+		Message: "progress cannot be stored; delivery goes on and is repeated from the stored position after a restart",
+	}
+
+	laneWorks = condition.State{Name: "working", Message: "lanes deliver again"}
+	laneFails = condition.State{
+		Name: "failing", Severity: condition.Degraded, Level: slog.LevelWarn,
+		Message: "a lane fails and is tried again with back-off; other lanes go on",
+	}
 )
 
-// health turns events into log lines per change of state and into reasons for readiness. Safe for concurrent use.
-type health struct {
-	log *slog.Logger
+// maxTold bounds the lanes in trouble that are told one by one; the others are counted.
+const maxTold = 100
 
-	mu          sync.Mutex
-	failing     int // lanes in back-off
-	reported    bool
-	laneReason  string
-	lastFailure time.Time
-
-	blockedReason string // why the dispatcher cannot go on
-	blockedSince  time.Time
-	blockedOn     *event.Change
-	blockedLogged bool
-
-	settleReason string
-
-	reducedUnlogged int
-	reducedLast     *event.Change
-	reducedReason   string
-	reducedLogged   time.Time
-
-	deadUnlogged int
-	deadReason   string
-	deadLogged   time.Time
+// LaneTrouble is what is known of a lane that fails.
+type LaneTrouble struct {
+	Lane   string
+	Reason string // cause and remedy, one line
+	Since  time.Time
 }
 
-func newHealth(log *slog.Logger) *health { return &health{log: log} }
+// health decides how the sink is doing. Safe for concurrent use.
+type health struct {
+	sink  *condition.Condition
+	lanes *condition.Set
 
-// laneFails notes that l goes into back-off.
-func (h *health) laneFails(l *lane, err error, now time.Time) {
+	mu               sync.Mutex
+	failing          map[sinks.Lane]*condition.Condition // maxTold at most
+	well, wellBefore []sinks.Lane                        // that failed: since the last prune, and before it
+	pinged           bool                                // the destination was reached, or nobody can ask
+	unheard          string                              // why the last ping failed
+	asked            time.Time                           // when that was begun
+	settle           string                              // why progress is not stored
+
+}
+
+// newHealth returns the health of a sink that nobody has heard of yet; canAsk says that somebody will ask.
+func newHealth(log *slog.Logger, canAsk bool) *health {
+	initial := delivering
+	if canAsk {
+		initial = connecting
+	}
+	return &health{
+		sink: condition.New(log, initial), lanes: condition.NewSet(log, "lanes"),
+		failing: map[sinks.Lane]*condition.Condition{}, pinged: !canAsk,
+	}
+}
+
+// close ends what waits to be logged.
+func (h *health) close() {
+	h.lanes.Close()
+	h.sink.Close()
+}
+
+// laneFails notes that a lane goes into back-off.
+func (h *health) laneFails(name sinks.Lane, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.laneReason, h.lastFailure = string(l.name)+": "+err.Error(), now
-	if !l.failing {
-		l.failing = true
-		h.failing++
+	c := h.failing[name]
+	if c == nil {
+		if len(h.failing) == maxTold {
+			return
+		}
+		c = h.lanes.Add(laneLabel(name), laneWorks)
+		h.failing[name] = c
 	}
-	if !h.reported {
-		h.reported = true
-		h.log.Warn("a lane fails and is tried again with back-off; other lanes go on", "lane", l.name, "error", err)
+	c.Become(laneFails, err.Error(), "")
+}
+
+// laneWorks notes that a lane left its back-off, or is no more.
+func (h *health) laneWorks(name sinks.Lane) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c := h.failing[name]; c != nil {
+		c.Become(laneWorks, "", "")
+		delete(h.failing, name)
+		h.well = append(h.well, name)
 	}
 }
 
-// laneWorks notes that l left its back-off, if it was in one.
-func (h *health) laneWorks(l *lane) {
-	if !l.failing {
+// prune forgets lanes that have worked again for a while; it is called every now and then.
+func (h *health) prune() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range h.wellBefore {
+		if h.failing[name] == nil {
+			h.lanes.Remove(laneLabel(name))
+		}
+	}
+	h.wellBefore, h.well = h.well, nil
+}
+
+// laneLabel is the name of a lane for people.
+func laneLabel(name sinks.Lane) string {
+	if name == unroutable {
+		return "dead letters"
+	}
+	return string(name)
+}
+
+// heard notes what came of a ping.
+func (h *health) heard(began time.Time, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked, h.unheard = began, ""
+	if err != nil {
+		h.unheard = err.Error()
+		if gone := new(sinks.UnavailableError); errors.As(err, &gone) {
+			h.unheard = gone.Reason
+		}
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	l.failing = false
-	h.failing--
-}
-
-// blocked notes that nothing behind r can be delivered for now. An unavailable sink is the gate's to log.
-func (h *health) blocked(r event.Record, err error, kind failure) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.blockedOn == nil {
-		h.blockedOn, h.blockedSince = r.Change, time.Now()
-	}
-	if kind != unavailable && !h.blockedLogged {
-		h.blockedLogged = true
-		h.log.Warn("a change has no lane yet; everything behind it waits", "offset", r.Offset, "key", r.Change.Key(), "error", err)
-	}
-	h.blockedReason = err.Error()
-}
-
-// routed notes that the dispatcher goes on.
-func (h *health) routed() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.blockedLogged {
-		h.log.Info("the change that had no lane goes on", "waited", time.Since(h.blockedSince).Round(time.Millisecond))
-	}
-	h.blockedOn, h.blockedReason, h.blockedLogged = nil, "", false
-}
-
-// reduced notes that a change was too large and is sent without a part of it. Several steps of one change count once.
-func (h *health) reduced(c *event.Change, reason *sinks.RejectedError) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.reducedLast == nil || h.reducedLast.ID() != c.ID() {
-		h.reducedUnlogged++
-	}
-	h.reducedLast, h.reducedReason = &event.Change{
-		Type: c.Type, Cluster: c.Cluster, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name, UID: c.UID,
-		ResourceVersion: c.ResourceVersion, Snapshot: c.Snapshot, Pass: c.Pass, Omitted: c.Omitted,
-	}, reason.Error()
-}
-
-// deadLettered notes a change that was rejected.
-func (h *health) deadLettered(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.deadUnlogged++
-	h.deadReason = err.Error()
+	h.pinged = true
 }
 
 // settled notes how storing the cursor went.
 func (h *health) settled(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case err == nil && h.settleReason != "":
-		h.settleReason = ""
-		h.log.Info("progress is stored again")
-	case err != nil && h.settleReason == "":
-		h.log.Error("progress cannot be stored; delivery goes on and is repeated from the stored position after a restart", "error", err)
-		fallthrough
-	case err != nil:
-		h.settleReason = err.Error()
+	h.settle = ""
+	if err != nil {
+		h.settle = err.Error()
 	}
 }
 
-// tick writes the lines that wait for time to pass.
-func (h *health) tick(now time.Time) {
+// decide is the one place that says how the sink is doing. It is called regularly, from one goroutine.
+func (h *health) decide(s Stats, gate ratelimit.GateStatus) {
+	state, reason := h.verdict(s, gate)
+	h.sink.Become(state, reason, "")
+}
+
+func (h *health) verdict(s Stats, gate ratelimit.GateStatus) (state condition.State, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.reported && h.failing == 0 && now.Sub(h.lastFailure) >= calmAfter {
-		h.reported, h.laneReason = false, ""
-		h.log.Info("all lanes deliver again")
+	switch {
+	case h.settle != "":
+		return unstored, h.settle
+	case gate.State != ratelimit.Open:
+		return away, gate.Reason
+	case h.unheard != "" && !s.LastAck.After(h.asked):
+		return away, h.unheard
+	case s.LanesFailing > 0 && s.LanesWorking == 0:
+		return away, "no lane works: " + h.summary(s.LanesFailing)
+	case s.LanesFailing > 0:
+		return impaired, h.summary(s.LanesFailing)
+	case h.pinged || !s.LastAck.IsZero():
+		return delivering, ""
 	}
-	if h.reducedUnlogged > 0 && now.Sub(h.reducedLogged) >= deadLetterEvery {
-		h.log.Warn("changes are too large for the destination and are sent without parts of them; onOversize: deadLetter keeps them whole",
-			"count", h.reducedUnlogged, "last", h.reducedLast.Key(), "without", h.reducedLast.Omitted, "reason", h.reducedReason)
-		h.reducedUnlogged, h.reducedLogged = 0, now
+	return connecting, "not reached yet"
+}
+
+// summary is the lanes in trouble in one line. The caller holds h.mu.
+func (h *health) summary(count int) string {
+	first := h.trouble()
+	if len(first) == 0 {
+		return fmt.Sprintf("%d lanes fail", count)
 	}
-	if h.deadUnlogged > 0 && now.Sub(h.deadLogged) >= deadLetterEvery {
-		h.log.Warn("changes were rejected for ever and are dead letters", "count", h.deadUnlogged, "lastReason", h.deadReason)
-		h.deadUnlogged, h.deadLogged = 0, now
+	text := fmt.Sprintf("lane %s: %s", first[0].Lane, first[0].Reason)
+	if count > 1 {
+		text += fmt.Sprintf(" (and %d more)", count-1)
 	}
+	return text
+}
+
+// trouble returns the lanes in trouble, those first that have it for longest. The caller holds h.mu.
+func (h *health) trouble() []LaneTrouble {
+	var all []LaneTrouble
+	for name, c := range h.failing {
+		s := c.Status()
+		all = append(all, LaneTrouble{Lane: laneLabel(name), Reason: s.Explanation(), Since: s.Since})
+	}
+	slices.SortFunc(all, func(a, b LaneTrouble) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Lane, b.Lane))
+	})
+	return all
 }
 
 // describe fills in what health knows.
 func (h *health) describe(s *Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.LanesBackingOff, s.LaneReason = h.failing, h.laneReason
-	s.BlockedReason, s.SettleReason = h.blockedReason, h.settleReason
-	if s.OldestObserved.IsZero() && h.blockedOn != nil {
-		s.OldestObserved = h.blockedOn.ObservedAt
-	}
+	s.Condition = h.sink.Status()
+	s.Trouble = h.trouble()
 }

@@ -1,25 +1,45 @@
 package delivery
 
 import (
+	"time"
+
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// lane is the queue of one ordered channel of the destination and how far that channel got. All fields but failing
-// and buried belong to the [backlog], which guards them by its lock.
+// lane is the queue of one ordered channel of the destination and how far that channel got. Its fields belong to the
+// [backlog], which guards them by its lock, except where said.
 type lane struct {
 	name    sinks.Lane
 	settled uint64 // every change of this lane up to here is acknowledged or a dead letter
 
 	entries []entry // from head on: waiting or in flight, ascending by offset
 	head    int
+	bytes   int64 // of what is from head on
+	taken   int   // so many of these are in the hands of a worker
+
+	// A lane is behind when changes of it were read and are in the journal only: those from next on. 0: it is not.
+	next     uint64
+	observed time.Time // when the oldest of these was observed, as far as known
+	loading  bool      // the frame that is being read again has changes of it
+
+	failing bool   // the last Publish failed
+	until   uint64 // the newest change of that Publish: the next one begins with the same changes
+	probing bool   // the back-off is over, and the changes to try again with are to be read first
 
 	// scheduled means that the lane is in the workqueue, in the hands of a worker or waiting out a back-off. Whoever
 	// sets it must add the lane to the workqueue. Adding only then keeps the dispatcher from cutting a back-off short.
 	scheduled bool
+	working   bool // a worker has it
+	paused    bool // it is about to be repartitioned
 
-	failing bool // the last Publish failed; belongs to the worker that has the lane
-	buried  bool // a dead letter must be durable before the next Publish, see sinks.Stateful; likewise
+	filed  filing // the sets of the backlog that hold it
+	used   bool   // since the last look for idle lanes
+	worked bool   // the last Publish was accepted
+
+	tolerated  uint64 // the change that was rejected last, and is to be a dead letter; see breaker
+	rejections int    // in a row, without an acceptance; belongs to the worker that has the lane
+	buried     bool   // a dead letter must be durable before the next Publish, see sinks.Stateful; likewise
 }
 
 // entry is one queued change.
@@ -31,7 +51,21 @@ type entry struct {
 
 	topic *sinks.Template // see sinks.Message
 
-	whole *event.Change // what change was made of where it was too large, and what a dead letter holds; else nil
+	whole    *event.Change // what change was made of where it was too large, and what a dead letter holds; else nil
+	rejected error         // why no lane of the sink takes it; else nil
+}
+
+// record is the change as it was read.
+func (e entry) record() event.Record {
+	if e.whole != nil {
+		e.change = e.whole
+	}
+	return event.Record{Offset: e.offset, Change: e.change}
+}
+
+// newEntry returns r as an entry.
+func newEntry(r event.Record, topic *sinks.Template, rejected error) entry {
+	return entry{offset: r.Offset, change: r.Change, size: r.Change.Size(), topic: topic, rejected: rejected}
 }
 
 // pending returns the entries not yet settled, oldest first.
@@ -56,4 +90,33 @@ func (l *lane) pop() entry {
 		l.entries, l.head = l.entries[:0], 0
 	}
 	return e
+}
+
+// cut drops all but the n oldest entries.
+func (l *lane) cut(n int) {
+	clear(l.entries[l.head+n:])
+	l.entries = l.entries[:l.head+n]
+	if n == 0 {
+		l.entries, l.head = nil, 0
+	}
+}
+
+// position returns the offset up to which every change of the lane is settled; read is how far the journal was read.
+func (l *lane) position(read uint64) uint64 {
+	switch p := l.pending(); {
+	case len(p) > 0:
+		return p[0].offset - 1
+	case l.next > 0:
+		return l.next - 1
+	default:
+		return max(read, l.settled)
+	}
+}
+
+// oldest returns when the oldest change that is not settled was observed; zero when that is not known, or there is none.
+func (l *lane) oldest() time.Time {
+	if p := l.pending(); len(p) > 0 {
+		return p[0].change.ObservedAt
+	}
+	return l.observed
 }

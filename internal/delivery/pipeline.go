@@ -21,19 +21,21 @@ var _ workqueue.TypedRateLimiter[*lane] = (*ratelimit.Backoff[*lane])(nil)
 
 // Pipeline moves changes from the journal to one sink. Make it with [New] and call [Pipeline.Run] once.
 type Pipeline struct {
-	name    string
-	sink    sinks.Sink
-	journal Journal
-	cfg     Config
-	log     *slog.Logger
+	sinkName string
+	sink     sinks.Sink
+	journal  Journal
+	cfg      Config
+	log      *slog.Logger
 
 	backlog *backlog
 	backoff *ratelimit.Backoff[*lane]
-	routing *ratelimit.Backoff[uint64] // by offset: the one change the dispatcher cannot route
 	bucket  *ratelimit.Bucket
 	gate    *ratelimit.Gate
+	breaker breaker
+	naming  sync.Mutex                                  // held while a lane is named or replaced, and until the backlog knows of it
 	queue   workqueue.TypedRateLimitingInterface[*lane] // made by Run: it owns a goroutine
 	health  *health
+	digest  digest
 	drain   drain
 	active  []*lane // of the dispatcher: scheduled lanes the workqueue does not have yet
 
@@ -42,6 +44,8 @@ type Pipeline struct {
 	asked    atomic.Uint64  // calls of store
 	storing  sync.Mutex     // held while progress is stored
 	answered uint64         // so many of the calls are covered by a write; under storing
+
+	settleNext atomic.Pointer[time.Time] // not before then; nil at once
 
 	abort context.CancelCauseFunc // ends Run with a cause; made by it
 
@@ -57,18 +61,19 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start Cur
 	cfg = cfg.withDefaults()
 	log = log.With("sink", name)
 	stateful, _ := sink.(sinks.Stateful)
+	_, canPing := sink.(sinks.Pinger)
 	return &Pipeline{
-		name:    name,
-		sink:    sink,
-		journal: journal,
-		cfg:     cfg,
-		log:     log,
-		backlog: newBacklog(layout, cfg.WindowBytes, start),
-		backoff: ratelimit.NewBackoff[*lane](cfg.Retry.Min, cfg.Retry.Max, rand.Float64),
-		routing: ratelimit.NewBackoff[uint64](cfg.Retry.Min, cfg.Retry.Max, rand.Float64),
-		bucket:  ratelimit.NewBucket(cfg.Rate, cfg.Burst),
-		gate:    ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, logOutages(log)),
-		health:  newHealth(log),
+		sinkName: name,
+		sink:     sink,
+		journal:  journal,
+		cfg:      cfg,
+		log:      log,
+		backlog:  newBacklog(layout, cfg.WindowBytes, start),
+		backoff:  ratelimit.NewBackoff[*lane](cfg.Retry.Min, cfg.Retry.Max, rand.Float64),
+		bucket:   ratelimit.NewBucket(cfg.Rate, cfg.Burst),
+		gate:     ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, nil),
+		health:   newHealth(log, canPing),
+		digest:   digest{log: log},
 
 		stateful: stateful,
 		restored: start.State,
@@ -83,7 +88,9 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	ctx, p.abort = context.WithCancelCause(ctx)
 	defer p.abort(nil)
 	p.restore()
+	p.resume()
 	p.queue = workqueue.NewTypedRateLimitingQueue[*lane](p.backoff)
+	defer p.health.close()
 	working, stopWorking := context.WithCancel(ctx)
 	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWorking()
@@ -93,6 +100,12 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	for range p.cfg.Workers {
 		workers.Go(func() { p.work(working) })
 	}
+	workers.Go(func() {
+		if err := p.catchUp(working); err != nil {
+			p.abort(err)
+		}
+	})
+	workers.Go(func() { p.ping(working) })
 	settler.Go(func() { p.settleRegularly(settling) })
 
 	err := p.dispatch(ctx)
@@ -110,6 +123,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	if settleErr := settle(ctx); settleErr != nil {
 		err = errors.Join(err, settleErr)
 	}
+	p.decide(time.Now())
 	p.reportStop(err)
 	return err
 }
@@ -121,7 +135,7 @@ func (p *Pipeline) reportStop(err error) {
 		p.log.Info("drained: everything is delivered", "upTo", s.Low, "deadLetters", s.DeadLetters)
 		return
 	}
-	attrs := []any{"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "deadLetters", s.DeadLetters}
+	attrs := []any{"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "lanesBehind", s.LanesBehind, "deadLetters", s.DeadLetters}
 	if upTo, draining := p.drain.target(); draining && upTo > s.Read {
 		attrs = append(attrs, "unread", upTo-s.Read)
 	}
@@ -173,19 +187,7 @@ func (d *drain) over(position uint64) bool {
 	return begun && position >= upTo
 }
 
-// logOutages returns a gate observer that writes one line when an outage begins and one when it ends.
-func logOutages(log *slog.Logger) func(from, to ratelimit.GateStatus) {
-	return func(from, to ratelimit.GateStatus) {
-		if to.State == ratelimit.Open {
-			log.Info("sink is available again", "outage", to.Since.Sub(from.Since).Round(time.Millisecond), "failedProbes", from.Probes)
-			return
-		}
-		log.Warn("sink is unavailable: all its lanes wait, changes stay in the journal",
-			"reason", to.Reason, "nextProbeIn", to.Until.Sub(to.Since).Round(time.Millisecond))
-	}
-}
-
 // journalError says which pipeline ended by which operation.
 func (p *Pipeline) journalError(doing string, err error) error {
-	return fmt.Errorf("sink %q: %s: %w", p.name, doing, err)
+	return fmt.Errorf("sink %q: %s: %w", p.sinkName, doing, err)
 }

@@ -19,8 +19,10 @@ func (p *Pipeline) work(ctx context.Context) {
 		if shutdown {
 			return
 		}
-		batch = p.backlog.take(l, batch[:0], p.cfg.BatchMessages, p.cfg.BatchBytes)
-		p.serve(ctx, l, batch)
+		var ok bool
+		if batch, ok = p.backlog.take(l, batch[:0], p.cfg.BatchMessages, p.cfg.BatchBytes); ok {
+			p.serve(ctx, l, batch)
+		}
 		clear(batch) // an idle worker keeps no change alive
 		// Only now may another worker get this lane: one Publish per lane at a time (I3).
 		p.queue.Done(l)
@@ -29,6 +31,10 @@ func (p *Pipeline) work(ctx context.Context) {
 
 // serve publishes the oldest changes of l and decides when l is served again.
 func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
+	if l.name == unroutable {
+		p.conclude(ctx, l, 1, p.backlog.head(l).rejected)
+		return
+	}
 	if p.bucket.Wait(ctx, len(batch)) != nil {
 		return // stopping: the lane stays scheduled, and nobody serves it any more
 	}
@@ -37,8 +43,21 @@ func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
 		return
 	}
 	n, err := p.publish(ctx, l, batch)
+	p.backlog.acknowledge(l, n, time.Now())
+	if n > 0 {
+		p.breaker.accepted(l)
+		p.backoff.Forget(l) // progress: the next failure is a first one
+	}
+	if classify(err) == rejected {
+		if p.reduce(l, err) {
+			pass.Abandoned()
+			p.conclude(ctx, l, 0, nil)
+			return
+		}
+		err = p.breaker.rejected(l, p.backlog.head(l).offset, err)
+	}
 	report(ctx, pass, err)
-	p.conclude(ctx, l, n, err)
+	p.conclude(ctx, l, len(batch)-n, err)
 }
 
 // publish calls the sink and holds it to its contract. An answer that contradicts itself counts as little as can be
@@ -50,7 +69,11 @@ func (p *Pipeline) publish(ctx context.Context, l *lane, batch []sinks.Message) 
 		}
 		l.buried = false
 	}
+	began := time.Now()
 	n, err := p.sink.Publish(ctx, l.name, batch)
+	if p.cfg.Observe != nil {
+		p.cfg.Observe(time.Since(began))
+	}
 	switch {
 	case n < 0 || n > len(batch):
 		return 0, p.breach(l, fmt.Sprintf("%d of %d messages accepted", n, len(batch)), err)
@@ -74,48 +97,50 @@ func (p *Pipeline) breach(l *lane, answer string, err error) error {
 	return errors.New("the sink broke its contract: " + answer)
 }
 
-// conclude books what a Publish achieved: n messages are accepted and err speaks of the next.
-func (p *Pipeline) conclude(ctx context.Context, l *lane, n int, err error) {
-	now := time.Now()
-	p.backlog.acknowledge(l, n, now)
-	if l.failing && (n > 0 || err == nil) {
-		p.backoff.Forget(l) // progress: the next failure is a first one
-	}
-	kind, reason := classify(err), ""
-	if kind == rejected && p.reduce(l, err) {
-		kind = none
-		p.backoff.Forget(l)
-	} else if kind == rejected {
-		var unburied error
-		if reason, unburied = p.bury(ctx, p.backlog.whole(l), err); unburied != nil {
-			kind, err = unknown, unburied
-		}
+// conclude decides what becomes of l after a try: err speaks of its oldest change, and of left altogether.
+func (p *Pipeline) conclude(ctx context.Context, l *lane, left int, err error) {
+	kind, now := classify(err), time.Now()
+	if kind == rejected {
+		kind, err = p.deadLetter(ctx, l, err, now)
 	}
 	switch {
-	case kind == none:
-		p.health.laneWorks(l)
-	case kind == rejected:
-		p.backlog.reject(l, reason, now)
-		l.buried = p.stateful != nil
-		p.backoff.Forget(l)
-		p.health.laneWorks(l)
-		p.health.deadLettered(err)
 	case kind == lost:
 		p.abort(err) // Run ends, and whoever runs the pipeline makes one that begins further back
 		return
-	case ctx.Err() != nil:
+	case kind != none && ctx.Err() != nil:
 		return // stopping: the error only says so
-	case kind == unavailable:
-		p.retries.Add(1) // the gate is closed: the lane waits there, and no longer than it
-	default:
+	case kind == unavailable: // the gate is closed: the lane waits there, and no longer than it
 		p.retries.Add(1)
-		p.health.laneFails(l, err, now)
+	case kind == unknown:
+		p.retries.Add(1)
+		p.backlog.park(l, left)
+		p.health.laneFails(l.name, err)
 		p.queue.AddRateLimited(l)
 		return
+	}
+	if p.backlog.works(l) {
+		p.backoff.Forget(l)
+		p.health.laneWorks(l.name)
 	}
 	if p.backlog.rest(l) {
 		p.queue.Add(l)
 	}
+}
+
+// deadLetter makes the oldest change of l a dead letter, or says why that has to wait.
+func (p *Pipeline) deadLetter(ctx context.Context, l *lane, rejection error, now time.Time) (failure, error) {
+	e := p.backlog.head(l)
+	if e.whole != nil {
+		e.change = e.whole
+	}
+	reason, err := p.bury(ctx, e.change, rejection)
+	if err != nil {
+		return unknown, err
+	}
+	p.backlog.reject(l, reason, now)
+	l.buried = p.stateful != nil
+	p.digest.addDead(rejection)
+	return none, nil
 }
 
 // bury publishes a dead letter where they go besides the journal, and returns the reason to store it with.
@@ -137,10 +162,10 @@ func (p *Pipeline) reduce(l *lane, err error) bool {
 	if p.cfg.Smaller == nil || !errors.As(err, &never) || !never.TooLarge {
 		return false
 	}
-	smaller, ok := p.cfg.Smaller(p.backlog.oldest(l))
+	smaller, ok := p.cfg.Smaller(p.backlog.head(l).change)
 	if ok {
 		p.backlog.replace(l, smaller)
-		p.health.reduced(smaller, never)
+		p.digest.addReduced(smaller, never)
 	}
 	return ok
 }

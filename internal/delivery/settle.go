@@ -4,25 +4,61 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // settleTimeout bounds one write of the cursor, a local write, so that stopping cannot hang on it.
 const settleTimeout = 10 * time.Second
 
-// settleRegularly stores progress every SettleInterval until ctx ends. A journal that cannot store is not a reason to
-// stop: delivery goes on until the window is full of dead letters, at worst sending more again after a crash, and the
-// next interval tries again.
+const (
+	// forgetAfter is for how long a lane has nothing to do before it is forgotten; it may be twice as long.
+	forgetAfter = time.Minute
+
+	// cursorPace bounds what is written of a cursor that names very many lanes, in lanes a second.
+	cursorPace = 50_000
+)
+
+// settleRegularly stores progress every SettleInterval until ctx ends, and sees to what else is to be done now and then. A
+// journal that cannot store is not a reason to stop: delivery goes on until the window is full of dead letters, at worst
+// sending more again after a crash, and the next interval tries again.
 func (p *Pipeline) settleRegularly(ctx context.Context) {
 	ticker := time.NewTicker(p.cfg.SettleInterval)
 	defer ticker.Stop()
+	forget := time.NewTicker(forgetAfter)
+	defer forget.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			p.health.settled(p.settle(ctx))
-			p.health.tick(now)
+			if next := p.settleNext.Load(); next == nil || !now.Before(*next) {
+				p.health.settled(p.settle(ctx))
+			}
+			p.repartition()
+			p.decide(now)
+		case <-forget.C:
+			p.forget()
 		}
+	}
+}
+
+// decide says how the sink is doing.
+func (p *Pipeline) decide(now time.Time) {
+	var s Stats
+	p.backlog.describe(&s)
+	p.health.decide(s, p.gate.Status())
+	p.digest.write(now)
+}
+
+// forget lets go of lanes that are idle.
+func (p *Pipeline) forget() {
+	p.health.prune()
+	p.naming.Lock()
+	defer p.naming.Unlock()
+	idle := p.backlog.forgetIdle()
+	if f, ok := p.sink.(sinks.Forgetter); ok && len(idle) > 0 {
+		f.Forget(idle)
 	}
 }
 
@@ -62,5 +98,7 @@ func (p *Pipeline) write(ctx context.Context) error {
 		return p.journalError(fmt.Sprintf("store the cursor at offset %d and %d dead letters", cursor.Low, len(dead)), err)
 	}
 	p.backlog.stored(cursor, len(dead))
+	next := time.Now().Add(time.Duration(len(cursor.Lanes)) * time.Second / cursorPace)
+	p.settleNext.Store(&next)
 	return nil
 }

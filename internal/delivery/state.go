@@ -1,6 +1,19 @@
 package delivery
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// resume tells a sink whose lanes may change which of them are not finished.
+func (p *Pipeline) resume() {
+	changing, ok := p.sink.(sinks.Repartitioner)
+	if !ok {
+		return
+	}
+	changing.Resume(p.backlog.unfinished())
+}
 
 // restore hands a stateful sink what it left with the stored cursor. A state counts only under the selection it was made
 // with: else the sink could take one message for another.

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -129,39 +128,4 @@ func (r *running) end(t *testing.T) {
 	if err := <-r.done; !errors.Is(err, context.Canceled) {
 		t.Errorf("stopped with %v", err)
 	}
-}
-
-// Objects that change their lanes must not be on their way through two of them.
-func TestLanesAreDrainedBeforeObjectsChangeThem(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var got recorder
-		slow := make(chan struct{})
-		asked := 0
-		sink := sinkFuncs{
-			lane: func(context.Context, *event.Change) (sinks.Lane, error) {
-				switch asked++; asked {
-				case 1, 2:
-					return "old", nil
-				case 3:
-					return "", &sinks.DrainError{Reason: "more partitions", Lanes: []sinks.Lane{"old"}}
-				}
-				return "new", nil
-			},
-			publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-				if lane == "old" {
-					<-slow
-				}
-				got.accept(lane, batch)
-				return len(batch), nil
-			},
-		}
-		p := run(t, sink, journalOf(changesIn("a", "a", "a", "a"), &stored{}), Cursor{}, Config{})
-		synctest.Wait()
-		if asked != 3 {
-			t.Errorf("asked for %d lanes while the old one is not drained", asked)
-		}
-		close(slow)
-		p.drained(t, 4)
-		got.want(t, "map[new:[3 4] old:[1 2]]")
-	})
 }

@@ -3,6 +3,7 @@ package delivery
 import (
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
@@ -17,22 +18,23 @@ type Stats struct {
 	DeadLetters    uint64 // changes rejected for ever
 	Breaches       uint64 // answers of the sink that break its contract; more than zero is a defect
 
-	Read        uint64    // last offset read from the journal and queued; the journal's end minus this is unread
-	Low         uint64    // Cursor.Low as stored: the journal may be trimmed up to here
-	Pending     int       // changes read and not acknowledged
-	WindowBytes int64     // bytes of the window in use, dead letters not yet stored included
-	WindowLimit int64     // Config.WindowBytes
-	Lanes       int       // lanes in memory
-	LastAck     time.Time // zero before the first
+	Read         uint64    // last offset read from the journal and queued; the journal's end minus this is unread
+	Low          uint64    // Cursor.Low as stored: the journal may be trimmed up to here
+	Pending      int       // changes read and not acknowledged
+	WindowBytes  int64     // bytes of the window in use, dead letters not yet stored included
+	WindowLimit  int64     // Config.WindowBytes
+	Lanes        int       // lanes in memory
+	LanesFailing int       // of these: lanes that failed and wait for their next try
+	LanesBehind  int       // of these: lanes with changes that are to be read from the journal again
+	LanesWorking int       // of these: lanes that accepted something last; at least 1 while idle lanes are believed to do so
+	LastAck      time.Time // zero before the first
 	// OldestObserved is when the oldest change that was read and is not delivered was observed; now minus this is the
 	// lag. Zero when there is none.
 	OldestObserved time.Time
 
-	Gate            ratelimit.GateStatus // whether the sink as a whole is available, else why not
-	LanesBackingOff int                  // lanes that failed and wait
-	LaneReason      string               // the newest failure of a lane; "" when lanes have been well for a while
-	BlockedReason   string               // why the dispatcher cannot route the next change; "" when it can
-	SettleReason    string               // why progress is not stored; "" when it is
+	Condition condition.Status // how the sink is doing
+	Trouble   []LaneTrouble    // lanes that fail, those first that have failed for longest; some of them where they are many
+	Gate      ratelimit.GateStatus
 }
 
 // Stats returns the present state. It may be called at any time, also before and after Run, and costs a look at every

@@ -15,25 +15,30 @@ import (
 // Cursor says how far a sink got. A change is settled when the sink's destination has acknowledged it or it is
 // dead-lettered (I2).
 type Cursor struct {
-	Low    uint64            // every change up to here is settled
-	Lanes  map[string]uint64 // by lane: every change of the lane up to here is settled; only where that is above Low
-	Layout string            // fingerprint of the sink's routing; Lanes say nothing under another one
+	Low    uint64            // every change up to here is settled: what follows is kept
+	High   uint64            // every change up to here is settled, but for those of Lanes; below Low it counts as Low
+	Lanes  map[string]uint64 // by lane: every change of the lane up to here is settled; only where that is not High
+	Layout string            // fingerprint of the sink's routing; Lanes and High say nothing under another one
 	State  []byte            // what the sink asked to have stored with exactly these positions; may be nil
 }
 
 // newest returns the highest offset the cursor speaks of.
 func (c Cursor) newest() uint64 {
-	n := c.Low
+	n := max(c.Low, c.High)
 	for _, offset := range c.Lanes {
 		n = max(n, offset)
 	}
 	return n
 }
 
-// normal returns a copy without lanes that say no more than Low.
+// normal returns a copy without lanes that say no more than High.
 func (c Cursor) normal() Cursor {
+	c.High = max(c.High, c.Low)
 	c.Lanes = maps.Clone(c.Lanes)
-	maps.DeleteFunc(c.Lanes, func(_ string, offset uint64) bool { return offset <= c.Low })
+	maps.DeleteFunc(c.Lanes, func(_ string, offset uint64) bool { return offset == c.High })
+	if len(c.Lanes) == 0 {
+		c.Lanes = nil
+	}
 	return c
 }
 

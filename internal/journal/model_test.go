@@ -105,6 +105,10 @@ func (m *modelRun) settleSome() {
 	c.Low += m.r.Uint64N(newest - c.Low + 1)
 	c.Layout = fmt.Sprint(m.r.IntN(3))
 	c.Lanes = nil
+	c.High = c.Low
+	if newest > c.Low {
+		c.High += m.r.Uint64N(newest - c.Low + 1)
+	}
 	for lane := range m.r.IntN(3) {
 		if c.Low < newest {
 			if c.Lanes == nil {
@@ -123,7 +127,7 @@ func (m *modelRun) settleSome() {
 		dead = append(dead, d)
 		m.dead[name][offset] = d
 	}
-	m.cursors[name] = c
+	m.cursors[name] = c.normal()
 	m.settle(name, c, dead...)
 }
 

@@ -211,14 +211,14 @@ func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
 	}
 	records := j.readTo(0, 10)
 	dead := DeadLetter{Offset: 3, Time: time.Unix(5, 6).UTC(), Reason: "too large", Change: records[2].Change}
-	j.settle("main", Cursor{Low: 4, Lanes: map[string]uint64{"a": 7, "b": 2}, Layout: "v1"}, dead)
-	j.settle("main", Cursor{Low: 4, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}, dead) // the same once more
+	j.settle("main", Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7, "b": 9}, Layout: "v1"}, dead)
+	j.settle("main", Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}, dead) // the same once more
 	j.end()
 
 	opts.Sinks = []string{"main", "new"}
 	j = start(t, opts)
 	got, ok, err := j.Cursor("main")
-	if want := (Cursor{Low: 4, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}); err != nil || !ok || !reflect.DeepEqual(got, want) {
+	if want := (Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}); err != nil || !ok || !reflect.DeepEqual(got, want) {
 		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, want)
 	}
 	var letters []DeadLetter
@@ -257,6 +257,7 @@ func TestASettlementThatContradictsTheLogIsRefused(t *testing.T) {
 	}{
 		{"main", Cursor{Low: 2}, nil, "past the newest change 1"},
 		{"main", Cursor{Lanes: map[string]uint64{"a": 2}}, nil, "past the newest change 1"},
+		{"main", Cursor{High: 2}, nil, "past the newest change 1"},
 		{"main", Cursor{Low: 1}, []DeadLetter{{Offset: 2, Change: smallChange(0)}}, "names no change"},
 		{"nobody", Cursor{Low: 1}, nil, "not declared"},
 	} {
@@ -458,9 +459,9 @@ func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
 func TestACursorOfVersion1IsReadOn(t *testing.T) {
 	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}}
 	fill(t, opts)
-	old := Cursor{Low: 2, Layout: "v1", Lanes: map[string]uint64{"a": 3}}
+	old := Cursor{Low: 2, High: 2, Layout: "v1", Lanes: map[string]uint64{"a": 3}}
 	encoded := encodeCursor(old)
-	put(t, opts.Dir, keyCursor("main"), append([]byte{1}, encoded[1:len(encoded)-1]...)) // without a state
+	put(t, opts.Dir, keyCursor("main"), append([]byte{1, 2}, encoded[3:len(encoded)-1]...)) // without what came later
 	put(t, opts.Dir, keyVersion, []byte("kubecdc journal 1"))
 	j := start(t, opts)
 	if _, recovered := j.Recovered(); recovered {

@@ -30,7 +30,7 @@ func decodeVersion(b []byte) (version uint64) {
 }
 
 const (
-	cursorFormat = 2
+	cursorFormat = 3
 	deadFormat   = 1
 	knownPresent = 0
 	knownGone    = 1
@@ -39,6 +39,7 @@ const (
 
 func encodeCursor(c Cursor) []byte {
 	b := binary.AppendUvarint([]byte{cursorFormat}, c.Low)
+	b = binary.AppendUvarint(b, c.High)
 	b = appendString(b, c.Layout)
 	b = binary.AppendUvarint(b, uint64(len(c.Lanes)))
 	for _, lane := range slices.Sorted(maps.Keys(c.Lanes)) {
@@ -53,7 +54,12 @@ func decodeCursor(b []byte) (Cursor, error) {
 	if format < 1 || format > cursorFormat {
 		return Cursor{}, fmt.Errorf("%w: cursor format", errMalformed)
 	}
-	c := Cursor{Low: s.uvarint(), Layout: s.string()}
+	c := Cursor{Low: s.uvarint()}
+	c.High = c.Low
+	if format >= 3 { // what older versions wrote names the lanes above Low
+		c.High = s.uvarint()
+	}
+	c.Layout = s.string()
 	n := s.uvarint()
 	if n > uint64(len(s.s)/2) {
 		s.fail()

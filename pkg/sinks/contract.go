@@ -19,20 +19,13 @@ type Message struct {
 	Topic  *Template // in place of the sink's own topic or subject; nil for that. Only where the sink is a Router
 }
 
-// Router is a sink that can deliver single changes to another topic, or subject, than its own.
-type Router interface {
-	Sink
-
-	// LaneTo is Lane for a change that is published with this topic. LaneTo with nil is Lane.
-	LaneTo(ctx context.Context, c *event.Change, topic *Template) (Lane, error)
-}
-
 // Sink is a destination. Implementations are safe for concurrent use except where said.
 type Sink interface {
-	// Lane says which lane c belongs to: a deterministic function of c, the configuration and the destination's layout.
-	// It may ask the destination the first time it meets a topic, and may block for that until ctx ends. Its errors
-	// mean what Publish's mean, and there is DrainError. Called from one goroutine.
-	Lane(ctx context.Context, c *event.Change) (Lane, error)
+	// Lane says which lane c belongs to: a deterministic function of c, the configuration and the layout of the destination
+	// that is in use. It asks nobody and never waits: where the destination has to be asked first, c belongs to a lane whose
+	// Publish asks, see [Repartitioner]. Its only error is a *RejectedError. Calls are made one at a time, but concurrently
+	// with Publish.
+	Lane(c *event.Change) (Lane, error)
 
 	// Publish delivers a batch of one lane, in order, and reports how many messages, counted from the first, the
 	// destination has durably accepted. n < len(batch) implies err != nil, and err speaks of batch[n] (the io.Writer
@@ -47,18 +40,9 @@ type Sink interface {
 	Close(ctx context.Context) error
 }
 
-// DrainError is an answer of Lane: objects are about to change their lanes, because the destination's layout has changed.
-// The caller asks again once everything that went to these lanes is settled, so that no object is on its way through two
-// lanes at once. // I3
-type DrainError struct {
-	Reason string // for people: "topic x has 6 partitions now, and had 3"
-	Lanes  []Lane // that must be empty
-}
-
-func (e *DrainError) Error() string { return "waiting for what is on its way: " + e.Reason }
-
 // RejectedError says that the destination will never accept this message as it is. The caller dead-letters it and goes
-// on. A sink that is not sure returns another error: loss must never come from a guess.
+// on, unless the destination accepts nothing else either. A sink that is not sure returns another error: loss must never
+// come from a guess.
 type RejectedError struct {
 	Reason   string // for people and for the dead letter: "1.2 MB exceeds the topic's limit of 1 MB"
 	TooLarge bool   // a smaller form of the same change might be accepted
@@ -75,9 +59,10 @@ func (e *RejectedError) Error() string {
 func (e *RejectedError) Unwrap() error { return e.Err }
 
 // UnavailableError says that the whole destination cannot take messages now: unreachable, refusing credentials,
-// throttling. The caller stops all lanes of this sink and lets one try again after After.
+// throttling. The caller stops all lanes of this sink and lets one try again after After. What concerns some lanes only, a
+// topic that is missing or may not be written, is another error: it stops these and no others.
 type UnavailableError struct {
-	Reason string        // for people, the log and readiness: "no broker of kafka:9092 answers"
+	Reason string        // cause and remedy in one line, for the log and readiness: "no broker of kafka:9092 answers: check kafka.brokers"
 	After  time.Duration // wait at least so long; 0 leaves it to the caller's back-off
 	Err    error         // what the destination or library said; may be nil
 }

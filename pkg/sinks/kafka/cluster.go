@@ -301,6 +301,7 @@ type lead struct {
 type description struct {
 	leads    []lead // by partition
 	replicas int    // of the partition that has fewest
+	err      error  // why there is nothing to say
 }
 
 // greet finds a broker that lets us in.
@@ -311,19 +312,36 @@ func (c *cluster) greet(ctx context.Context) error {
 
 // describe asks about a topic: who leads its partitions, and for that matter the cluster.
 func (c *cluster) describe(ctx context.Context, topic string) (d description, controller int32, err error) {
-	answer, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: []string{topic}})
+	all, controller, err := c.describeAll(ctx, []string{topic})
 	if err != nil {
-		return d, anyBroker, err
+		return d, controller, err
+	}
+	d, known := all[topic]
+	if !known {
+		return d, controller, errors.New("the broker answered for other topics than asked for")
+	}
+	return d, controller, d.err
+}
+
+// describeAll asks about some topics.
+func (c *cluster) describeAll(ctx context.Context, topics []string) (all map[string]description, controller int32, err error) {
+	answer, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: topics})
+	if err != nil {
+		return nil, anyBroker, err
 	}
 	r := answer.(*metadata.Response)
-	if len(r.Topics) != 1 {
-		return d, r.ControllerID, errors.New("the broker answered for other topics than asked for")
+	all = make(map[string]description, len(r.Topics))
+	for _, t := range r.Topics {
+		all[t.Name] = describe(t)
 	}
-	t := r.Topics[0]
+	return all, r.ControllerID, nil
+}
+
+func describe(t metadata.ResponseTopic) description {
 	if err := coded(t.ErrorCode, ""); err != nil {
-		return d, r.ControllerID, err
+		return description{err: err}
 	}
-	d.leads = make([]lead, len(t.Partitions))
+	d := description{leads: make([]lead, len(t.Partitions))}
 	for i := range d.leads {
 		d.leads[i] = lead{-1, -1}
 	}
@@ -335,7 +353,7 @@ func (c *cluster) describe(ctx context.Context, topic string) (d description, co
 			d.replicas = len(p.ReplicaNodes)
 		}
 	}
-	return d, r.ControllerID, nil
+	return d
 }
 
 // settings asks how a topic is configured; defaults of the brokers are in it.

@@ -143,7 +143,7 @@ func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
 	stop := sync.OnceValue(cut.every(11*time.Millisecond, &written))
 	defer stop()
 	sinktest.Drive(t, sinktest.Harness{
-		New:        func(t testing.TB) sinks.Sink { return counting{unclosed(t, cfg), &written} },
+		New:        func(t testing.TB) sinks.Sink { return counting{unclosed(t, cfg).(*Sink), &written} },
 		Read:       func(t testing.TB) []sinktest.Delivered { stop(); return delivered(readAll(t, brokers, "k8s.")) },
 		Key:        (*event.Change).Key,
 		ExactRetry: true,
@@ -152,7 +152,7 @@ func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
 
 // counting is a sink whose accepted messages are counted.
 type counting struct {
-	sinks.Sink
+	*Sink
 	written *atomic.Int64
 }
 

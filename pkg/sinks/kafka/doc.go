@@ -11,9 +11,10 @@
 // A lane is a topic-partition, named "topic/3of6": partition 3 of a topic that has 6. The topic follows from the
 // configured template, the partition from the Java client's murmur2 of the key, and the key is [event.Change.Key]. So
 // all changes of one object are in one partition, and in the one where Java's producers would put the key. The number of
-// partitions is in the name because objects change places with it. A topic that has grown is
-// noticed within half a minute: the old lanes are drained, then objects go to the new ones. Changes of a topic that does
-// not exist wait in a lane of their own, and go on to their partitions when it does.
+// partitions is in the name because objects change places with it. Nobody is asked for the name of a lane: changes of a
+// topic whose partitions are not known yet, because it was not looked up, does not exist or may not be described, are in a
+// lane of their own, whose Publish asks. A topic that has grown is noticed within half a minute. Either way the lanes are
+// replaced when nothing of them is on its way; see [sinks.Repartitioner].
 //
 // # Idempotence
 //
@@ -79,7 +80,8 @@
 //	2                            damaged on the way: the same bytes, three times in all; then as 87
 //	45, 59                       the broker does not know our numbers: new epoch, numbered from 0; twice in a row, then back-off
 //	47                           the broker knows a newer epoch: new producer ID, numbered from 0; likewise
-//	29, 31, 33, 34, 53, 58       no right to write, or not who we say: UnavailableError, the whole sink is held
+//	29                           no right to this topic: an error of the lane
+//	31, 33, 34, 53, 58           no right to write, or not who we say: UnavailableError, the whole sink is held
 //	3, 5, 6, 7, 13, 19, 20, 56,  not settled: ask who leads the partition. Another broker: the same bytes to it at once.
 //	every other code, and every  A first failure of the network: the same bytes at once, as idle connections often prove
 //	failure of the network       dead. Else the error goes to the caller, whose next call sends the same bytes

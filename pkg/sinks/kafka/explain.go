@@ -17,7 +17,7 @@ import (
 // it was away its return is noticed soon.
 const awayPause = time.Second
 
-// explain turns what went wrong with any request but produce into the contract's errors, and notes it.
+// explain turns what went wrong with any request but produce into the contract's errors.
 func (s *Sink) explain(ctx context.Context, topic string, err error) error {
 	switch {
 	case err == nil:
@@ -29,9 +29,7 @@ func (s *Sink) explain(ctx context.Context, topic string, err error) error {
 	case fromBroker(err):
 		return fmt.Errorf("topic %q: %w", topic, err)
 	}
-	away := s.holdBack("", s.unreached(err), err)
-	away.After = awayPause
-	return away
+	return &sinks.UnavailableError{Reason: s.unreached(err), After: awayPause, Err: err}
 }
 
 // unreached says, for people, why there is no connection to Kafka.
@@ -52,27 +50,19 @@ func (s *Sink) unreached(err error) string {
 	return fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", s.cluster.brokers)
 }
 
-// refused holds the sink back: Kafka does not let us in, or not write to a topic, until someone changes that.
+// refused says, for people, why Kafka does not let us in, or not write to a topic, until someone changes that. The latter
+// is a matter of that topic alone.
 func (s *Sink) refused(topic string, err error) error {
-	scope, reason := refusal(topic, err)
-	return s.holdBack(scope, reason, err)
-}
-
-// refusal says, for people, why Kafka does not let us in, or not write to a topic, and whether it is a matter of that topic.
-func refusal(topic string, err error) (scope, reason string) {
+	reason := ""
 	switch {
 	case errors.Is(err, kafka.SASLAuthenticationFailed):
-		return "", "Kafka refuses the credentials: check kafka.sasl"
+		reason = "Kafka refuses the credentials: check kafka.sasl"
 	case errors.Is(err, kafka.UnsupportedSASLMechanism), errors.Is(err, kafka.IllegalSASLState):
-		return "", "Kafka does not authenticate in this way: check kafka.sasl.mechanism, and the port in kafka.brokers"
+		reason = "Kafka does not authenticate in this way: check kafka.sasl.mechanism, and the port in kafka.brokers"
 	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
-		return "", "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
+		reason = "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
+	default:
+		return fmt.Errorf("Kafka refuses to let us write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics): %w", topic, err)
 	}
-	return topic, fmt.Sprintf("Kafka refuses to let us write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics)", topic)
-}
-
-// holdBack notes why the sink is held back.
-func (s *Sink) holdBack(scope, reason string, err error) *sinks.UnavailableError {
-	s.status.fails(scope, reason, err)
 	return &sinks.UnavailableError{Reason: reason, Err: err}
 }

@@ -128,11 +128,9 @@ func (l *lane) deliver(ctx context.Context) error {
 		if err := l.remember(ctx); err != nil {
 			return err
 		}
-		began := time.Now()
 		err := l.send(ctx, &try)
 		switch v := judge(err); v {
 		case accepted:
-			l.sink.status.works(l.topic.name, began)
 			return nil
 		case tooLarge:
 			l.limit = min(l.limit, len(l.flights[0].bytes)-lengthPrefix)
@@ -272,7 +270,7 @@ func (l *lane) lead(by *layout) (lead, error) {
 
 var (
 	errNoLayout    = errors.New("the topic was not looked up yet")
-	errNoPartition = errors.New("the partition does not exist (any more); restart the exporter to use the topic as it is now")
+	errNoPartition = errors.New("the partition does not exist (any more): the topic was made anew")
 )
 
 // reconsider decides, after an attempt that settled nothing, whether to send the same bytes at once (nil): when the

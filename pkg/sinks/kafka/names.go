@@ -63,16 +63,16 @@ func waitingTopic(name sinks.Lane) (topic string, ok bool) {
 }
 
 // parseLane is the inverse of laneName.
-func parseLane(name sinks.Lane) (topic string, partition int32, err error) {
+func parseLane(name sinks.Lane) (topic string, partition int32, partitions int, err error) {
 	topic, place, found := strings.Cut(string(name), "/")
 	first, second, of := strings.Cut(place, "of")
 	p, perr := strconv.ParseInt(first, 10, 32)
 	count, cerr := strconv.ParseInt(second, 10, 32)
 	if !found || !of || perr != nil || cerr != nil || p < 0 || p >= count || laneName(topic, int32(p), int(count)) != name {
-		return "", 0, fmt.Errorf("lane %q is not one of Kafka's; expected \"topic/PARTITIONofCOUNT\"", name)
+		return "", 0, 0, fmt.Errorf("lane %q is not one of Kafka's; expected \"topic/PARTITIONofCOUNT\"", name)
 	}
 	if err := checkTopicName([]byte(topic)); err != nil {
-		return "", 0, fmt.Errorf("lane %q: %w", name, err)
+		return "", 0, 0, fmt.Errorf("lane %q: %w", name, err)
 	}
-	return topic, int32(p), nil
+	return topic, int32(p), int(count), nil
 }

@@ -2,8 +2,8 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -13,106 +13,187 @@ import (
 const (
 	// layoutAge is how old the partition count of a topic may be before it is asked for again.
 	layoutAge = 30 * time.Second
-	// glance bounds that question, which everything behind it waits for.
-	glance = 2 * time.Second
+	// askedAtOnce is how many topics one request asks about.
+	askedAtOnce = 500
 )
 
-// route is where the changes of one topic go: to a lane for each partition or, while there is no such topic, to one in
-// which they wait.
+// route is where the changes of one topic go: to a lane for each partition or, until the partitions are known, to one that
+// asks for them. It belongs to the caller of Lane.
 type route struct {
-	topic  *topic
-	lanes  []sinks.Lane
-	next   []sinks.Lane // after the lanes are drained
-	looked time.Time
+	topic *topic
+	lanes []sinks.Lane
+	named []bool // by lane: it was named, and not forgotten since
 }
+
+func newRoute(t *topic, lanes ...sinks.Lane) *route {
+	return &route{topic: t, lanes: lanes, named: make([]bool, len(lanes))}
+}
+
+func lanesOf(topic string, count int) []sinks.Lane {
+	lanes := make([]sinks.Lane, count)
+	for i := range lanes {
+		lanes[i] = laneName(topic, int32(i), count)
+	}
+	return lanes
+}
+
+// waits says whether the partitions of the topic were not known when the route was made.
+func (r *route) waits() bool { return r.lanes[0] == waitingLane(r.topic.name) }
 
 // Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key.
-// Changes of a topic that does not exist wait in a lane of their own. When it is created, or has grown, the answer is a
-// [sinks.DrainError], once.
-func (s *Sink) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
-	return s.LaneTo(ctx, c, nil)
-}
+// Changes of a topic whose partitions are not known have a lane of their own.
+func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) { return s.LaneTo(c, nil) }
 
 // LaneTo is Lane with another template of the topic, if it is not nil. The lane names the topic, so Publish needs none.
-func (s *Sink) LaneTo(ctx context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+func (s *Sink) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
 	if topic == nil {
 		topic = s.template
 	}
 	s.scratch = topic.Append(s.scratch[:0], c, appendEscaped)
 	r := s.routes[string(s.scratch)]
 	if r == nil {
-		var err error
-		if r, err = s.discover(ctx, string(s.scratch)); err != nil {
-			return "", err
+		if err := checkTopicName(s.scratch); err != nil {
+			return "", &sinks.RejectedError{Reason: "no topic for this change", Err: err}
 		}
-		s.routes[r.topic.name] = r
-	}
-	if err := s.follow(ctx, r); err != nil {
-		return "", err
+		r = s.discover(string(s.scratch))
 	}
 	s.scratch = c.AppendKey(s.scratch[:0])
-	return r.lanes[partitionOf(s.scratch, len(r.lanes))], nil
+	i := partitionOf(s.scratch, len(r.lanes))
+	r.named[i] = true
+	return r.lanes[i], nil
 }
 
-// discover finds the route of a topic that Lane meets for the first time.
-func (s *Sink) discover(ctx context.Context, name string) (*route, error) {
-	if err := checkTopicName([]byte(name)); err != nil {
-		return nil, &sinks.RejectedError{Reason: "no topic for this change", Err: err}
-	}
+// discover makes the route of a topic.
+func (s *Sink) discover(name string) *route {
 	t := s.topic(name)
-	layout := t.current.Load()
-	if layout == nil {
-		var err error
-		layout, err = s.refresh(ctx, t, nil)
-		var away *sinks.UnavailableError
-		if ctx.Err() != nil || errors.As(err, &away) {
-			return nil, err
+	r := newRoute(t, waitingLane(name))
+	if now := t.current.Load(); now != nil {
+		r = newRoute(t, lanesOf(name, len(now.leads))...)
+	}
+	s.routes[name] = r
+	return r
+}
+
+// Resume is [sinks.Repartitioner.Resume]: a lane says how many partitions its topic had.
+func (s *Sink) Resume(lanes []sinks.Lane) {
+	for _, name := range lanes {
+		if topic, ok := waitingTopic(name); ok {
+			s.routes[topic] = newRoute(s.topic(topic), name)
+		} else if topic, _, count, err := parseLane(name); err == nil {
+			s.routes[topic] = newRoute(s.topic(topic), lanesOf(topic, count)...)
 		}
-		if err != nil { // this topic alone is in trouble
-			s.log.Warn("changes of one topic wait; other topics go on", "topic", name, "error", err)
-			return &route{topic: t, lanes: []sinks.Lane{waitingLane(name)}, looked: time.Now()}, nil
+	}
+}
+
+// Repartitions is [sinks.Repartitioner.Repartitions]. It begins to ask about the topics in the background when their
+// layouts are of age.
+func (s *Sink) Repartitions() (due []sinks.Repartition) {
+	s.lookAround()
+	for _, t := range s.moved.all() {
+		r, now := s.routes[t.name], t.current.Load()
+		if r == nil || !r.waits() && len(now.leads) == len(r.lanes) {
+			s.moved.remove(t)
+			continue
+		}
+		to := sinks.Repartition{From: r.lanes, To: lanesOf(t.name, len(now.leads)), Gone: len(now.leads) < len(r.lanes)}
+		switch {
+		case r.waits():
+			to.Reason = fmt.Sprintf("topic %q has %d partitions", t.name, len(now.leads))
+		case to.Gone:
+			to.Reason = fmt.Sprintf("topic %q was made anew: it has %d partitions, and had %d", t.name, len(now.leads), len(r.lanes))
+		default:
+			to.Reason = fmt.Sprintf("topic %q has %d partitions now, and had %d", t.name, len(now.leads), len(r.lanes))
+		}
+		due = append(due, to)
+	}
+	return due
+}
+
+// Repartition is [sinks.Repartitioner.Repartition].
+func (s *Sink) Repartition(to sinks.Repartition) {
+	topic, _, _, err := parseLane(to.To[0])
+	if err != nil {
+		return // it is none of ours
+	}
+	s.routes[topic] = newRoute(s.topic(topic), to.To...)
+	s.drop(to.From)
+}
+
+// Forget is [sinks.Forgetter.Forget]. A topic none of whose lanes is used is forgotten, too.
+func (s *Sink) Forget(lanes []sinks.Lane) {
+	s.drop(lanes)
+	for _, name := range lanes {
+		topic, i, _, err := parseLane(name)
+		if waiting, ok := waitingTopic(name); ok {
+			topic, err = waiting, nil
+		}
+		r := s.routes[topic]
+		if err != nil || r == nil || int(i) >= len(r.lanes) || r.lanes[i] != name {
+			continue
+		}
+		r.named[i] = false
+		if !slices.Contains(r.named, true) {
+			delete(s.routes, topic)
+			s.mu.Lock()
+			delete(s.topics, topic)
+			s.mu.Unlock()
 		}
 	}
-	return &route{topic: t, lanes: lanesOf(t, layout), looked: time.Now()}, nil
 }
 
-func lanesOf(t *topic, by *layout) []sinks.Lane {
-	lanes := make([]sinks.Lane, len(by.leads))
-	for i := range lanes {
-		lanes[i] = laneName(t.name, int32(i), len(lanes))
+// drop lets go of what is held for lanes through which nothing is on its way.
+func (s *Sink) drop(lanes []sinks.Lane) {
+	s.mu.Lock()
+	for _, name := range lanes {
+		if topic, ok := waitingTopic(name); ok {
+			delete(s.waits, topic)
+		} else if l := s.lanes[name]; l != nil {
+			l.resume()
+			l.drop()
+			delete(s.lanes, name)
+		}
 	}
-	return lanes
+	s.mu.Unlock()
+	s.memory.forget(lanes)
 }
 
-// follow takes up what has become of the topic since: it was created, or has more partitions. Objects then change their
-// lanes, which is safe when the old ones are empty: that is asked for first. // I3
-func (s *Sink) follow(ctx context.Context, r *route) error {
-	if r.next != nil { // the caller has drained the lanes
-		s.log.Info("topic has changed: its changes go to their partitions as they are now", "topic", r.topic.name, "partitions", len(r.next))
-		r.lanes, r.next = r.next, nil
-		return nil
+// lookAround asks about all topics in use, in the background, when that was long ago.
+func (s *Sink) lookAround() {
+	if time.Since(s.looked) < layoutAge || !s.looking.CompareAndSwap(false, true) {
+		return
 	}
-	if time.Since(r.looked) >= layoutAge {
-		r.looked = time.Now()
-		brief, cancel := context.WithTimeout(ctx, glance)
-		_, _ = s.refresh(brief, r.topic, r.topic.current.Load()) // what there is stays in use when nobody answers
-		cancel()
+	s.looked = time.Now()
+	var topics []*topic
+	for _, r := range s.routes {
+		topics = append(topics, r.topic)
 	}
-	now := r.topic.current.Load()
-	if now == nil || !r.waits() && len(now.leads) <= len(r.lanes) {
-		return nil
-	}
-	reason := fmt.Sprintf("topic %q has %d partitions now, and had %d", r.topic.name, len(now.leads), len(r.lanes))
-	if r.waits() {
-		reason = fmt.Sprintf("topic %q exists now", r.topic.name)
-	}
-	r.next = lanesOf(r.topic, now)
-	return &sinks.DrainError{Reason: reason, Lanes: r.lanes}
+	s.background.Go(func() {
+		defer s.looking.Store(false)
+		for some := range slices.Chunk(topics, askedAtOnce) {
+			s.look(s.open, some)
+		}
+	})
 }
 
-func (r *route) waits() bool { return r.lanes[0] == waitingLane(r.topic.name) }
+// look asks about topics in one request. What is known stays in use when nobody answers, and of topics that are refused.
+func (s *Sink) look(ctx context.Context, topics []*topic) {
+	names := make([]string, len(topics))
+	for i, t := range topics {
+		names[i] = t.name
+	}
+	found, _, err := s.cluster.describeAll(ctx, names)
+	if err != nil {
+		return
+	}
+	for _, t := range topics {
+		if d := found[t.name]; d.err == nil && len(d.leads) > 0 && t.current.Load() != nil {
+			s.learn(t, &layout{d.leads})
+		}
+	}
+}
 
-// waiting publishes what waited for a topic. Its messages belong to several partitions, each with its order.
+// waiting publishes what waited for the partitions of a topic to be known. Its messages belong to several of them, each
+// with its order.
 type waiting struct {
 	sink     *Sink
 	topic    *topic

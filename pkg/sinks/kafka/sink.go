@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 
@@ -27,16 +29,22 @@ type Sink struct {
 	log      *slog.Logger
 	template *sinks.Template
 	cluster  *cluster
-	status   *status
 	encoders encoders
 	buffers  buffers
 	held     quota // bytes of unsettled batches, between calls // I6
 	memory   memory
 	doubts   sync.Once // about what the process before left in flight: said once
 
-	// Of Lane, which is called from one goroutine.
+	// Of Lane, and of what is never called while Lane is.
 	scratch []byte
 	routes  map[string]*route // by topic
+	looked  time.Time         // when all topics were asked about last
+
+	moved      topicSet    // those whose partitions have changed in number since they were routed
+	looking    atomic.Bool // somebody asks about all topics
+	open       context.Context
+	close      context.CancelFunc
+	background sync.WaitGroup
 
 	mu     sync.RWMutex
 	topics map[string]*topic
@@ -44,7 +52,16 @@ type Sink struct {
 	waits  map[string]*waiting // by topic
 }
 
-var _ sinks.Sink = (*Sink)(nil)
+var _ interface {
+	sinks.Router
+	sinks.Concurrent
+	sinks.Batched
+	sinks.Pinger
+	sinks.Slowed
+	sinks.Forgetter
+	sinks.Repartitioner
+	sinks.Stateful
+} = (*Sink)(nil)
 
 // New returns a sink for cfg that writes changes in the format f. It checks cfg and reads the files it names; it opens no connection, so a cluster that is
 // away shows at the first call, as an [sinks.UnavailableError]. The caller closes the sink.
@@ -69,9 +86,10 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		return nil, err
 	}
 	s := &Sink{
-		config: cfg, log: log, template: template, cluster: cluster, status: newStatus(log), encoders: encoders,
+		config: cfg, log: log, template: template, cluster: cluster, encoders: encoders,
 		routes: map[string]*route{}, topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waits: map[string]*waiting{},
 	}
+	s.open, s.close = context.WithCancel(context.Background())
 	s.held.give(mostHeld)
 	return s, nil
 }
@@ -89,14 +107,8 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	return batches * batchMessages, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
 }
 
-// Status says whether the sink delivers and, if not or not at full speed, why. It does not block.
-func (s *Sink) Status() Status {
-	now := s.status.status()
-	if reason := s.cluster.mutes.reason(); reason != "" && now.State != Unavailable {
-		return Status{Throttled, reason}
-	}
-	return now
-}
+// Slowed says that a quota of Kafka makes us wait between requests; "" when none does.
+func (s *Sink) Slowed() string { return s.cluster.mutes.reason() }
 
 // Publish writes a batch to the partition that lane names. See [sinks.Sink].
 func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
@@ -112,6 +124,8 @@ func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Messa
 
 // Close ends all connections, within ctx.
 func (s *Sink) Close(ctx context.Context) error {
+	s.close()
+	s.background.Wait()
 	if err := s.cluster.close(ctx); err != nil {
 		return fmt.Errorf("closing connections to Kafka: %w", err)
 	}
@@ -125,7 +139,7 @@ func (s *Sink) lane(name sinks.Lane) (*lane, error) {
 	if l != nil {
 		return l, nil
 	}
-	topicName, partition, err := parseLane(name)
+	topicName, partition, _, err := parseLane(name)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +188,7 @@ func (s *Sink) producerID(ctx context.Context, topic string) (int64, int16, erro
 		return err
 	})
 	if errors.Is(err, kafka.UnsupportedVersion) {
-		return 0, 0, s.holdBack("", "Kafka gives no producer IDs: set kafka.producer to writer, or use brokers from Kafka 0.11 on", err)
+		return 0, 0, &sinks.UnavailableError{Reason: "Kafka gives no producer IDs: set kafka.producer to writer, or use brokers from Kafka 0.11 on", Err: err}
 	}
 	if err != nil && fromBroker(err) && judge(err) != unauthorized {
 		return 0, 0, fmt.Errorf("no producer ID yet for topic %q: %w", topic, err)

@@ -30,8 +30,6 @@ type memory struct {
 	save      func(context.Context) error
 }
 
-var _ sinks.Stateful = (*Sink)(nil)
-
 // Restore is [sinks.Stateful.Restore].
 func (s *Sink) Restore(state []byte, newest uint64, save func(ctx context.Context) error) error {
 	m := &s.memory
@@ -69,6 +67,15 @@ func (m *memory) set(lane sinks.Lane, to mark) {
 	}
 	m.marks[lane] = to
 	delete(m.inherited, lane)
+}
+
+// forget drops the marks of lanes through which nothing is on its way.
+func (m *memory) forget(lanes []sinks.Lane) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range lanes {
+		delete(m.marks, l)
+	}
 }
 
 // old returns the mark of the process before, if this one has not replaced it.

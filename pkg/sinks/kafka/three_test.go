@@ -190,7 +190,7 @@ func insistOnLane(t *testing.T, s *Sink) {
 	pause := time.NewTicker(50 * time.Millisecond)
 	defer pause.Stop()
 	for {
-		_, err := s.Lane(ctx, pod("a", 1))
+		_, err := lookUp(t, s, pod("a", 1))
 		if err == nil {
 			return
 		}

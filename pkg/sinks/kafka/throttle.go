@@ -17,9 +17,9 @@ import (
 const calm = 15 * time.Second
 
 var (
-	unthrottled = condition.State{Name: string(Ready), Message: "kafka does not throttle us any more"}
+	unthrottled = condition.State{Name: "ready", Message: "kafka does not throttle us any more"}
 	throttled   = condition.State{
-		Name: string(Throttled), Severity: condition.Degraded, Level: slog.LevelWarn,
+		Name: "throttled", Severity: condition.Degraded, Level: slog.LevelWarn,
 		Message: "kafka throttles us; changes go at the pace of its quota",
 	}
 )

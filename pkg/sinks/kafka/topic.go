@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,8 +49,43 @@ func (s *Sink) refresh(ctx context.Context, t *topic, seen *layout) (*layout, er
 		return nil, err
 	}
 	now := &layout{leads}
-	t.current.Store(now)
+	s.learn(t, now)
 	return now, nil
+}
+
+// learn notes the layout of a topic.
+func (s *Sink) learn(t *topic, now *layout) {
+	before := t.current.Swap(now)
+	if before == nil || len(before.leads) != len(now.leads) {
+		s.moved.add(t)
+	}
+}
+
+// topicSet is a set of topics. It is safe for concurrent use.
+type topicSet struct {
+	mu     sync.Mutex
+	topics map[*topic]bool
+}
+
+func (s *topicSet) add(t *topic) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.topics == nil {
+		s.topics = map[*topic]bool{}
+	}
+	s.topics[t] = true
+}
+
+func (s *topicSet) remove(t *topic) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.topics, t)
+}
+
+func (s *topicSet) all() []*topic {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.topics))
 }
 
 // find describes a topic, and creates it first, or checks it, where that is asked for.

@@ -14,7 +14,7 @@ import (
 func BenchmarkPublish(b *testing.B) {
 	server := serve(b, "")
 	s := opened(b, configFor(server.URL()), quiet)
-	if err := s.Check(b.Context()); err != nil {
+	if err := s.Ping(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	body := append(append([]byte(`"`), bytes.Repeat([]byte("x"), 4000)...), '"')

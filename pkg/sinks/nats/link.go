@@ -29,7 +29,7 @@ const (
 // link is one connection of the client library with the inbox the answers come to. It lives through reconnects. When the
 // library gives the connection up, or the inbox is refused, the link is closed and the sink makes another.
 type link struct {
-	health  *health
+	absence *absence
 	waiters []*waiter
 	nkey    func() bool // whether another nkey than the connection's is in its file now
 	inbox   string      // prefix of the reply subjects, with the dot at its end
@@ -38,10 +38,10 @@ type link struct {
 	nc      *nats.Conn
 	err     error
 	cancel  context.CancelFunc                     // ends dialling, and whatever was dialled
-	closing atomic.Bool                            // the end is our own doing, and health knows why
+	closing atomic.Bool                            // the end is our own doing, and why is known
 	refusal atomic.Pointer[sinks.UnavailableError] // why that is, when the server refused what the link cannot do without
 	gone    chan struct{}                          // closed when the library has closed nc
-	told    atomic.Bool                            // the library has told that nc stands, and health knows
+	told    atomic.Bool                            // the library has told that nc stands, and absence knows
 
 	mu      sync.Mutex
 	changed chan struct{} // closed, and replaced, when the connection's state may have changed
@@ -49,15 +49,15 @@ type link struct {
 
 // dial starts to connect. The goroutine ends when the library has tried each server once, or at close; from then on
 // the library connects by itself.
-func dial(cfg Config, h *health, waiters []*waiter) *link {
+func dial(cfg Config, a *absence, waiters []*waiter) *link {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &link{health: h, waiters: waiters, cancel: cancel,
+	l := &link{absence: a, waiters: waiters, cancel: cancel,
 		dialled: make(chan struct{}), gone: make(chan struct{}), changed: make(chan struct{})}
 	go func() {
 		defer close(l.dialled)
 		l.nc, l.err = l.connect(ctx, cfg)
 		if l.err != nil {
-			h.down(l.err.Error())
+			a.begin(l.err.Error())
 		}
 	}()
 	return l
@@ -97,7 +97,7 @@ func (l *link) options(ctx context.Context, cfg Config) ([]nats.Option, error) {
 		nats.ConnectHandler(l.connected),
 		nats.ReconnectHandler(l.connected),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { l.lost(err) }),
-		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.health.down(reason(err)) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.absence.begin(reason(err)) }),
 		nats.ClosedHandler(l.closed),
 		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) { l.refused(nc, err) }),
 	}
@@ -190,6 +190,32 @@ func reason(err error) string {
 	return err.Error()
 }
 
+// absence is why there is no connection; "" while there is one. Its zero value says that there was none yet. It is safe for
+// concurrent use.
+type absence struct {
+	mu     sync.Mutex
+	met    bool
+	reason string
+}
+
+func (a *absence) begin(reason string) { a.set(reason) }
+func (a *absence) end()                { a.set("") }
+
+func (a *absence) set(reason string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.met, a.reason = true, reason
+}
+
+func (a *absence) why() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.met {
+		return "not connected yet"
+	}
+	return a.reason
+}
+
 // next returns a channel that is closed at the next change of the connection's state.
 func (l *link) next() <-chan struct{} {
 	l.mu.Lock()
@@ -205,7 +231,7 @@ func (l *link) notify() {
 }
 
 func (l *link) connected(nc *nats.Conn) {
-	l.health.up(nc.ConnectedUrlRedacted())
+	l.absence.end()
 	l.told.Store(true)
 	l.notify()
 }
@@ -214,7 +240,7 @@ func (l *link) connected(nc *nats.Conn) {
 func (l *link) lost(err error) {
 	l.told.Store(false)
 	if !l.closing.Load() {
-		l.health.down(reason(err))
+		l.absence.begin(reason(err))
 	}
 	l.fail(l.why(&sinks.UnavailableError{Reason: "the connection to NATS was lost", Err: err}))
 	l.notify()
@@ -261,13 +287,13 @@ func (l *link) refused(nc *nats.Conn, err error) {
 		reason := fmt.Sprintf("this user may not subscribe to its inbox %q; allow that on the server, or set nats.inboxPrefix", m[1])
 		refusal := &sinks.UnavailableError{Reason: reason, Err: err}
 		l.refusal.Store(refusal)
-		l.health.down(reason)
+		l.absence.begin(reason)
 		l.fail(refusal)
 		l.closing.Store(true)
 		nc.Close()
 	}
 	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
-		l.health.down(reason(err))
+		l.absence.begin(reason(err))
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // numbered publishes versions first to last of one object under offsets of the same numbers.
 func numbered(t *testing.T, s *Sink, first, last int) (int, error) {
 	t.Helper()
-	lane, err := s.Lane(t.Context(), pod("web", first))
+	lane, err := s.Lane(pod("web", first))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,6 @@ func (s *Sink) fire(ctx context.Context, l *link, number int, batch []sinks.Mess
 	if flushErr := s.flush(ctx, l, before); flushErr != nil {
 		n, err = 0, flushErr
 	}
-	s.judge(ctx, s.waiters[number], err)
 	return n, err
 }
 

@@ -198,7 +198,7 @@ func TestCoreSaysThatItForgets(t *testing.T) {
 	server := serve(t, "")
 	var lines transcript
 	s := opened(t, core(server.URL()), lines.logger())
-	if err := s.Check(t.Context()); err != nil {
+	if err := s.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(lines.String(), "what is sent while nobody listens is lost") {

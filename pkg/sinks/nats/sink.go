@@ -41,12 +41,13 @@ type Sink struct {
 	ledgers  []*ledger          // one a lane, when exact
 	inFlight *budget
 	buffers  sync.Pool // *[]byte, for encoded changes
-	health   *health
+	absence  absence
 
 	progress progress
 	omitted  atomic.Uint64 // control records that a bucket has no place for
 	expiring atomic.Bool   // the stream takes messages that expire (AllowMsgTTL)
 
+	warned    sync.Once
 	verified  atomic.Bool   // the stream was looked up and nothing has spoken against it since
 	verifying chan struct{} // capacity 1; held by who looks the stream up
 
@@ -54,7 +55,13 @@ type Sink struct {
 	link *link // nil before the first use
 }
 
-var _ sinks.Stateful = (*Sink)(nil)
+var _ interface {
+	sinks.Router
+	sinks.Concurrent
+	sinks.Omitting
+	sinks.Pinger
+	sinks.Stateful
+} = (*Sink)(nil)
 
 // New makes a sink that writes changes in the format f. It reads no file, dials nothing and starts nothing: the first use does. Its errors are those of
 // [Config.Validate].
@@ -71,8 +78,8 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	s := &Sink{
 		cfg: cfg, format: f, log: log, subject: subject, pattern: pattern(subject),
 		numbers: make(map[sinks.Lane]int, cfg.Lanes), inFlight: newBudget(cfg.MaxInFlightBytes),
-		buffers: sync.Pool{New: func() any { return new([]byte) }},
-		health:  newHealth(log), verifying: make(chan struct{}, 1),
+		buffers:   sync.Pool{New: func() any { return new([]byte) }},
+		verifying: make(chan struct{}, 1),
 	}
 	for _, text := range cfg.Routed {
 		t, err := sinks.ParseTemplate(text)
@@ -103,27 +110,25 @@ func (s *Sink) Concurrency() int { return min(s.cfg.Lanes, maxConcurrency) }
 // Omitted counts the control records, such as gaps, that had no place in a bucket (mode kv).
 func (s *Sink) Omitted() uint64 { return s.omitted.Load() }
 
-// Status tells whether the sink can deliver, and why not. It never blocks.
-func (s *Sink) Status() Status { return s.health.status() }
-
-// Check connects and looks the stream up, or creates it, as the first Publish does, and waits for the connection no
-// longer than ackTimeout. Its errors mean what Publish's do: they may pass, and nobody needs to call Check again.
-func (s *Sink) Check(ctx context.Context) error {
-	if s.cfg.Mode == modeCore {
-		s.log.Warn("NATS in mode core keeps nothing: what is sent while nobody listens is lost, and counts as delivered; use mode jetstream to keep it")
-	}
+// Ping waits for a connection, no longer than ackTimeout, and the first time looks the stream up, or creates it.
+func (s *Sink) Ping(ctx context.Context) error {
+	s.warned.Do(func() {
+		if s.cfg.Mode == modeCore {
+			s.log.Warn("NATS in mode core keeps nothing: what is sent while nobody listens is lost, and counts as delivered; use mode jetstream to keep it")
+		}
+	})
 	_, err := s.ready(ctx)
 	return err
 }
 
 // Lane hashes the key of the object. It asks nobody and never fails.
-func (s *Sink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
+func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
 	return s.names[sinks.KeyHash(c)%uint64(len(s.names))], nil
 }
 
 // LaneTo is Lane: all subjects share the lanes.
-func (s *Sink) LaneTo(ctx context.Context, c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
-	return s.Lane(ctx, c)
+func (s *Sink) LaneTo(c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
+	return s.Lane(c)
 }
 
 // Publish sends one message after the other, each when the one before is acknowledged. // I3
@@ -149,7 +154,9 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 			continue
 		}
 		err := s.publish(ctx, l, number, msg, batch[i])
-		s.judge(ctx, s.waiters[number], err)
+		if errors.Is(err, nats.ErrNoResponders) {
+			s.verified.Store(false) // the stream may be gone: look it up again, or create it again
+		}
 		if err != nil {
 			return i, err
 		}
@@ -244,21 +251,6 @@ func (s *Sink) send(ctx context.Context, l *link, i int, msg *nats.Msg) (answer,
 	}
 }
 
-// judge keeps the health up to date with how a message went. A message that is refused for good was answered, too; what
-// the caller ended says nothing.
-func (s *Sink) judge(ctx context.Context, w *waiter, err error) {
-	var rejected *sinks.RejectedError
-	switch {
-	case err == nil, errors.As(err, &rejected):
-		s.health.succeed(w)
-	case ctx.Err() == nil:
-		s.health.fail(w, err)
-		if errors.Is(err, nats.ErrNoResponders) {
-			s.verified.Store(false) // the stream may be gone: look it up again, or create it again
-		}
-	}
-}
-
 // ready returns a connection that stands, and has the stream looked up once. It waits for both no longer than
 // ackTimeout, so that the first call after an outage goes through when the server is back, and not some time later.
 func (s *Sink) ready(ctx context.Context) (*link, error) {
@@ -277,7 +269,6 @@ func (s *Sink) ready(ctx context.Context) (*link, error) {
 	if err := s.verify(bounded, l); err != nil {
 		if ctx.Err() == nil && bounded.Err() != nil {
 			err = fmt.Errorf("JetStream does not answer about stream %q within %v", s.cfg.Stream, s.cfg.AckTimeout)
-			s.health.fail(s.questions(), err)
 		}
 		return nil, err
 	}
@@ -289,7 +280,7 @@ func (s *Sink) unconnected(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	reason := s.health.status().Reason
+	reason := s.absence.why()
 	if reason == "" { // it came back in this very moment
 		reason = err.Error()
 	}
@@ -301,7 +292,7 @@ func (s *Sink) current() *link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.link == nil || s.link.dead() {
-		s.link = dial(s.cfg, s.health, s.waiters)
+		s.link = dial(s.cfg, &s.absence, s.waiters)
 	}
 	return s.link
 }

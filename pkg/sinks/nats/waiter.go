@@ -1,15 +1,11 @@
 package nats
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync"
 
 // waiter waits for the answer to one message. There is one for each lane, since a lane has one message in flight, and
 // one more for questions about the stream.
 type waiter struct {
 	answers chan answer // capacity 1; emptied when a message leaves, filled at most once for it
-	faulty  atomic.Bool // the fault that health tells is this waiter's
 
 	mu      sync.Mutex
 	attempt uint64 // numbers the messages; an answer to an earlier one is dropped

@@ -26,7 +26,17 @@ func open(t testing.TB, h Harness) publisher {
 	t.Helper()
 	sink := h.New(t)
 	t.Cleanup(func() { closeSink(t, sink) })
-	return publisher{t: t, sink: sink}
+	return reached(t, sink)
+}
+
+// reached waits until a sink that can tell has found its destination.
+func reached(t testing.TB, sink sinks.Sink) publisher {
+	t.Helper()
+	p := publisher{t: t, sink: sink}
+	if pinger, ok := sink.(sinks.Pinger); ok {
+		p.eventually("ping", pinger.Ping)
+	}
+	return p
 }
 
 func closeSink(t testing.TB, sink sinks.Sink) {
@@ -38,25 +48,37 @@ func closeSink(t testing.TB, sink sinks.Sink) {
 	}
 }
 
-// lane returns the lane of c, waiting while the destination is not ready to tell.
-func (p publisher) lane(c *event.Change) sinks.Lane {
-	p.t.Helper()
-	return p.insist(func(ctx context.Context) (sinks.Lane, error) { return p.sink.Lane(ctx, c) })
-}
+// lane returns the lane of c.
+func (p publisher) lane(c *event.Change) sinks.Lane { return p.laneTo(c, nil) }
 
-// laneTo is lane for a change that is published with this topic. The sink is a Router.
+// laneTo is lane for a change that is published with this topic. If that is not nil, the sink is a Router. A lane that
+// only asks for those that there are is replaced by these.
 func (p publisher) laneTo(c *event.Change, topic *sinks.Template) sinks.Lane {
 	p.t.Helper()
-	router := p.sink.(sinks.Router)
-	return p.insist(func(ctx context.Context) (sinks.Lane, error) { return router.LaneTo(ctx, c, topic) })
-}
-
-func (p publisher) insist(ask func(context.Context) (sinks.Lane, error)) (lane sinks.Lane) {
-	p.t.Helper()
-	p.eventually("lane", func(ctx context.Context) (err error) {
-		lane, err = ask(ctx)
+	lane := p.name(c, topic)
+	changing, ok := p.sink.(sinks.Repartitioner)
+	if !ok {
+		return lane
+	}
+	p.eventually("an empty batch", func(ctx context.Context) error {
+		_, err := p.sink.Publish(ctx, lane, nil)
 		return err
 	})
+	for _, r := range changing.Repartitions() {
+		changing.Repartition(r)
+	}
+	return p.name(c, topic)
+}
+
+func (p publisher) name(c *event.Change, topic *sinks.Template) sinks.Lane {
+	p.t.Helper()
+	lane, err := p.sink.Lane(c)
+	if topic != nil {
+		lane, err = p.sink.(sinks.Router).LaneTo(c, topic)
+	}
+	if err != nil {
+		p.t.Fatalf("lane: %v", err)
+	}
 	return lane
 }
 
@@ -65,12 +87,7 @@ func (p publisher) byLane(messages []sinks.Message) map[sinks.Lane][]sinks.Messa
 	p.t.Helper()
 	lanes := make(map[sinks.Lane][]sinks.Message)
 	for _, m := range messages {
-		var lane sinks.Lane
-		if m.Topic == nil {
-			lane = p.lane(m.Change)
-		} else {
-			lane = p.laneTo(m.Change, m.Topic)
-		}
+		lane := p.laneTo(m.Change, m.Topic)
 		lanes[lane] = append(lanes[lane], m)
 	}
 	return lanes

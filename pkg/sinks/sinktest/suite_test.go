@@ -77,11 +77,11 @@ type memorySink struct {
 	instance int64
 }
 
-func (s *memorySink) Lane(ctx context.Context, c *event.Change) (sinks.Lane, error) {
-	return s.LaneTo(ctx, c, nil)
+func (s *memorySink) Lane(c *event.Change) (sinks.Lane, error) {
+	return s.LaneTo(c, nil)
 }
 
-func (s *memorySink) LaneTo(_ context.Context, c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+func (s *memorySink) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
 	of := c.Key()
 	switch s.fault {
 	case "lanes by UID":

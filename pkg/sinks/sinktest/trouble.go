@@ -65,7 +65,7 @@ func stopWhileAway(t testing.TB, h Harness) {
 	}
 	f := newFactory()
 	sink := h.New(t)
-	p := publisher{t, sink}
+	p := reached(t, sink)
 	messages := versions(f, 1, 10)
 	lane := p.lane(messages[0].Change)
 	p.all(lane, messages[:4])

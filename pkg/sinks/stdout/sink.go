@@ -127,7 +127,7 @@ func lastLineEnd(f io.ReaderAt, size int64) (int64, error) {
 }
 
 // Lane returns the one lane.
-func (s *Sink) Lane(context.Context, *event.Change) (sinks.Lane, error) { return lane, nil }
+func (s *Sink) Lane(*event.Change) (sinks.Lane, error) { return lane, nil }
 
 // Publish writes the batch, and to a file also syncs it once, at its end: a file takes the batch as a whole or nothing of
 // it. A pipe keeps what it took. When ctx ends first, the write goes on by itself; the next Publish or Close waits for it.

@@ -51,7 +51,7 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 func (s *Sink) Concurrency() int { return s.cfg.Lanes }
 
 // Lane hashes the key of the object. It asks nobody and never fails.
-func (s *Sink) Lane(_ context.Context, c *event.Change) (sinks.Lane, error) {
+func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
 	return s.names[sinks.KeyHash(c)%uint64(len(s.names))], nil
 }
 

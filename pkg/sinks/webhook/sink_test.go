@@ -103,7 +103,7 @@ func pod(name string, version int) *event.Change {
 
 func deliver(t testing.TB, s *Sink, changes ...*event.Change) (int, error) {
 	t.Helper()
-	lane, err := s.Lane(t.Context(), changes[0])
+	lane, err := s.Lane(changes[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func hesitant(t *testing.T) (r *receiver, arrived <-chan struct{}, release chan 
 // leaveAlone publishes a change, leaves its request alone when that has arrived, and returns the lane.
 func leaveAlone(t *testing.T, s *Sink, arrived <-chan struct{}) sinks.Lane {
 	t.Helper()
-	lane, err := s.Lane(t.Context(), pod("web", 1))
+	lane, err := s.Lane(pod("web", 1))
 	if err != nil {
 		t.Fatal(err)
 	}

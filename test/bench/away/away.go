@@ -257,7 +257,7 @@ type counter struct {
 	late time.Duration
 }
 
-func (c *counter) Lane(_ context.Context, e *event.Change) (sinks.Lane, error) {
+func (c *counter) Lane(e *event.Change) (sinks.Lane, error) {
 	return sinks.Lane(e.UID[len(e.UID)-1:]), nil
 }
 

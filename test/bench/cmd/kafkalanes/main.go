@@ -159,10 +159,8 @@ func (l load) open(ctx context.Context, address, topic, codec string) (*kafka.Si
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range changesOf(0, 1) {
-		if _, err := s.Lane(ctx, c); err != nil {
-			return nil, errors.Join(err, s.Close(ctx))
-		}
+	if err := s.Ping(ctx); err != nil {
+		return nil, errors.Join(err, s.Close(ctx))
 	}
 	return s, nil
 }
@@ -191,7 +189,7 @@ func publish(s *kafka.Sink) func(context.Context, []*event.Change) error {
 	return func(ctx context.Context, changes []*event.Change) error {
 		byLane := map[sinks.Lane][]sinks.Message{}
 		for i, c := range changes {
-			lane, err := s.Lane(ctx, c)
+			lane, err := s.Lane(c)
 			if err != nil {
 				return err
 			}

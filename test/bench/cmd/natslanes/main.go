@@ -175,7 +175,7 @@ func lanes(url string, exact bool) func(context.Context) (publish, func() error,
 			return nil, nil, err
 		}
 		end := func() error { return s.Close(context.Background()) }
-		if err := s.Check(ctx); err != nil {
+		if err := s.Ping(ctx); err != nil {
 			return nil, nil, errors.Join(err, end())
 		}
 		return through(s), end, nil
@@ -187,7 +187,7 @@ func through(s *nats.Sink) publish {
 	return func(ctx context.Context, changes []*event.Change) error {
 		byLane := map[sinks.Lane][]sinks.Message{}
 		for i, c := range changes {
-			lane, err := s.Lane(ctx, c)
+			lane, err := s.Lane(c)
 			if err != nil {
 				return err
 			}

@@ -13,17 +13,17 @@ import (
 
 func TestChangesThatAreSentInPartAreLogged(t *testing.T) {
 	var log bytes.Buffer
-	h := newHealth(slog.New(slog.NewTextHandler(&log, nil)))
+	d := digest{log: slog.New(slog.NewTextHandler(&log, nil))}
 	reason := &sinks.RejectedError{Reason: "too large for the topic", TooLarge: true}
 	now := time.Now()
 	for _, uid := range []string{"u", "v"} {
 		c := &event.Change{Type: event.Updated, UID: uid, Name: "web", Resource: event.Resource{Resource: "pods"}, Omitted: []string{"before"}}
-		h.reduced(c, reason)
+		d.addReduced(c, reason)
 		c.Omitted = append(c.Omitted, "status")
-		h.reduced(c, reason) // the next step of the same change
+		d.addReduced(c, reason) // the next step of the same change
 	}
-	h.tick(now)
-	h.tick(now.Add(time.Second))
+	d.write(now)
+	d.write(now.Add(time.Second))
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "count=2") || !strings.Contains(text, "core/pods//web") ||
 		!strings.Contains(text, "[before status]") || !strings.Contains(text, "too large for the topic") {
 		t.Error(text)

@@ -1,0 +1,55 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+)
+
+// catchUp reads again what lanes that are behind lack, until ctx ends. An error is one of the journal.
+func (p *Pipeline) catchUp(ctx context.Context) error {
+	for {
+		after, ok := p.backlog.due()
+		if !ok {
+			select {
+			case <-p.backlog.reread:
+				continue
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		if err := p.readAgain(ctx, after); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// readAgain loads from one frame what its lanes lack.
+func (p *Pipeline) readAgain(ctx context.Context, after uint64) error {
+	records, err := p.journal.Read(ctx, after)
+	if err != nil {
+		return p.journalError(fmt.Sprintf("read the journal again after offset %d", after), err)
+	}
+	frame := int64(0)
+	for _, r := range records {
+		frame += int64(r.Change.Size())
+		if lanes, yes := p.backlog.beyond(r.Offset); yes {
+			p.hand(lanes)
+			return nil
+		}
+		if err := p.reload(r); err != nil {
+			return err
+		}
+	}
+	p.hand(p.backlog.loaded(records[len(records)-1].Offset))
+	p.backlog.unpin(frame)
+	return nil
+}
+
+func (p *Pipeline) hand(lanes []*lane) {
+	for _, l := range lanes {
+		p.queue.Add(l)
+	}
+}

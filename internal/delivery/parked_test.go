@@ -1,0 +1,546 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// stream is a journal without an end: changes come at a rate, one of each lane in turn, in frames of ten.
+type stream struct {
+	lanes  []string
+	rate   int // changes a second
+	began  time.Time
+	closed atomic.Uint64 // the last offset; 0 while there is more to come
+	stored
+}
+
+func newStream(rate, lanes int) *stream {
+	s := &stream{rate: rate, began: time.Now()}
+	for i := range lanes {
+		s.lanes = append(s.lanes, fmt.Sprint("lane", i))
+	}
+	return s
+}
+
+func (s *stream) newest() uint64 {
+	if last := s.closed.Load(); last > 0 {
+		return last
+	}
+	return uint64(time.Since(s.began).Seconds()*float64(s.rate)) / 10 * 10
+}
+
+func (s *stream) change(offset uint64) *event.Change {
+	at := s.began.Add(time.Duration(offset) * time.Second / time.Duration(s.rate))
+	return &event.Change{
+		Type: event.Updated, Namespace: s.lanes[offset%uint64(len(s.lanes))], Name: "o", Generation: int64(offset),
+		After: make([]byte, 1000), ObservedAt: at,
+	}
+}
+
+func (s *stream) Read(ctx context.Context, after uint64) ([]event.Record, error) {
+	for after >= s.newest() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	time.Sleep(200 * time.Microsecond)
+	var frame []event.Record
+	for offset := after + 1; offset <= s.newest() && (offset-1)/10 == after/10; offset++ {
+		frame = append(frame, event.Record{Offset: offset, Change: s.change(offset)})
+	}
+	return frame, nil
+}
+
+func (s *stream) Settle(_ context.Context, c Cursor, dead []DeadLetter) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cursor, s.writes = c, s.writes+1
+	s.dead = append(s.dead, dead...)
+	return nil
+}
+
+// counts is a destination that counts what it takes by lane, checks the order, and refuses lanes that are sick.
+type counts struct {
+	t    *testing.T
+	mu   sync.Mutex
+	took map[sinks.Lane]int
+	last map[sinks.Lane]uint64
+	sick func(sinks.Lane) error
+	each time.Duration // that a call takes
+}
+
+func newCounts(t *testing.T) *counts {
+	return &counts{t: t, took: map[sinks.Lane]int{}, last: map[sinks.Lane]uint64{}, each: 5 * time.Millisecond}
+}
+
+func (c *counts) publish(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	time.Sleep(c.each)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sick != nil {
+		if err := c.sick(lane); err != nil {
+			return 0, err
+		}
+	}
+	for _, m := range batch {
+		if m.Offset <= c.last[lane] { // I3, and nothing twice
+			c.t.Errorf("lane %s: %d after %d", lane, m.Offset, c.last[lane])
+		}
+		c.last[lane] = m.Offset
+		c.took[lane]++
+	}
+	return len(batch), nil
+}
+
+// cure sets who is sick from now on, and returns what every lane has taken so far.
+func (c *counts) cure(sick func(sinks.Lane) error) map[sinks.Lane]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sick = sick
+	took := map[sinks.Lane]int{}
+	for l, n := range c.took {
+		took[l] = n
+	}
+	return took
+}
+
+func only(sick sinks.Lane, err error) func(sinks.Lane) error {
+	return func(l sinks.Lane) error {
+		if l == sick {
+			return err
+		}
+		return nil
+	}
+}
+
+// TestOneSickLaneOfTenCostsTheOthersNothing has one lane fail for twenty minutes at 300 changes a second, 30 of them its own, with a
+// window of half a second of that. When it is cured it catches up at ten times its live rate at least, and the others keep
+// theirs.
+func TestOneSickLaneOfTenCostsTheOthersNothing(t *testing.T) {
+	for name, err := range map[string]error{
+		"missing":       errors.New("topic does not exist"),
+		"rejecting all": &sinks.RejectedError{Reason: "too small"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, to := newStream(300, 10), newCounts(t)
+				to.sick = only("lane3", err)
+				cfg := Config{WindowBytes: 150_000, Retry: RetryConfig{Min: time.Second, Max: 30 * time.Second}}
+				p := run(t, sinkFuncs{publish: to.publish}, s, Cursor{}, cfg)
+				time.Sleep(time.Minute)
+				early := p.Stats().WindowBytes
+				time.Sleep(20*time.Minute - time.Minute)
+				synctest.Wait()
+				if got := p.Stats(); got.WindowBytes > early+50_000 || got.Lanes != 10 || got.LanesFailing != 1 {
+					t.Errorf("after twenty minutes %d bytes are held, after a minute %d: %+v", got.WindowBytes, early, got)
+				}
+				if c, _ := s.get(); len(c.Lanes) > 10 || c.High < 300*1190 || c.Lanes["lane3"] > 100 {
+					t.Errorf("cursor %d %d %v", c.Low, c.High, c.Lanes)
+				}
+				if got := p.Stats().Condition; !strings.HasPrefix(got.Degraded(), "lane lane3: ") {
+					t.Errorf("condition %+v", got)
+				}
+				before := to.cure(nil)
+				for l, n := range before {
+					if l != "lane3" && n < 30*1190 {
+						t.Errorf("%s got %d changes, want all of %d", l, n, 30*1200)
+					}
+				}
+				time.Sleep(30*time.Second + time.Minute) // until it is tried, and a minute of catching up
+				after := to.cure(nil)
+				for l, n := range after {
+					if want := 30 * 80; n-before[l] < want {
+						t.Errorf("%s got %d changes while lane3 caught up, want %d", l, n-before[l], want)
+					}
+				}
+				if n := after["lane3"] - before["lane3"]; n < 10*30*60 {
+					t.Errorf("lane3 got %d changes in a minute, want ten times as many as the %d that are made", n, 30*60)
+				}
+				time.Sleep(10 * time.Minute)
+				s.closed.Store(s.newest())
+				p.drained(t, s.closed.Load())
+				if _, dead := s.get(); len(dead) > tolerated {
+					t.Errorf("%d dead letters", len(dead))
+				}
+				p.log.wantOnce(t, "a lane fails")
+				p.log.wantOnce(t, "lanes deliver again")
+			})
+		})
+	}
+}
+
+// TestASlowLaneDelaysNoOther has one of ten lanes take one change a second of the thirty that are made.
+func TestASlowLaneDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 10), newCounts(t)
+		publish := func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			if lane == "lane3" {
+				time.Sleep(time.Duration(len(batch)) * time.Second)
+			}
+			return to.publish(ctx, lane, batch)
+		}
+		p := run(t, sinkFuncs{publish: publish}, s, Cursor{}, Config{WindowBytes: 300_000, BatchMessages: 10})
+		time.Sleep(10 * time.Minute)
+		for l, n := range to.cure(nil) {
+			if want := 30 * 600 * 95 / 100; l != "lane3" && n < want {
+				t.Errorf("%s got %d changes, want %d", l, n, want)
+			}
+		}
+		p.end(t)
+	})
+}
+
+func TestAParkedLaneGoesOnWhereItWasAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 10), newCounts(t)
+		to.sick = only("lane3", errors.New("no leader"))
+		var start Cursor
+		for range 3 {
+			p := run(t, sinkFuncs{publish: to.publish}, s, start, Config{WindowBytes: 150_000})
+			time.Sleep(time.Minute)
+			p.end(t)
+			start, _ = s.get()
+		}
+		if len(start.Lanes) > 10 || start.Lanes["lane3"] > 10 || start.High < 300*179 {
+			t.Errorf("cursor %d %d %v", start.Low, start.High, start.Lanes)
+		}
+		to.cure(nil)
+		p := run(t, sinkFuncs{publish: to.publish}, s, start, Config{WindowBytes: 150_000})
+		time.Sleep(time.Minute)
+		s.closed.Store(s.newest())
+		p.drained(t, s.closed.Load())
+		want := int(s.closed.Load()) / 10
+		for l, n := range to.cure(nil) { // counts has checked that none came twice
+			if n != want {
+				t.Errorf("%s got %d changes, want %d", l, n, want)
+			}
+		}
+	})
+}
+
+func TestManySickLanesAreAllToldAndAllCured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lanes = 2000
+		s, to := newStream(lanes, lanes), newCounts(t)
+		to.sick = func(l sinks.Lane) error {
+			if l != "lane7" {
+				return errors.New("no such topic")
+			}
+			return nil
+		}
+		cfg := Config{WindowBytes: 1 << 20, Workers: 64, Retry: RetryConfig{Min: time.Second, Max: 30 * time.Second}}
+		p := run(t, sinkFuncs{publish: to.publish}, s, Cursor{}, cfg)
+		time.Sleep(10 * time.Second)
+		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.Trouble) != maxTold || got.WindowBytes > 1<<20 {
+			t.Errorf("%d lanes fail, %d are told, %d bytes are held", got.LanesFailing, len(got.Trouble), got.WindowBytes)
+		}
+		to.cure(nil)
+		s.closed.Store(s.newest())
+		p.drained(t, s.closed.Load())
+		for l, n := range to.cure(nil) {
+			if n != int(s.closed.Load())/lanes {
+				t.Errorf("%s got %d changes of %d", l, n, s.closed.Load()/lanes)
+			}
+		}
+		if n := strings.Count(p.log.String(), "a lane fails"); n > 3 {
+			t.Errorf("%d lines for one fault", n)
+		}
+	})
+}
+
+func TestLanesUsedOnceLeaveNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lanes = 60_000
+		s, to := newStream(lanes, lanes), newCounts(t)
+		s.closed.Store(lanes)
+		var forgotten atomic.Int64
+		sink := forgetting{sinkFuncs{publish: to.publish}, &forgotten}
+		p := run(t, sink, s, Cursor{}, Config{Workers: 64})
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if got := p.Stats(); got.Lanes != 0 || forgotten.Load() != lanes || got.Delivered != lanes {
+			t.Errorf("%d lanes are kept, %d were forgotten: %+v", got.Lanes, forgotten.Load(), got)
+		}
+		if c, _ := s.get(); len(c.Lanes) != 0 || c.Low != lanes {
+			t.Errorf("the cursor names %d lanes", len(c.Lanes))
+		}
+		p.drained(t, lanes)
+	})
+}
+
+// forgetting counts the lanes that it is told to forget.
+type forgetting struct {
+	sinkFuncs
+	forgotten *atomic.Int64
+}
+
+func (f forgetting) Forget(lanes []sinks.Lane) { f.forgotten.Add(int64(len(lanes))) }
+
+// growing is a sink of one topic whose lanes are "N of COUNT", by the generation of a change.
+type growing struct {
+	sinkFuncs
+	mu          sync.Mutex
+	using, have int
+	gone        bool
+}
+
+func (g *growing) Lane(c *event.Change) (sinks.Lane, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return of(int(c.Generation)%g.using, g.using), nil
+}
+
+func of(n, count int) sinks.Lane { return sinks.Lane(fmt.Sprint(n, " of ", count)) }
+
+func (g *growing) Resume(lanes []sinks.Lane) {
+	for _, l := range lanes {
+		if _, err := fmt.Sscanf(string(l), "%d of %d", new(int), &g.using); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (g *growing) Repartitions() []sinks.Repartition {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.using == g.have {
+		return nil
+	}
+	r := sinks.Repartition{Reason: "grown", Gone: g.gone}
+	for n := range g.using {
+		r.From = append(r.From, of(n, g.using))
+	}
+	for n := range g.have {
+		r.To = append(r.To, of(n, g.have))
+	}
+	return []sinks.Repartition{r}
+}
+
+func (g *growing) Repartition(sinks.Repartition) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.using = g.have
+}
+
+func (g *growing) grow(to int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.have = to
+}
+
+// TestLanesAreReplacedWhenAllOfThemWork has a topic grow while one of its partitions has no leader. The others go on, the
+// reader is not blocked, and objects move when the sick one is well, also when the process was restarted meanwhile.
+func TestLanesAreReplacedWhenAllOfThemWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 1), newCounts(t)
+		to.sick = only("1 of 3", errors.New("no leader"))
+		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3}
+		p := run(t, g, s, Cursor{}, Config{WindowBytes: 150_000})
+		time.Sleep(time.Second)
+		g.grow(6)
+		time.Sleep(time.Minute)
+		if got := to.cure(to.sick); got["0 of 3"] < 5900 || got["2 of 3"] < 5900 || got["0 of 6"] > 0 {
+			t.Errorf("while one is sick: %v", got)
+		}
+		p.end(t)
+		start, _ := s.get()
+		g = &growing{sinkFuncs: g.sinkFuncs, using: 6, have: 6}
+		p = run(t, g, s, start, Config{WindowBytes: 150_000})
+		time.Sleep(time.Minute)
+		if got := to.cure(nil); got["0 of 3"] < 11900 || got["0 of 6"] > 0 {
+			t.Errorf("after a restart: %v", got)
+		}
+		time.Sleep(time.Minute)
+		s.closed.Store(s.newest())
+		p.drained(t, s.closed.Load())
+		got, sum := to.cure(nil), 0
+		for _, n := range got {
+			sum += n
+		}
+		if sum != int(s.closed.Load()) || got["5 of 6"] == 0 {
+			t.Errorf("%d of %d changes: %v", sum, s.closed.Load(), got)
+		}
+		// An object that moves is never in two lanes at once: each new one begins behind the end of the old ones.
+		p.log.wantOnce(t, "lanes are replaced")
+	})
+}
+
+// TestLanesThatAreGoneBeginAgainWhereTheyWere has a topic made anew, with fewer partitions.
+func TestLanesThatAreGoneBeginAgainWhereTheyWere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 1), newCounts(t)
+		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3}
+		p := run(t, g, s, Cursor{}, Config{WindowBytes: 150_000})
+		time.Sleep(10 * time.Second)
+		to.cure(only("2 of 3", errors.New("no such partition")))
+		time.Sleep(10 * time.Second)
+		g.gone = true
+		g.grow(2)
+		time.Sleep(10 * time.Second)
+		s.closed.Store(s.newest())
+		p.drained(t, s.closed.Load())
+		got := to.cure(nil)
+		sum := got["0 of 2"] + got["1 of 2"]
+		if lost := s.closed.Load() - 3000; sum < int(lost)-10 || sum > int(lost)+100 {
+			t.Errorf("%d changes went to the new lanes, want the %d since one of the old ones failed: %v", sum, lost, got)
+		}
+	})
+}
+
+func TestADestinationThatRejectsEverythingIsAway(t *testing.T) {
+	for _, lanes := range []int{1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			s, to := newStream(300, lanes), newCounts(t)
+			to.sick = func(sinks.Lane) error { return &sinks.RejectedError{Reason: "400 Bad Request"} }
+			p := run(t, sinkFuncs{publish: to.publish}, s, Cursor{}, Config{WindowBytes: 150_000})
+			time.Sleep(10 * time.Minute)
+			if _, dead := s.get(); len(dead) > tolerated {
+				t.Errorf("%d lanes: %d dead letters of a destination that takes nothing", lanes, len(dead))
+			}
+			if got := p.Stats().Condition.NotReady(); !strings.Contains(got, "400 Bad Request") || !strings.Contains(got, "every change is rejected") {
+				t.Errorf("%d lanes: not ready: %q", lanes, got)
+			}
+			to.cure(nil)
+			s.closed.Store(s.newest())
+			p.drained(t, s.closed.Load())
+			sum := 0
+			for _, n := range to.cure(nil) {
+				sum += n
+			}
+			_, dead := s.get()
+			if sum+len(dead) != int(s.closed.Load()) {
+				t.Errorf("%d delivered and %d dead of %d", sum, len(dead), s.closed.Load())
+			}
+			p.log.wantOnce(t, "sink takes no changes")
+		})
+	}
+}
+
+// A change that waits for the place of dead letters holds up its lane, and not who reads.
+func TestADeadLetterThatWaitsHoldsItsLaneOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 10), newCounts(t)
+		publish := func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			i := slices.IndexFunc(batch, func(m sinks.Message) bool { return m.Offset == 1003 })
+			if i < 0 {
+				return to.publish(ctx, lane, batch)
+			}
+			n, _ := to.publish(ctx, lane, batch[:i])
+			return n, &sinks.RejectedError{Reason: "never"}
+		}
+		var open atomic.Bool
+		bury := func(context.Context, *event.Change, string) error {
+			if !open.Load() {
+				return errors.New("topic of dead letters: away")
+			}
+			return nil
+		}
+		withheld := func(c *event.Change) Route {
+			if c.Generation == 2005 {
+				c.Withheld = "not shown"
+			}
+			return Route{}
+		}
+		p := run(t, sinkFuncs{publish: publish}, s, Cursor{}, Config{WindowBytes: 150_000, Bury: bury, Route: withheld})
+		time.Sleep(10 * time.Minute)
+		for l, n := range to.cure(nil) {
+			if l != "lane3" && n < 17_990 {
+				t.Errorf("%s got %d changes", l, n)
+			}
+		}
+		if got := p.Stats(); got.LanesFailing != 2 || !strings.Contains(got.Condition.Degraded(), "topic of dead letters: away") {
+			t.Errorf("%+v", got)
+		}
+		open.Store(true)
+		time.Sleep(5 * time.Minute)
+		s.closed.Store(s.newest())
+		p.drained(t, s.closed.Load())
+		if _, dead := s.get(); len(dead) != 2 {
+			t.Errorf("%d dead letters", len(dead))
+		}
+	})
+}
+
+func TestNoLaneThatWorksIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 10), newCounts(t)
+		p := run(t, sinkFuncs{publish: to.publish}, s, Cursor{}, Config{WindowBytes: 150_000})
+		time.Sleep(time.Minute)
+		to.cure(func(l sinks.Lane) error { return fmt.Errorf("%s: leader unknown: start its broker", l) })
+		time.Sleep(time.Minute)
+		if got := p.Stats().Condition.NotReady(); !strings.HasPrefix(got, "no lane works: lane lane") || !strings.Contains(got, "start its broker (and 9 more)") {
+			t.Errorf("not ready: %q", got)
+		}
+		to.cure(only("lane4", errors.New("leader unknown")))
+		time.Sleep(time.Minute)
+		if got := p.Stats(); got.Condition.NotReady() != "" || len(got.Trouble) != 1 || got.Trouble[0].Lane != "lane4" {
+			t.Errorf("%+v", got.Condition)
+		}
+		to.cure(nil)
+		time.Sleep(time.Minute)
+		if got := p.Stats(); !got.Condition.OK() {
+			t.Errorf("%+v", got.Condition)
+		}
+		p.end(t)
+		p.log.wantOnce(t, "sink takes no changes")
+		p.log.wantOnce(t, "sink delivers")
+	})
+}
+
+// absent is a sink that can be asked, whose destination is away until then.
+type absent struct {
+	sinkFuncs
+	until time.Time
+	asked atomic.Int64
+}
+
+func (a *absent) Ping(context.Context) error {
+	a.asked.Add(1)
+	if time.Now().Before(a.until) {
+		return &sinks.UnavailableError{Reason: "no broker answers: check kafka.brokers"}
+	}
+	return nil
+}
+
+func TestAnIdleSinkIsAskedWhetherItsDestinationIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := newCounts(t)
+		sink := &absent{sinkFuncs: sinkFuncs{publish: to.publish}, until: time.Now().Add(time.Minute)}
+		p := New("test", sink, "", journalOf(nil, &stored{}), Cursor{}, Config{}, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		if got := p.Stats().Condition.NotReady(); got == "" {
+			t.Error("ready before anybody has asked")
+		}
+		go func() { done <- p.Run(ctx) }()
+		time.Sleep(time.Second)
+		if got := p.Stats().Condition.NotReady(); got != "no broker answers: check kafka.brokers" {
+			t.Errorf("not ready: %q", got)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := p.Stats().Condition; !got.OK() {
+			t.Errorf("%+v", got)
+		}
+		before := sink.asked.Load()
+		time.Sleep(10 * time.Minute)
+		if n := sink.asked.Load() - before; n != 40 {
+			t.Errorf("asked %d times in ten minutes", n)
+		}
+		stop()
+		<-done
+	})
+}
