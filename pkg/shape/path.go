@@ -113,7 +113,11 @@ func (p path) String() string {
 		case s.any:
 			b.WriteString("[*]")
 		case strings.ContainsAny(s.name, notInNames), checkName(s.name) != nil:
-			b.WriteString(`["` + s.name + `"]`)
+			quote := `"`
+			if strings.Contains(s.name, `"]`) {
+				quote = "'"
+			}
+			b.WriteString("[" + quote + s.name + quote + "]")
 		case i > 0:
 			b.WriteString("." + s.name)
 		default:

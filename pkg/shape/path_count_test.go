@@ -36,3 +36,25 @@ func TestAPathThatOnlyCustomResourcesHaveIsDoubted(t *testing.T) {
 		t.Errorf("%q", keys)
 	}
 }
+
+// FuzzPathsAreReadAsTheyAreWritten holds a path that is read to be written in a form that reads as the same path.
+func FuzzPathsAreReadAsTheyAreWritten(f *testing.F) {
+	for _, text := range []string{
+		"spec", "spec.containers[*].env[*].value", `metadata.annotations["a.b/c"]`, `data["1"]`, "[*].a", "$.x", "/spec", "a..b", "a[", `a["`, `a['b"c']`, `a['b"]c']`, "spec[0]",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := parsePath(text)
+		if err != nil {
+			return
+		}
+		again, err := parsePath(p.String())
+		if err != nil || !slices.Equal(p, again) {
+			t.Errorf("%q is read as %q and written as %q, which is read as %q (%v)", text, p, p.String(), again, err)
+		}
+		if _, err := treeOf([]path{p}); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}

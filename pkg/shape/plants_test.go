@@ -42,11 +42,13 @@ var encodings = []func(string) string{
 	codePoints,
 }
 
+var packer = gzip.NewWriter(nil) // to make one costs more than to use it
+
 func gzipped(v string) string {
 	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	_, _ = w.Write([]byte(v)) // a buffer takes all
-	_ = w.Close()
+	packer.Reset(&b)
+	_, _ = packer.Write([]byte(v)) // a buffer takes all
+	_ = packer.Close()
 	return base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
@@ -247,7 +249,15 @@ func (l lastStates) DropBodies(context.Context, string) error     { return nil }
 // them, in many encodings, and looks for each, in every encoding and as a digest, in everything that is emitted or stored.
 func TestNoPlantedValueIsSeen(t *testing.T) {
 	for name, p := range map[string]shape.Policy{
-		"mask": {}, "drop": {Redact: "drop"}, "hmac": {Redact: "hmac"}, "hmac, global": {Redact: "hmac", HMAC: shape.HashOptions{Scope: "global"}},
+		"mask": {}, "drop": {Redact: "drop"}, "hmac": {Redact: "hmac"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.RedactPaths = planted
+			nothingIsSeen(t, p, 2000)
+		})
+	}
+	for name, p := range map[string]shape.Policy{
+		"hmac, global":             {Redact: "hmac", HMAC: shape.HashOptions{Scope: "global"}},
 		"before and patches":       {Before: "full", Changed: "jsonPatch"},
 		"hmac and merge patches":   {Redact: "hmac", Before: "full", Changed: "mergePatch"},
 		"drop and pointers":        {Redact: "drop", Changed: "paths", IgnoreChanges: []string{"metadata.labels.x"}},
@@ -257,12 +267,13 @@ func TestNoPlantedValueIsSeen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p.RedactPaths = planted
-			nothingIsSeen(t, p)
+			nothingIsSeen(t, p, 400)
 		})
 	}
 }
 
-func nothingIsSeen(t *testing.T, policy shape.Policy) {
+func nothingIsSeen(t *testing.T, policy shape.Policy, count int) {
+	t.Helper()
 	values, out, kept := newPlants(), &output{t: t}, lastStates{}
 	if err := policy.Validate("resources[0]", true); err != nil {
 		t.Fatal(err)
@@ -278,7 +289,7 @@ func nothingIsSeen(t *testing.T, policy shape.Policy) {
 		return out.observation(ctx, o)
 	})
 	version := 0
-	for values.planted < 2000 {
+	for values.planted < count {
 		for _, of := range []struct {
 			resource event.Resource
 			make     func() object

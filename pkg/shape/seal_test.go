@@ -160,3 +160,23 @@ func BenchmarkSeal(b *testing.B) {
 		s.close(summary, 7, true)
 	}
 }
+
+// FuzzWhatIsStoredIsOpenedOrNone holds open to give back what close was given, and for anything else what it was given or
+// nothing.
+func FuzzWhatIsStoredIsOpenedOrNone(f *testing.F) {
+	f.Add("\x01digests", true)
+	f.Add("\x11\x00\x00\x00\x02short", false)
+	f.Add("\x12", true)
+	f.Fuzz(func(t *testing.T, text string, conceals bool) {
+		s, err := newSeal([]byte(oneKey), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, redaction, sealed := s.open(s.close(text, 7, conceals)); got != text || redaction != 7 || !sealed {
+			t.Errorf("%q became %q, redaction %d, sealed %v", text, got, redaction, sealed)
+		}
+		if got, _, sealed := s.open(text); sealed && got != "" || !sealed && got != text {
+			t.Errorf("%q is opened as %q", text, got)
+		}
+	})
+}
