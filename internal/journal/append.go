@@ -8,9 +8,7 @@ import (
 )
 
 // request is something the committer does as part of a group.
-type request interface {
-	addTo(g *group) error
-}
+type request func(g *group) error
 
 // queued is a request on its way to the committer.
 type queued struct {
@@ -33,7 +31,8 @@ func (j *Journal) Append(ctx context.Context, o event.Observation) error {
 			return err
 		}
 		if j.admits() {
-			j.enqueue(queued{request: &observed{o, j.bodies.note(&o)}, bytes: sizeOf(&o)})
+			noted := j.bodies.note(&o)
+			j.enqueue(queued{request: func(g *group) error { return g.observe(&o, noted) }, bytes: sizeOf(&o)})
 			j.mu.Unlock()
 			return nil
 		}
@@ -74,16 +73,16 @@ func (j *Journal) notify() {
 	j.changed = make(chan struct{})
 }
 
-// submit queues a request and waits until it is durable.
-func (j *Journal) submit(ctx context.Context, r request) error {
+// submit queues a request and waits until it is durable. note, if it is not nil, says at once what it does to bodies.
+func (j *Journal) submit(ctx context.Context, r request, note func(*bodies)) error {
 	done := make(chan error, 1)
 	j.mu.Lock()
 	if err := j.refusal(); err != nil {
 		j.mu.Unlock()
 		return err
 	}
-	if n, ok := r.(interface{ noteTo(*bodies) }); ok {
-		n.noteTo(&j.bodies)
+	if note != nil {
+		note(&j.bodies)
 	}
 	j.enqueue(queued{request: r, done: done})
 	j.mu.Unlock()
@@ -104,12 +103,6 @@ func (j *Journal) submit(ctx context.Context, r request) error {
 	}
 }
 
-// observed is an observation with what it does to bodies.
-type observed struct {
-	event.Observation
-	bodies []notedBody
-}
-
 // sizeOf estimates the memory an observation holds, in bytes.
 func sizeOf(o *event.Observation) int64 {
 	const perKnown = 160
@@ -123,30 +116,26 @@ func sizeOf(o *event.Observation) int64 {
 	return n
 }
 
-func (o *observed) addTo(g *group) error {
+// observe stores an observation, with what it does to bodies.
+func (g *group) observe(o *event.Observation, bodies []notedBody) error {
 	if err := g.storeResource(o.Resource); err != nil {
 		return err
 	}
 	for _, c := range o.Changes {
 		g.add(c)
 	}
-	o.storeKnown(g)
-	g.storeBodies(o.bodies)
-	g.bodies = append(g.bodies, o.bodies...)
-	o.storeScope(g)
+	g.storeKnown(o)
+	g.storeBodies(bodies)
+	g.storeScope(o)
 	return nil
 }
 
-func (o *observed) storeKnown(g *group) {
-	if len(o.Known)+len(o.Forget) == 0 {
-		return
-	}
+func (g *group) storeKnown(o *event.Observation) {
 	g.key = appendNamePrefix(g.key[:0], prefixKnown, o.Resource.String())
 	prefix := len(g.key)
 	for i := range o.Known {
-		k := &o.Known[i]
-		g.key = append(g.key[:prefix], k.Key...)
-		g.value = appendKnown(g.value[:0], k)
+		g.key = append(g.key[:prefix], o.Known[i].Key...)
+		g.value = appendKnown(g.value[:0], &o.Known[i])
 		g.set(g.key, g.value)
 	}
 	for _, key := range o.Forget {
@@ -157,12 +146,15 @@ func (o *observed) storeKnown(g *group) {
 
 // storeScope stores how far the scope has come, in the same batch as its changes (I1). Why history is lost is remembered until
 // there is a position again.
-func (o *observed) storeScope(g *group) {
+func (g *group) storeScope(o *event.Observation) {
 	if o.Snapshot == "" && o.Lost == "" && o.Position == "" {
 		return
 	}
+	g.j.mu.Lock()
+	defer g.j.mu.Unlock()
 	place := scopePlace{o.Resource.String(), o.Scope}
-	s := g.scope(place)
+	s := g.j.scopes[place]
+	s.ID = o.Scope
 	if o.Lost != "" {
 		s.Position, s.Snapshot, s.Lost = "", "", o.Lost
 	}
@@ -172,15 +164,21 @@ func (o *observed) storeScope(g *group) {
 	if o.Position != "" {
 		s.Position, s.Lost, s.Pass = o.Position, "", ""
 	}
-	g.scopes[place] = s
+	g.j.scopes[place] = s
+	g.scopes[place] = true
 }
 
-// announcement forgets the recovery, and the reason to begin anew.
-type announcement struct{}
+// Announced says that the gaps which Recovered and BegunAnew asked for are in the journal. Durable when it returns nil.
+func (j *Journal) Announced(ctx context.Context) error {
+	return j.submit(ctx, func(g *group) error {
+		g.delete(keyRecovery)
+		g.delete(keyAnew)
+		g.announced = true
+		return nil
+	}, nil)
+}
 
-func (announcement) addTo(g *group) error {
-	g.delete(keyRecovery)
-	g.delete(keyAnew)
-	g.announced = true
-	return nil
+// Flush waits until everything appended before it is durable and visible to readers.
+func (j *Journal) Flush(ctx context.Context) error {
+	return j.submit(ctx, func(*group) error { return nil }, nil)
 }

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -54,11 +53,6 @@ func (b *bodies) note(o *event.Observation) (noted []notedBody) {
 		place := bodyPlace{resource, key}
 		b.pending[place] = p
 		noted = append(noted, notedBody{place, p})
-	}
-	for i := range o.Known {
-		if o.Known[i].Gone {
-			put(o.Known[i].Key, &pendingBody{gone: true})
-		}
 	}
 	for _, key := range o.Forget {
 		put(key, &pendingBody{gone: true})
@@ -132,20 +126,12 @@ func (j *Journal) BodyResources() []string {
 // DropBodies deletes all bodies of a resource. Call it where nothing asks for them any more, before the resource appends. Durable
 // when it returns nil.
 func (j *Journal) DropBodies(ctx context.Context, resource string) error {
-	return j.submit(ctx, bodyDrop(resource))
+	return j.submit(ctx, func(g *group) error { g.dropNamed(prefixBody, resource); return nil }, func(b *bodies) { b.drop(resource) })
 }
-
-type bodyDrop string
-
-func (r bodyDrop) addTo(g *group) error {
-	g.dropNamed(prefixBody, string(r))
-	return nil
-}
-
-func (r bodyDrop) noteTo(b *bodies) { b.drop(string(r)) }
 
 // storeBodies writes and deletes bodies.
 func (g *group) storeBodies(noted []notedBody) {
+	g.bodies = append(g.bodies, noted...)
 	for _, n := range noted {
 		g.key = append(appendNamePrefix(g.key[:0], prefixBody, n.resource), n.key...)
 		if n.gone {
@@ -166,31 +152,17 @@ func appendBody(b, packed []byte, body *event.Body) (stored, scratch []byte) {
 
 // decodeBody is the inverse of appendBody. It keeps nothing of stored.
 func decodeBody(key string, stored []byte) (event.Body, error) {
-	malformed := fmt.Errorf("%w: body of %q", errMalformed, key)
-	if len(stored) == 0 || stored[0] != bodyFormat {
-		return event.Body{}, malformed
+	s := scanner{s: string(stored)}
+	format := s.byte()
+	body := event.Body{Key: key, UID: s.string(), ResourceVersion: s.string()}
+	n, err := s2.DecodedLen([]byte(s.s))
+	if err == nil && !s.failed && format == bodyFormat && n <= maxBodyBytes {
+		body.Raw, err = s2.Decode(nil, []byte(s.s))
+	} else {
+		err = errMalformed
 	}
-	body, rest := event.Body{Key: key}, stored[1:]
-	for _, field := range [...]*string{&body.UID, &body.ResourceVersion} {
-		n, size := binary.Uvarint(rest)
-		if size <= 0 || n > uint64(len(rest)-size) {
-			return event.Body{}, malformed
-		}
-		*field, rest = string(rest[size:size+int(n)]), rest[size+int(n):]
-	}
-	if n, err := s2.DecodedLen(rest); err != nil || n > maxBodyBytes {
-		return event.Body{}, malformed
-	}
-	raw, err := s2.Decode(nil, rest)
 	if err != nil {
-		return event.Body{}, malformed
+		return event.Body{}, fmt.Errorf("%w: body of %q", errMalformed, key)
 	}
-	body.Raw = raw
 	return body, nil
-}
-
-// loadBodies finds the resources that have bodies.
-func (j *Journal) loadBodies() error {
-	j.bodies = newBodies()
-	return forEachName(j.db, prefixBody, func(name string) { j.bodies.resources[name] = true })
 }

@@ -145,10 +145,10 @@ func (j *Journal) commit(packer *packer, taken []queued) error {
 	defer g.batch.Close()
 	refused := make([]error, len(taken))
 	for i, q := range taken {
-		refused[i] = q.addTo(g)
+		refused[i] = q.request(g)
 	}
 	g.seal()
-	g.sealResources()
+	g.sealScopes()
 	if err := g.trim(); err != nil {
 		return j.checked("trim", err)
 	}
@@ -198,7 +198,6 @@ func (j *Journal) publish(g *group, taken []queued) {
 	for _, q := range taken {
 		j.pending -= q.bytes
 	}
-	g.publishResources()
 	j.bodies.committed(g.bodies)
 	if g.announced {
 		j.recovered = nil
@@ -219,10 +218,9 @@ type group struct {
 	open      []*event.Change
 	openBytes int
 	frames    []tailFrame
-	resources map[string]event.Resource        // records that may change; a zero one goes
-	scopes    map[scopePlace]event.StoredScope // the same; one without ID goes
-	sinks     map[string]sinkState             // those that change
-	dead      map[string]int64                 // stored bytes of dead letters that change, by key; 0: purged
+	scopes    map[scopePlace]bool  // records that have changed in memory
+	sinks     map[string]sinkState // those that change
+	dead      map[string]int64     // stored bytes of dead letters that change, by key
 	bodies    []notedBody
 	announced bool
 	key       []byte // scratch
@@ -235,7 +233,7 @@ func (j *Journal) newGroup(packer *packer) *group {
 	defer j.mu.Unlock()
 	return &group{
 		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.ext, room: j.room(), writes: j.writes,
-		resources: map[string]event.Resource{}, scopes: map[scopePlace]event.StoredScope{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
+		scopes: map[scopePlace]bool{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
 	}
 }
 

@@ -114,7 +114,7 @@ func checkCrashed(t *testing.T, opts Options, read, settled uint64) {
 		t.Fatalf("cursor %+v %v, settled %d, newest %d", c, err, settled, newest)
 	}
 	next := uint64(deadEvery)
-	if err := j.DeadLetters("main", func(d DeadLetter) error {
+	if err := j.deadLetters("main", func(d DeadLetter) error {
 		if d.Offset != next {
 			t.Errorf("dead letter %d where %d is due", d.Offset, next)
 		}

@@ -7,8 +7,6 @@ import (
 	"maps"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -42,7 +40,7 @@ func (c Cursor) normal() Cursor {
 	return c
 }
 
-// DeadLetter is a change that a sink gave up on, with the reason. It stays until it is purged.
+// DeadLetter is a change that a sink gave up on, with the reason. It stays until it is discarded.
 type DeadLetter struct {
 	Offset uint64
 	Time   time.Time // when it was given up
@@ -65,23 +63,17 @@ func (j *Journal) Cursor(sink string) (Cursor, bool, error) {
 // returns nil (I2). A cursor may go back, to publish again, but not below what is trimmed, and never past the newest
 // change. When ctx ends first the outcome is unknown, and settling again is harmless.
 func (j *Journal) Settle(ctx context.Context, sink string, c Cursor, dead []DeadLetter) error {
-	return j.submit(ctx, &settlement{sink: sink, cursor: c.normal(), dead: dead})
+	c = c.normal()
+	return j.submit(ctx, func(g *group) error { return g.settle(sink, c, dead) }, nil)
 }
 
-type settlement struct {
-	sink   string
-	cursor Cursor
-	dead   []DeadLetter
-}
-
-func (s *settlement) addTo(g *group) error {
-	if err := s.check(g); err != nil {
-		return fmt.Errorf("journal: settle for sink %q: %w", s.sink, err)
+func (g *group) settle(sink string, c Cursor, dead []DeadLetter) error {
+	state := g.sink(sink)
+	if err := g.checkSettled(state, c, dead); err != nil {
+		return fmt.Errorf("journal: settle for sink %q: %w", sink, err)
 	}
-	state := g.sink(s.sink)
-	for i := range s.dead {
-		d := &s.dead[i]
-		key, value := keyDead(s.sink, d.Offset), encodeDead(g.packer, d)
+	for i := range dead {
+		key, value := keyDead(sink, dead[i].Offset), encodeDead(g.packer, &dead[i])
 		before, err := g.deadSize(key)
 		if err != nil {
 			return g.j.checked("settle", err)
@@ -94,26 +86,24 @@ func (s *settlement) addTo(g *group) error {
 		g.dead[string(key)] = size
 		state.deadBytes += size - before
 	}
-	g.set(keyCursor(s.sink), encodeCursor(s.cursor))
-	state.cursor, state.settled = s.cursor, true
-	g.sinks[s.sink] = state
+	g.set(keyCursor(sink), encodeCursor(c))
+	state.cursor, state.settled = c, true
+	g.sinks[sink] = state
 	return nil
 }
 
-// check refuses a settlement that contradicts the log. It compares with what is committed: nothing newer can be read.
-func (s *settlement) check(g *group) error {
-	g.j.mu.Lock()
-	newest := g.j.ext.newest
-	g.j.mu.Unlock()
-	switch state := g.sink(s.sink); {
+// checkSettled refuses a settlement that contradicts the log. It compares with what is committed: nothing newer can be read.
+func (g *group) checkSettled(state sinkState, c Cursor, dead []DeadLetter) error {
+	newest := g.j.Newest()
+	switch {
 	case !state.declared:
-		return fmt.Errorf("not declared")
-	case s.cursor.newest() > newest:
-		return fmt.Errorf("cursor %d is past the newest change %d", s.cursor.newest(), newest)
-	case s.cursor.Low+1 < g.ext.oldest:
-		return fmt.Errorf("cursor %d is below the oldest change %d", s.cursor.Low, g.ext.oldest)
+		return errors.New("not declared")
+	case c.newest() > newest:
+		return fmt.Errorf("cursor %d is past the newest change %d", c.newest(), newest)
+	case c.Low+1 < g.ext.oldest:
+		return fmt.Errorf("cursor %d is below the oldest change %d", c.Low, g.ext.oldest)
 	}
-	for _, d := range s.dead {
+	for _, d := range dead {
 		if d.Change == nil || d.Offset == 0 || d.Offset > newest {
 			return fmt.Errorf("dead letter %d names no change of the journal", d.Offset)
 		}
@@ -132,72 +122,4 @@ func (g *group) deadSize(key []byte) (int64, error) {
 		return 0, err
 	}
 	return int64(len(key) + len(value)), nil
-}
-
-// DeadLetters calls each for every dead letter of a sink, in order of offsets, until each returns an error, which it
-// returns. The sink need not be declared any more.
-func (j *Journal) DeadLetters(sink string, each func(DeadLetter) error) error {
-	done, err := j.use()
-	if err != nil {
-		return err
-	}
-	defer done()
-	return j.checked(fmt.Sprintf("dead letters of sink %q", sink), forEachDead(j.db, j.unpacker, sink, each))
-}
-
-// forEachDead is DeadLetters on a store.
-func forEachDead(db *pebble.DB, u *unpacker, sink string, each func(DeadLetter) error) error {
-	return forEach(db, appendNamePrefix(nil, prefixDead, sink), func(key, value []byte) error {
-		_, offset, err := cutDead(key)
-		if err != nil {
-			return err
-		}
-		d, err := decodeDead(u, offset, value)
-		if err != nil {
-			return err
-		}
-		return each(d)
-	})
-}
-
-// PurgeDeadLetters drops the dead letters of a sink up to and with an offset. They count against MaxBytes until then.
-// Durable when it returns nil.
-func (j *Journal) PurgeDeadLetters(ctx context.Context, sink string, through uint64) error {
-	return j.submit(ctx, &purge{sink: sink, through: through})
-}
-
-type purge struct {
-	sink    string
-	through uint64
-}
-
-func (p *purge) addTo(g *group) error {
-	first, end := keyDead(p.sink, 0), append(keyDead(p.sink, p.through), 0)
-	sizes := map[string]int64{}
-	it, err := g.j.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
-	if err != nil {
-		return g.j.checked("purge dead letters", err)
-	}
-	for it.First(); it.Valid(); it.Next() {
-		sizes[string(it.Key())] = int64(storedBytes(it))
-	}
-	if err := errors.Join(it.Error(), it.Close()); err != nil {
-		return g.j.checked("purge dead letters", err)
-	}
-	for key, size := range g.dead { // stored or purged earlier in this group
-		if key >= string(first) && key < string(end) {
-			sizes[key] = size
-		}
-	}
-	state := g.sink(p.sink)
-	for key, size := range sizes {
-		if size > 0 {
-			g.delete([]byte(key))
-			g.dead[key] = 0
-			state.dead--
-			state.deadBytes -= size
-		}
-	}
-	g.sinks[p.sink] = state
-	return nil
 }

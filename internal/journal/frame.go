@@ -103,16 +103,3 @@ func (u *unpacker) changes(stored []byte) ([]event.Change, error) {
 	}
 	return decodeRaw(raw, h.count)
 }
-
-// records unpacks a stored frame and gives its changes their offsets.
-func (u *unpacker) records(first uint64, stored []byte) ([]event.Record, error) {
-	changes, err := u.changes(stored)
-	if err != nil {
-		return nil, err
-	}
-	records := make([]event.Record, len(changes))
-	for i := range changes {
-		records[i] = event.Record{Offset: first + uint64(i), Change: &changes[i]}
-	}
-	return records, nil
-}

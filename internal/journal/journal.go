@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,7 +39,7 @@ type Options struct {
 
 	// MaxBytes is the bound of what is stored: changes, known objects, last states and dead letters; 0: 10 GiB. Append waits
 	// while it is reached. An eighth of it is for changes, whatever the rest takes.
-	MaxBytes       int64
+	MaxBytes int64
 	// MaxDeadLetters is the bound of dead letters, as stored, see DeadLetterRoom; 0: 1 GiB. It is at most half of MaxBytes.
 	MaxDeadLetters int64
 	// Reserve is how much of the disk stays free: Append waits below it, so that settling and trimming can still be written.
@@ -84,15 +83,14 @@ func (o Options) withDefaults() Options {
 
 // Journal is the log. All methods are safe for concurrent use; Run is called once, Close once and after Run has returned.
 type Journal struct {
-	opts     Options
-	fs       *spaceFS
-	lock     *pebble.Lock
-	db       *pebble.DB
-	unpacker *unpacker
-	failed   *failure      // the store cannot be used any more
-	ended    chan struct{} // closed when nothing more will be committed
-	end      func()        // closes ended
-	wake     chan struct{} // something was queued for the committer; capacity 1
+	opts Options
+	fs   *spaceFS
+	lock *pebble.Lock
+	reader
+	failed *failure      // the store cannot be used any more
+	ended  chan struct{} // closed when nothing more will be committed
+	end    func()        // closes ended
+	wake   chan struct{} // something was queued for the committer; capacity 1
 
 	retention retention // of the committer
 	mark      *mark     // of the upkeep
@@ -159,7 +157,7 @@ func Open(opts Options) (*Journal, error) {
 		opts:      opts,
 		fs:        newSpaceFS(opts.FS, fullRetry),
 		lock:      lock,
-		unpacker:  unpacker,
+		reader:    reader{unpacker: unpacker},
 		ended:     make(chan struct{}),
 		wake:      make(chan struct{}, 1),
 		retention: retention{keep: opts.KeepSettled},
@@ -189,11 +187,6 @@ func (j *Journal) Recovered() (Recovery, bool) {
 		return Recovery{}, false
 	}
 	return *j.recovered, true
-}
-
-// Announced says that the gaps which Recovered and BegunAnew asked for are in the journal. Durable when it returns nil.
-func (j *Journal) Announced(ctx context.Context) error {
-	return j.submit(ctx, announcement{})
 }
 
 // Oldest returns the offset of the oldest change that can be read; it is Newest()+1 when there is none.

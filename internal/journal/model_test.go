@@ -139,14 +139,6 @@ func (m *modelRun) commitAll() {
 	}
 }
 
-func (m *modelRun) purgeSome() {
-	name, through := m.sink(), m.r.Uint64N(uint64(len(m.log)+1))
-	maps.DeleteFunc(m.dead[name], func(offset uint64, _ DeadLetter) bool { return offset <= through })
-	if err := m.PurgeDeadLetters(m.t.Context(), name, through); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
 func (m *modelRun) dropSome() {
 	name := m.resource()
 	var err error
@@ -268,7 +260,7 @@ func (m *modelRun) compare() {
 			m.t.Fatalf("%s: cursor %+v %v, want %+v", name, c, err, m.cursors[name])
 		}
 		got := map[uint64]DeadLetter{}
-		if err := m.DeadLetters(name, func(d DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
+		if err := m.deadLetters(name, func(d DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
 			m.t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, m.dead[name]) {
@@ -305,8 +297,6 @@ func TestTheJournalBehavesAsItsModel(t *testing.T) {
 					m.appendSome()
 				case n < 85:
 					m.settleSome()
-				case n < 89:
-					m.purgeSome()
 				case n < 92:
 					m.dropSome()
 				case n < 94:

@@ -26,13 +26,12 @@ var ErrAbsent = errors.New("no journal here")
 //
 // Not safe for concurrent use. Close releases it.
 type Offline struct {
-	dir      string
-	lock     io.Closer
-	db       *pebble.DB
-	unpacker *unpacker
-	version  uint64
-	ext      extent
-	sinks    map[string]sinkState
+	dir  string
+	lock io.Closer
+	reader
+	version uint64
+	ext     extent
+	states  map[string]sinkState // by sink
 }
 
 // OpenOffline opens the journal in dir. It returns ErrAbsent, ErrLocked while an exporter works there, ErrNewer, ErrBroken,
@@ -67,7 +66,7 @@ func (o *Offline) Oldest() uint64 { return o.ext.oldest }
 func (o *Offline) Newest() uint64 { return o.ext.newest }
 
 // Sinks returns the names of all sinks that have a cursor or dead letters, in order.
-func (o *Offline) Sinks() []string { return slices.Sorted(maps.Keys(o.sinks)) }
+func (o *Offline) Sinks() []string { return slices.Sorted(maps.Keys(o.states)) }
 
 // Changes calls each for every retained change from one offset up to and with another, in order, until each returns an
 // error, which it returns. Trimmed and future offsets are passed over. A record and what it refers to are valid during the
@@ -77,55 +76,28 @@ func (o *Offline) Changes(from, to uint64, each func(event.Record) error) error 
 	if from > to {
 		return nil
 	}
-	it, err := iterate(o.db, []byte{prefixFrame})
-	if err != nil {
-		return o.checked("read", err)
-	}
-	defer it.Close()
-	it.SeekLT(keyFrame(from + 1))
-	for next := from; next <= to; it.Next() {
-		records, err := o.recordsAt(it, next)
+	for after := from - 1; after < to; {
+		records, err := o.records(after, o.ext.oldest)
 		if err != nil {
-			return o.checked(fmt.Sprintf("read change %d", next), err)
+			return o.checked(fmt.Sprintf("read change %d", after+1), err)
 		}
 		for _, r := range records {
-			if r.Offset > to {
+			if after = r.Offset; after > to {
 				return nil
 			}
 			if err := each(r); err != nil {
 				return err
 			}
 		}
-		next += uint64(len(records))
 	}
 	return nil
-}
-
-// recordsAt returns the changes of a frame from offset next on, which must be in it.
-func (o *Offline) recordsAt(it *pebble.Iterator, next uint64) ([]event.Record, error) {
-	first, h, err := frameAt(it)
-	if err != nil {
-		return nil, err
-	}
-	if next < first || next-first >= h.count {
-		return nil, fmt.Errorf("%w: change %d is missing, a frame holds %d to %d", errMalformed, next, first, first+h.count-1) // I5
-	}
-	value, err := it.ValueAndErr()
-	if err != nil {
-		return nil, err
-	}
-	records, err := o.unpacker.records(first, value)
-	if err != nil {
-		return nil, err
-	}
-	return records[next-first:], nil
 }
 
 // DeadLetters calls each for every dead letter of a sink, in order of offsets, until each returns an error, which it
 // returns. A sink that is not known has none.
 func (o *Offline) DeadLetters(sink string, each func(DeadLetter) error) error {
 	var stopped error
-	err := forEachDead(o.db, o.unpacker, sink, func(d DeadLetter) error {
+	err := o.deadLetters(sink, func(d DeadLetter) error {
 		stopped = each(d)
 		return stopped
 	})
@@ -138,7 +110,7 @@ func (o *Offline) DeadLetters(sink string, each func(DeadLetter) error) error {
 // DeadLetter returns the dead letter of a sink at an offset; false when there is none.
 func (o *Offline) DeadLetter(sink string, offset uint64) (DeadLetter, bool, error) {
 	doing := fmt.Sprintf("dead letter %d of sink %q", offset, sink)
-	value, err := readValue(o.db, keyDead(sink, offset))
+	value, err := o.get(keyDead(sink, offset))
 	if err != nil || value == nil {
 		return DeadLetter{}, false, o.checked(doing, err)
 	}
@@ -168,7 +140,7 @@ func openUnlocked(dir string) (*Offline, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Offline{dir: dir, unpacker: unpacker, sinks: map[string]sinkState{}}
+	o := &Offline{dir: dir, reader: reader{unpacker: unpacker}}
 	if err := o.open(store); err != nil {
 		unpacker.zstd.Close()
 		return nil, explain(dir, err)
@@ -191,7 +163,7 @@ func (o *Offline) open(store string) (err error) {
 
 // load reads what Open would, and changes nothing of it.
 func (o *Offline) load() error {
-	version, err := readValue(o.db, keyVersion)
+	version, err := o.get(keyVersion)
 	if err != nil {
 		return err
 	}
@@ -201,19 +173,11 @@ func (o *Offline) load() error {
 	if o.version, err = checkVersion(o.dir, version); err != nil {
 		return err
 	}
-	if o.ext, err = readExtent(o.db); err != nil {
+	if o.ext, err = o.extent(); err != nil {
 		return err
 	}
-	err = forEach(o.db, []byte{prefixCursor}, func(key, value []byte) error {
-		name := string(key[1:])
-		c, err := readCursor(name, value, o.ext.newest)
-		o.sinks[name] = sinkState{settled: true, cursor: c}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return countDead(o.db, o.sinks)
+	o.states, err = o.sinkStates(o.ext.newest)
+	return err
 }
 
 // explain tells what an error at opening means. It never marks a broken store.

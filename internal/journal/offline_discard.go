@@ -44,7 +44,7 @@ func deadKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 	o.lock = noLock{} // the caller's
 	defer func() { err = errors.Join(err, o.Close()) }()
 	if offsets == nil {
-		err := forEach(o.db, appendNamePrefix(nil, prefixDead, sink), func(key, _ []byte) error {
+		err := o.each(appendNamePrefix(nil, prefixDead, sink), func(key, _ []byte) error {
 			keys = append(keys, slices.Clone(key))
 			return nil
 		})
@@ -52,7 +52,7 @@ func deadKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 	}
 	for _, offset := range slices.Compact(slices.Sorted(slices.Values(offsets))) {
 		key := keyDead(sink, offset)
-		value, err := readValue(o.db, key)
+		value, err := o.get(key)
 		if err != nil {
 			return nil, o.checked("dead letter", err)
 		}

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -12,34 +13,15 @@ func (o *Offline) LastWord(c *event.Change) (bool, error) {
 	if c.Type.Control() {
 		return false, nil
 	}
-	var names []string // of the resource; in older versions, of its scopes
-	err := forEachName(o.db, prefixKnown, func(name string) {
-		if resourceOf(name) == c.Resource.String() {
-			names = append(names, name)
-		}
-	})
-	if err != nil {
-		return false, o.checked("known objects", err)
+	if o.version < formatVersion {
+		return false, fmt.Errorf("journal: %s was written by an earlier version of the exporter: start this one on it once", o.dir)
 	}
 	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")
-	living, newest := false, false
-	for _, name := range names {
-		value, err := readValue(o.db, keyOf(prefixKnown, name, object))
-		if err != nil || value == nil {
-			if err != nil {
-				return false, o.checked("known object "+object, err)
-			}
-			continue
-		}
-		k, err := decodeKnown([]byte(object), value)
-		if err != nil {
-			return false, o.checked("known object "+object, err)
-		}
-		living = living || !k.Gone
-		newest = newest || !k.Gone && k.UID == c.UID && k.ResourceVersion == c.ResourceVersion
+	value, err := o.get(keyOf(prefixKnown, c.Resource.String(), object))
+	if err != nil || value == nil {
+		return c.Type == event.Deleted, o.checked("known object "+object, err)
 	}
-	if c.Type == event.Deleted {
-		return !living, nil
-	}
-	return newest, nil
+	k, err := decodeKnown([]byte(object), value)
+	living := c.Type != event.Deleted && k.UID == c.UID && k.ResourceVersion == c.ResourceVersion
+	return living, o.checked("known object "+object, err)
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -53,7 +52,7 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	}
 	s := OfflineStat{Oldest: o.ext.oldest, Newest: o.ext.newest, RetainedBytes: o.ext.bytes(), DiskBytes: disk}
 	for _, name := range o.Sinks() {
-		state := o.sinks[name]
+		state := o.states[name]
 		s.RetainedBytes += state.deadBytes
 		s.Sinks = append(s.Sinks, OfflineSink{
 			Name: name, Settled: state.settled, Cursor: state.cursor.normal(),
@@ -66,14 +65,14 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	for _, r := range s.Resources {
 		s.RetainedBytes += r.KnownBytes + r.BodyBytes
 	}
-	value, err := readValue(o.db, keyRecovery)
+	value, err := o.get(keyRecovery)
 	if err == nil && value != nil {
 		s.Recovery, err = decodeRecovery(value)
 	}
 	return s, o.checked("recovery", err)
 }
 
-// resources counts what is stored of each resource, also by an older version, which stored it by scope.
+// resources counts what is stored of each resource. Scopes are those of this version only.
 func (o *Offline) resources() ([]ResourceStat, error) {
 	found := map[string]*ResourceStat{}
 	of := func(name string) *ResourceStat {
@@ -83,34 +82,22 @@ func (o *Offline) resources() ([]ResourceStat, error) {
 		}
 		return found[name]
 	}
-	addScope := func(resource string, s event.StoredScope) { of(resource).Scopes = append(of(resource).Scopes, s) }
 	err := errors.Join(
-		forEachResource(o.db, func(name string, r event.Resource) { of(name).Resource = r }),
-		forEachScope(o.db, addScope),
+		o.eachResource(func(name string, r event.Resource) { of(name).Resource = r }),
+		o.eachScope(func(resource string, s event.StoredScope) { of(resource).Scopes = append(of(resource).Scopes, s) }),
 		o.count(prefixKnown, func(name string, bytes int64) { of(name).Known++; of(name).KnownBytes += bytes }),
 		o.count(prefixBody, func(name string, bytes int64) { of(name).Bodies++; of(name).BodyBytes += bytes }),
 	)
-	if err == nil && o.version < formatVersion {
-		var old map[string]*oldResource
-		old, err = readOldScopes(o.db, nil)
-		for name, r := range old {
-			for _, s := range r.scopes {
-				addScope(name, *s)
-			}
-		}
-	}
 	var all []ResourceStat
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		r := found[name]
-		slices.SortFunc(r.Scopes, func(a, b event.StoredScope) int { return strings.Compare(a.ID, b.ID) })
-		all = append(all, *r)
+		all = append(all, *found[name])
 	}
 	return all, err
 }
 
 // count calls f with the name and the stored bytes of everything under a first byte.
 func (o *Offline) count(first byte, f func(name string, bytes int64)) error {
-	return forEach(o.db, []byte{first}, func(key, value []byte) error {
+	return o.each([]byte{first}, func(key, value []byte) error {
 		name, _, err := cutName(key)
 		f(name, int64(len(key)+len(value)))
 		return err

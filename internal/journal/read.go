@@ -46,37 +46,8 @@ func (j *Journal) readStored(after uint64) ([]event.Record, error) {
 		return nil, err
 	}
 	defer done()
-	it, err := j.iter([]byte{prefixFrame})
-	if err != nil {
-		return nil, j.checked("read", err)
-	}
-	defer it.Close()
-	if !it.SeekLT(keyFrame(after + 2)) {
-		it.First()
-	}
-	first, h, err := frameAt(it)
-	if err == nil && first+h.count-1 <= after {
-		it.Next()
-		first, _, err = frameAt(it)
-	}
-	if err == nil && first > after+1 && after+1 >= j.Oldest() {
-		err = fmt.Errorf("%w: changes %d to %d are missing", errMalformed, after+1, first-1) // I5
-	}
-	if err != nil {
-		return nil, j.checked(fmt.Sprintf("read after %d", after), err)
-	}
-	value, err := it.ValueAndErr()
-	if err != nil {
-		return nil, j.checked("read", err)
-	}
-	records, err := j.unpacker.records(first, value)
-	if err != nil {
-		return nil, j.checked(fmt.Sprintf("read frame %d", first), err)
-	}
-	if first <= after {
-		records = records[after+1-first:]
-	}
-	return records, nil
+	records, err := j.records(after, j.Oldest())
+	return records, j.checked(fmt.Sprintf("read after %d", after), err)
 }
 
 // tail is the newest part of the log in memory, as whole frames.

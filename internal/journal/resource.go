@@ -2,7 +2,7 @@ package journal
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -61,74 +61,60 @@ func (j *Journal) LoadResource(name string, known func(event.Known)) (event.Stor
 // SetScopes makes scopes, as they are given, the only scopes of a resource, and stores its version and kind. Known objects
 // and bodies stay. Durable when it returns nil; ordered with Append.
 func (j *Journal) SetScopes(ctx context.Context, r event.Resource, scopes []event.StoredScope) error {
-	return j.submit(ctx, &scopeSet{r, slices.Clone(scopes)})
-}
-
-type scopeSet struct {
-	resource event.Resource
-	scopes   []event.StoredScope
-}
-
-func (s *scopeSet) addTo(g *group) error {
-	name := s.resource.String()
-	if err := g.storeResource(s.resource); err != nil {
-		return err
-	}
-	g.dropScopes(name)
-	for _, scope := range s.scopes {
-		g.scopes[scopePlace{name, scope.ID}] = scope
-	}
-	return nil
+	return j.submit(ctx, func(g *group) error {
+		if err := g.storeResource(r); err != nil {
+			return err
+		}
+		g.dropScopes(r.String())
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		for _, s := range scopes {
+			place := scopePlace{r.String(), s.ID}
+			j.scopes[place], g.scopes[place] = s, true
+		}
+		return nil
+	}, nil)
 }
 
 // DropResource forgets all that is stored of a resource: known objects, bodies, scopes, version and kind. Its changes stay.
 // Durable when it returns nil; ordered with Append.
 func (j *Journal) DropResource(ctx context.Context, name string) error {
-	return j.submit(ctx, resourceDrop(name))
+	return j.submit(ctx, func(g *group) error { g.dropResource(name); return nil }, func(b *bodies) { b.drop(name) })
 }
 
-type resourceDrop string
-
-func (r resourceDrop) addTo(g *group) error {
-	g.dropNamed(prefixKnown, string(r))
-	g.dropNamed(prefixBody, string(r))
-	g.dropScopes(string(r))
-	g.resources[string(r)] = event.Resource{}
-	return nil
+// dropResource deletes all that is stored of a resource.
+func (g *group) dropResource(name string) {
+	g.dropNamed(prefixKnown, name)
+	g.dropNamed(prefixBody, name)
+	g.dropScopes(name)
+	g.delete(keyResource(name))
+	g.j.mu.Lock()
+	defer g.j.mu.Unlock()
+	delete(g.j.resources, name)
 }
-
-func (r resourceDrop) noteTo(b *bodies) { b.drop(string(r)) }
 
 // storeResource remembers the version and kind of a resource.
 func (g *group) storeResource(r event.Resource) error {
 	if r.Resource == "" {
-		return fmt.Errorf("journal: a resource has no name")
+		return errors.New("journal: a resource has no name")
 	}
-	g.resources[r.String()] = r
+	g.j.mu.Lock()
+	defer g.j.mu.Unlock()
+	if name := r.String(); g.j.resources[name] != r {
+		g.j.resources[name] = r
+		g.set(keyResource(name), encodeResource(r))
+	}
 	return nil
-}
-
-// scope returns a scope record as it will be after the commit.
-func (g *group) scope(place scopePlace) event.StoredScope {
-	s, ok := g.scopes[place]
-	if !ok {
-		g.j.mu.Lock()
-		s = g.j.scopes[place]
-		g.j.mu.Unlock()
-	}
-	s.ID = place.scope
-	return s
 }
 
 // dropScopes drops all scope records of a resource.
 func (g *group) dropScopes(resource string) {
 	g.j.mu.Lock()
 	defer g.j.mu.Unlock()
-	for _, all := range []map[scopePlace]event.StoredScope{g.j.scopes, g.scopes} {
-		for place := range all {
-			if place.resource == resource {
-				g.scopes[place] = event.StoredScope{}
-			}
+	for place := range g.j.scopes {
+		if place.resource == resource {
+			delete(g.j.scopes, place)
+			g.scopes[place] = true
 		}
 	}
 }
@@ -139,61 +125,16 @@ func (g *group) dropNamed(first byte, resource string) {
 	_ = g.batch.DeleteRange(prefix, keyAfter(prefix), nil)
 }
 
-// resourceNames returns the names of all resources, as they will be after the commit.
-func (g *group) resourceNames() []string {
+// sealScopes writes the scope records that have changed, each once.
+func (g *group) sealScopes() {
 	g.j.mu.Lock()
 	defer g.j.mu.Unlock()
-	return slices.Concat(slices.Collect(maps.Keys(g.j.resources)), slices.Collect(maps.Keys(g.resources)))
-}
-
-// sealResources writes the records of resources and scopes that differ from what is stored.
-func (g *group) sealResources() {
-	g.j.mu.Lock()
-	defer g.j.mu.Unlock()
-	for name, r := range g.resources {
-		switch stored := g.j.resources[name]; {
-		case r == stored:
-		case r.Resource == "":
-			g.delete(keyResource(name))
-		default:
-			g.set(keyResource(name), encodeResource(r))
-		}
-	}
-	for place, s := range g.scopes {
-		switch stored := g.j.scopes[place]; {
-		case s == stored:
-		case s.ID == "":
-			g.delete(keyOf(prefixScope, place.resource, place.scope))
-		default:
-			g.set(keyOf(prefixScope, place.resource, place.scope), encodeScope(s))
-		}
-	}
-}
-
-// publishResources lets everybody see what sealResources wrote. The caller holds mu.
-func (g *group) publishResources() {
-	for name, r := range g.resources {
-		if r.Resource == "" {
-			delete(g.j.resources, name)
+	for place := range g.scopes {
+		key := keyOf(prefixScope, place.resource, place.scope)
+		if s, ok := g.j.scopes[place]; ok {
+			g.set(key, encodeScope(s))
 		} else {
-			g.j.resources[name] = r
+			g.delete(key)
 		}
 	}
-	for place, s := range g.scopes {
-		if s.ID == "" {
-			delete(g.j.scopes, place)
-		} else {
-			g.j.scopes[place] = s
-		}
-	}
-}
-
-// loadResources loads the records of resources and scopes.
-func (j *Journal) loadResources() error {
-	j.resources, j.scopes = map[string]event.Resource{}, map[scopePlace]event.StoredScope{}
-	err := forEachResource(j.db, func(name string, r event.Resource) { j.resources[name] = r })
-	if err != nil {
-		return err
-	}
-	return forEachScope(j.db, func(resource string, s event.StoredScope) { j.scopes[scopePlace{resource, s.ID}] = s })
 }

@@ -15,6 +15,7 @@ import (
 const (
 	oldPosition = 'p' // scope (rest): position
 	oldSnapshot = 's' // scope (rest): ID of the snapshot
+	oldGone     = 1   // a bit of the first byte of a known object
 	upgradeStep = 1 << 20
 )
 
@@ -32,7 +33,7 @@ func (j *Journal) upgrade(from uint64) error {
 	}
 	for _, first := range []byte{prefixKnown, prefixBody} {
 		var scopes []string
-		err := forEachName(j.db, first, func(name string) {
+		err := j.eachName(first, func(name string) {
 			if resourceOf(name) != name {
 				scopes = append(scopes, name)
 			}
@@ -62,7 +63,7 @@ type oldResource struct {
 func (j *Journal) convertScopes() error {
 	b := j.db.NewBatch()
 	defer b.Close()
-	resources, err := readOldScopes(j.db, b)
+	resources, err := j.readOldScopes(b)
 	if err != nil {
 		return err
 	}
@@ -84,9 +85,8 @@ func (j *Journal) convertScopes() error {
 	return b.Commit(pebble.Sync)
 }
 
-// readOldScopes reads what versions 1 and 2 stored of scopes, by resource. Where b is not nil, it deletes the markers of
-// objects that are gone.
-func readOldScopes(db *pebble.DB, b *pebble.Batch) (map[string]*oldResource, error) {
+// readOldScopes reads what versions 1 and 2 stored of scopes, by resource, and deletes the markers of objects that are gone.
+func (r reader) readOldScopes(b *pebble.Batch) (map[string]*oldResource, error) {
 	resources := map[string]*oldResource{}
 	scope := func(id string) *event.StoredScope {
 		r := resources[resourceOf(id)]
@@ -100,26 +100,24 @@ func readOldScopes(db *pebble.DB, b *pebble.Batch) (map[string]*oldResource, err
 		return r.scopes[id]
 	}
 	return resources, errors.Join(
-		forEach(db, []byte{oldPosition}, func(key, value []byte) error {
+		r.each([]byte{oldPosition}, func(key, value []byte) error {
 			scope(string(key[1:])).Position = string(value)
 			return nil
 		}),
-		forEach(db, []byte{oldSnapshot}, func(key, value []byte) error {
+		r.each([]byte{oldSnapshot}, func(key, value []byte) error {
 			scope(string(key[1:])).Snapshot = string(value)
 			return nil
 		}),
-		forEachName(db, prefixBody, func(id string) { scope(id) }),
-		forEach(db, []byte{prefixKnown}, func(key, value []byte) error {
+		r.eachName(prefixBody, func(id string) { scope(id) }),
+		r.each([]byte{prefixKnown}, func(key, value []byte) error {
 			id, _, err := cutName(key)
 			if err != nil || len(value) == 0 {
 				return fmt.Errorf("%w: known object %x", errMalformed, key)
 			}
 			scope(id)
-			if value[0]&knownGone != 0 {
+			if value[0]&oldGone != 0 {
 				resources[resourceOf(id)].gone = true
-				if b != nil {
-					_ = b.Delete(slices.Clone(key), nil)
-				}
+				_ = b.Delete(key, nil)
 			}
 			return nil
 		}),

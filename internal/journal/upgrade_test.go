@@ -73,7 +73,7 @@ func checkVersion1(t *testing.T, j *running) {
 		t.Errorf("deleted %+v", c)
 	}
 	dead := 0
-	err := j.DeadLetters("main", func(d DeadLetter) error { dead++; return nil })
+	err := j.deadLetters("main", func(d DeadLetter) error { dead++; return nil })
 	if err != nil || dead != 1 {
 		t.Errorf("%d dead letters, %v", dead, err)
 	}
@@ -120,7 +120,7 @@ func version2(t *testing.T, fsys vfs.FS, scopes map[string][]string) {
 				uid, version, _ := strings.Cut(value, "@")
 				k := appendKnown(nil, &event.Known{Key: key, UID: uid, ResourceVersion: version})
 				if gone {
-					k[0] |= knownGone
+					k[0] |= oldGone
 				}
 				_ = b.Set(keyOf(prefixKnown, scope, key), k, nil)
 				if !gone {

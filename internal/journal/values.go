@@ -32,8 +32,6 @@ func decodeVersion(b []byte) (version uint64) {
 const (
 	cursorFormat = 3
 	deadFormat   = 1
-	knownPresent = 0
-	knownGone    = 1
 	knownSummary = 2 // a bit: the resourceVersion is a string and a summary follows
 )
 
@@ -85,14 +83,10 @@ func decodeCursor(b []byte) (Cursor, error) {
 }
 
 func appendKnown(b []byte, k *event.Known) []byte {
-	state := byte(knownPresent)
-	if k.Gone {
-		state = knownGone
-	}
 	if k.Summary == "" {
-		return append(appendString(append(b, state), k.UID), k.ResourceVersion...)
+		return append(appendString(append(b, 0), k.UID), k.ResourceVersion...)
 	}
-	b = appendString(append(b, state|knownSummary), k.UID)
+	b = appendString(append(b, knownSummary), k.UID)
 	return append(appendString(b, k.ResourceVersion), k.Summary...)
 }
 
@@ -100,14 +94,14 @@ func appendKnown(b []byte, k *event.Known) []byte {
 func decodeKnown(key, value []byte) (event.Known, error) {
 	s := scanner{s: string(value)}
 	state := s.byte()
-	k := event.Known{Key: string(key), UID: s.string(), Gone: state&knownGone != 0}
+	k := event.Known{Key: string(key), UID: s.string()}
 	if state&knownSummary == 0 {
 		k.ResourceVersion = s.s
 	} else {
 		k.ResourceVersion = s.string()
 		k.Summary = s.s
 	}
-	if s.failed || state > knownGone|knownSummary {
+	if s.failed || state&^knownSummary != 0 {
 		return event.Known{}, fmt.Errorf("%w: known object %q", errMalformed, key)
 	}
 	return k, nil

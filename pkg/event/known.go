@@ -7,11 +7,8 @@ type Known struct {
 	Key             string // "namespace/name", or "name" for cluster-scoped objects
 	UID             string
 	ResourceVersion string
-	// Gone marks an object whose delete is journaled while the stored position is still older than that delete: a
-	// restart will be told of its last life again and must stay silent (I3). It is forgotten once the position passes.
-	Gone bool
 	// Summary is opaque bytes that the next state of the object is compared with to tell its class and its actor. Empty
-	// where nothing is to be compared with: those of an object that is gone, and of journals from before there were any.
+	// where nothing is to be compared with: those of journals from before there were any.
 	Summary string
 }
 

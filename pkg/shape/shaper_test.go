@@ -44,10 +44,10 @@ func (s *store) DropBodies(_ context.Context, resource string) error {
 }
 
 func (s *store) take(_ context.Context, o event.Observation) error {
+	for _, key := range o.Forget {
+		delete(s.bodies, key)
+	}
 	for _, k := range o.Known {
-		if k.Gone {
-			delete(s.bodies, k.Key)
-		}
 		if s.known == nil {
 			s.known = map[string]event.Known{}
 		}
@@ -113,10 +113,11 @@ func (s *scene) tell(changes ...*event.Change) []*event.Change {
 			continue
 		}
 		o.Resource = c.Resource
-		k := event.Known{Key: keyOf(c), UID: c.UID, ResourceVersion: c.ResourceVersion, Gone: c.Type == event.Deleted}
-		if !k.Gone {
-			k.Summary = fmt.Sprintf("digests of %s", c.After)
+		if c.Type == event.Deleted {
+			o.Forget = append(o.Forget, keyOf(c))
+			continue
 		}
+		k := event.Known{Key: keyOf(c), UID: c.UID, ResourceVersion: c.ResourceVersion, Summary: fmt.Sprintf("digests of %s", c.After)}
 		o.Known = append(o.Known, k)
 	}
 	want := slices.Clone(o.Known)
