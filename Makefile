@@ -8,7 +8,7 @@ CACHE   := $(ROOT)/.cache
 TOOLS   := $(CACHE)/tools
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-IMAGE   ?= kubecdc/exporter:$(VERSION)
+IMAGE   ?= localhost/kubecdc/exporter:$(VERSION)
 
 # Modules of their own, so that the product's go.mod stays small.
 NESTED := test/e2e test/demo test/bench

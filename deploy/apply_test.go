@@ -93,6 +93,7 @@ var paths = map[string]string{
 	"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles/",
 	"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/",
 	"StatefulSet":        "/apis/apps/v1/namespaces/kubecdc/statefulsets/",
+	"NetworkPolicy":      "/apis/networking.k8s.io/v1/namespaces/kubecdc/networkpolicies/",
 
 	"PriorityLevelConfiguration": "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/",
 	"FlowSchema":                 "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/",

@@ -99,6 +99,7 @@ type statefulSet struct {
 			Spec struct {
 				Grace      int `yaml:"terminationGracePeriodSeconds"`
 				Containers []struct {
+					Image string   `yaml:"image"`
 					Args  []string `yaml:"args"`
 					Ports []struct {
 						Port string `yaml:"containerPort"`
@@ -149,6 +150,56 @@ func TestThePodFitsItsConfiguration(t *testing.T) {
 	}
 	if !strings.HasSuffix(cfg.Admin.Listen, ":"+container.Ports[0].Port) {
 		t.Errorf("admin.listen %q is not on port %s", cfg.Admin.Listen, container.Ports[0].Port)
+	}
+}
+
+// TestNobodyElseCanOwnTheImage: a name in a registry that anyone may push to runs what whoever registers it likes.
+func TestNobodyElseCanOwnTheImage(t *testing.T) {
+	var set statefulSet
+	read(t, "statefulset.yaml", &set)
+	image := set.Spec.Template.Spec.Containers[0].Image
+	host, _, _ := strings.Cut(image, "/")
+	if !strings.HasSuffix(host, ".invalid") && !strings.Contains(image, "@sha256:") {
+		t.Errorf("image %s is neither in a domain that cannot be registered nor named by its digest", image)
+	}
+}
+
+// TestOnlyMetricsAreReachable holds the NetworkPolicy to the Pod: it selects it, and opens the admin port alone.
+func TestOnlyMetricsAreReachable(t *testing.T) {
+	var policy struct {
+		Spec struct {
+			Pods struct {
+				Labels map[string]string `yaml:"matchLabels"`
+			} `yaml:"podSelector"`
+			Types   []string `yaml:"policyTypes"`
+			Ingress []struct {
+				From  []map[string]any `yaml:"from"`
+				Ports []struct {
+					Port string `yaml:"port"`
+				} `yaml:"ports"`
+			} `yaml:"ingress"`
+		} `yaml:"spec"`
+	}
+	var set struct {
+		Spec struct {
+			Template struct {
+				Meta struct {
+					Labels map[string]string `yaml:"labels"`
+				} `yaml:"metadata"`
+			} `yaml:"template"`
+		} `yaml:"spec"`
+	}
+	read(t, "networkpolicy.yaml", &policy)
+	read(t, "statefulset.yaml", &set)
+	for key, value := range policy.Spec.Pods.Labels {
+		if set.Spec.Template.Meta.Labels[key] != value {
+			t.Errorf("the Pod has no label %s=%s", key, value)
+		}
+	}
+	in := policy.Spec.Ingress
+	if len(policy.Spec.Pods.Labels) == 0 || !slices.Contains(policy.Spec.Types, "Ingress") || len(in) != 1 || len(in[0].From) == 0 ||
+		len(in[0].Ports) != 1 || in[0].Ports[0].Port != "admin" {
+		t.Errorf("%+v", policy.Spec)
 	}
 }
 

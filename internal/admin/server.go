@@ -62,7 +62,7 @@ func New(options Options) *Server {
 	mux.HandleFunc("GET /livez", s.live)
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /{$}", s.page)
-	s.handler = mux
+	s.handler = s.local(mux)
 	return s
 }
 

@@ -23,6 +23,7 @@ const closeTimeout = 5 * time.Second
 type app struct {
 	cfg     *config.Config
 	version string
+	secrets mask
 	log     *slog.Logger
 
 	journal     *journal.Journal
@@ -40,8 +41,8 @@ type app struct {
 }
 
 // run makes, runs and stops the app. It returns nil after an orderly stop.
-func run(ctx context.Context, cfg *config.Config, version string, log *slog.Logger) error {
-	a := &app{cfg: cfg, version: version, log: log, failure: newFailure()}
+func run(ctx context.Context, cfg *config.Config, version string, secrets mask, log *slog.Logger) error {
+	a := &app{cfg: cfg, version: version, secrets: secrets, log: log, failure: newFailure()}
 	if err := a.open(); err != nil {
 		return exit.With(exit.Environment, errors.Join(err, a.close()))
 	}

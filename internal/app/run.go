@@ -14,17 +14,18 @@ import (
 // of the program; the log goes to w. It takes the signals of the process, so it can run once at a time.
 func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) error {
 	tuneMemory()
-	log := newLogger(cfg.Log, w)
+	secrets := newMask(cfg.Secrets())
+	log := newLogger(cfg.Log, secrets, w)
 	for _, warning := range cfg.Warnings {
 		log.Warn("the configuration is suspicious", "at", warning.String())
 	}
 	ctx, stop := untilSignal(ctx, log)
 	defer stop()
-	return run(ctx, cfg, version, log)
+	return secrets.err(run(ctx, cfg, version, secrets, log))
 }
 
-func newLogger(cfg config.Log, w io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.SlogLevel()}
+func newLogger(cfg config.Log, secrets mask, w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: cfg.SlogLevel(), ReplaceAttr: secrets.attr}
 	var handler slog.Handler = slog.NewTextHandler(w, options)
 	if cfg.Format == "json" {
 		handler = slog.NewJSONHandler(w, options)

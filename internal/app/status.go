@@ -36,6 +36,7 @@ func (a *app) snapshot() admin.Snapshot {
 	for _, r := range a.runners {
 		s.Sinks = append(s.Sinks, r.status())
 	}
+	a.secrets.fields(&s)
 	return s
 }
 

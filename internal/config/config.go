@@ -38,6 +38,8 @@ type Config struct {
 
 	// Warnings are what was found suspicious: it may be meant, and more likely is not. Nothing is wrong with it.
 	Warnings []Problem
+
+	secrets []string
 }
 
 // String tells the size of the configuration and none of its values: passwords are among them.

@@ -17,6 +17,7 @@ type decoder struct {
 	problems []Problem
 	warnings []Problem
 	hidden   []string // what references resolved to: never to be shown
+	secrets  []string // see [Config.Secrets]
 }
 
 // report records a problem. Its line is that of the path, or of the nearest parent that is in the file.
@@ -129,6 +130,9 @@ func (d *decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		if !d.checkLiteral(path, text) {
 			return
 		}
+	}
+	if v.Kind() == reflect.String {
+		d.hide(path, text)
 	}
 	if bad := setScalar(v, text, isSize(v.Type(), lastKey(path))); bad != nil {
 		d.report(path, Problem{Line: n.Line, Message: bad.message, Found: d.describe(n, path), Expected: bad.expected})

@@ -59,7 +59,7 @@ func parse(file string, content []byte, checks ...func(*decoder, *Config)) (*Con
 	if len(d.problems) > 0 {
 		return nil, &Error{Problems: sorted(d.problems)}
 	}
-	cfg.Warnings = sorted(d.warnings)
+	cfg.Warnings, cfg.secrets = sorted(d.warnings), d.secrets
 	return &cfg, nil
 }
 

@@ -103,10 +103,13 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Place is the URL without its query, which may hold a secret.
+// Place is the scheme and host of the URL. What is behind them may hold a secret.
 func (c Config) Place() string {
-	place, _, _ := strings.Cut(c.URL, "?")
-	return place
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
 }
 
 // ValidateFormat checks that changes can be posted in the format f.

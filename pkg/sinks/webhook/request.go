@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -116,6 +117,9 @@ func (s *Sink) exchange(header http.Header, body []byte) error {
 
 // authorize sets the configured headers and returns the secrets among their values.
 func (s *Sink) authorize(header http.Header) (secrets []string, err error) {
+	if u, err := url.Parse(s.cfg.URL); err == nil && len(u.RequestURI()) > 1 { // a receiver may quote it
+		secrets = append(secrets, u.RequestURI(), u.EscapedPath())
+	}
 	header.Set("User-Agent", "kubecdc")
 	for _, h := range s.cfg.Headers {
 		value := h.Value
@@ -123,6 +127,8 @@ func (s *Sink) authorize(header http.Header) (secrets []string, err error) {
 			if value, err = readSecret(h.File); err != nil {
 				return nil, fmt.Errorf("webhook.headers, %s: %w", h.Name, err)
 			}
+		}
+		if h.File != "" || credential.MatchString(h.Name) {
 			secrets = append(secrets, value)
 		}
 		header.Set(h.Name, value)

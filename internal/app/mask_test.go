@@ -1,0 +1,252 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// planted are secrets of every place that a configuration has for them.
+var planted = map[string]string{
+	"a part of the webhook's path": "T0KENinPATH77", "the webhook's query": "sig-4f1c9e77", "a header": "header-value-3141", "a header from a file": "file-value-2718",
+	"a bearer token": "bearer-1618033", "a NATS password": "nats-pass-1414", "a NATS token in a variable": "nats-token-1732",
+	"a Kafka password": "kafka-pass-2236", "a redaction key": "redaction-key-2449489743",
+}
+
+// TestNoConfiguredSecretIsShown plants a secret wherever the configuration takes one, lets every sink fail, one of them at a
+// receiver that repeats all that it is sent, and looks for them in the log, in every page and in the journal's files.
+func TestNoConfiguredSecretIsShown(t *testing.T) {
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		// The client may have gone.
+		_, _ = fmt.Fprintln(w, "not for", r.URL, r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"), r.Header.Get("X-Other"))
+	}))
+	t.Cleanup(receiver.Close)
+	dir := t.TempDir()
+	t.Setenv("PLANTED_TOKEN", planted["a NATS token in a variable"])
+	cfg := planting(t, dir, receiver.URL)
+	fill(t, cfg, dir)
+
+	lines := &lockedBuffer{}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, cfg, "dev", lines) }()
+	admin := await(t, lines, regexp.MustCompile(`admin=(\S+)`))
+	shown := map[string]string{}
+	for _, path := range []string{"/readyz", "/readyz?verbose", "/", "/metrics"} {
+		shown[path] = answer(t, "http://"+admin+path, "the webhook answers 403", 5)
+	}
+	stop()
+	if err := <-done; err != nil {
+		shown["the error"] = err.Error()
+	}
+	shown["the log"] = lines.String()
+	collect(t, filepath.Join(dir, "data"), shown)
+	for where, text := range shown {
+		for what, secret := range planted {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s is in %s", what, where)
+			}
+		}
+	}
+}
+
+// planting writes and reads a configuration with all secrets.
+func planting(t *testing.T, dir, receiver string) *config.Config {
+	t.Helper()
+	for name, text := range map[string]string{
+		"bearer": planted["a bearer token"], "header": planted["a header from a file"],
+		"kubeconfig": `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],` +
+			`"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := fmt.Sprintf(`
+cluster: {kubeconfig: %[1]s/kubeconfig}
+resources: [{select: [pods], redact: hmac}]
+redaction: {key: %[3]q}
+sinks:
+  - {name: path, format: cloudevents, webhook: {url: "%[2]s/hooks/%[4]s/x"}}
+  - {name: query, format: cloudevents, webhook: {url: "%[2]s/?signature=%[5]s"}}
+  - {name: header, format: cloudevents, webhook: {url: "%[2]s", headers: [{name: X-Api-Key, value: %[6]s}]}}
+  - {name: file, format: cloudevents, webhook: {url: "%[2]s", headers: [{name: X-Other, file: %[1]s/header}]}}
+  - {name: bearer, format: cloudevents, webhook: {url: "%[2]s", bearerTokenFile: %[1]s/bearer}}
+  - name: bus
+    nats: {url: "nats://127.0.0.1:1", user: me, password: %[7]s, stream: S, subject: "k8s.{name}", allowCleartextCredentials: true}
+  - name: bus2
+    nats: {url: "nats://127.0.0.1:1", token: {env: PLANTED_TOKEN}, stream: S, subject: "k8s.{name}", allowCleartextCredentials: true}
+  - name: main
+    kafka: {brokers: ["127.0.0.1:1"], topic: k8s, sasl: {mechanism: plain, username: me, password: %[8]s, allowCleartextCredentials: true}}
+journal: {dir: %[1]s/data}
+admin: {listen: "127.0.0.1:0"}
+delivery: {drainTimeout: 0s}
+log: {level: debug}
+`, dir, receiver, planted["a redaction key"], planted["a part of the webhook's path"], planted["the webhook's query"], planted["a header"],
+		planted["a NATS password"], planted["a Kafka password"])
+	path := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// fill gives the journal a change to deliver.
+func fill(t *testing.T, cfg *config.Config, dir string) {
+	t.Helper()
+	var names []string
+	for _, s := range cfg.Sinks {
+		names = append(names, s.Name)
+	}
+	j, err := journal.Open(journal.Options{Dir: filepath.Join(dir, "data"), Sinks: names, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- j.Run(ctx) }()
+	pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+	err = j.Append(ctx, event.Observation{Resource: pods, Scope: "pods", Position: "5", Changes: []*event.Change{{
+		Type: event.Added, Delta: event.DeltaAdded, Cluster: "c", Resource: pods, Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "5",
+		ObservedAt: time.Unix(1767323045, 0).UTC(), After: []byte(`{"kind":"Pod"}`),
+	}}})
+	err = errors.Join(err, j.Flush(ctx))
+	stop()
+	if err := errors.Join(err, <-done, j.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await returns what is found in the log, as soon as it is there.
+func await(t *testing.T, lines *lockedBuffer, what *regexp.Regexp) string {
+	t.Helper()
+	for t.Context().Err() == nil {
+		if m := what.FindStringSubmatch(lines.String()); m != nil {
+			return m[1]
+		}
+		lines.wait(t.Context())
+	}
+	t.Fatalf("%v is not in the log:\n%s", what, lines.String())
+	return ""
+}
+
+// answer asks until readiness knows a reason so many times, and returns what a page shows then.
+func answer(t *testing.T, url, reason string, times int) string {
+	t.Helper()
+	get := func(url string) string {
+		resp, err := http.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }() // only read
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	ready := url[:strings.LastIndex(url, "/")] + "/readyz"
+	for strings.Count(get(ready), reason) < times {
+		if err := t.Context().Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	return get(url)
+}
+
+// collect reads every file of a directory, and sees to it that they are their owner's alone.
+func collect(t *testing.T, dir string, into map[string]string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if mode := info.Mode().Perm(); mode&0o077 != 0 {
+			t.Errorf("%s has the mode %v", path, mode)
+		}
+		text, err := os.ReadFile(path)
+		into[path] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lockedBuffer is a log that can be read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+	more chan struct{}
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.more != nil {
+		close(b.more)
+		b.more = nil
+	}
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// wait waits for the next line.
+func (b *lockedBuffer) wait(ctx context.Context) {
+	b.mu.Lock()
+	if b.more == nil {
+		b.more = make(chan struct{})
+	}
+	more := b.more
+	b.mu.Unlock()
+	select {
+	case <-more:
+	case <-ctx.Done():
+	}
+}
+
+func TestAMaskTakesSecretsOutAndLeavesWords(t *testing.T) {
+	m := newMask([]string{"abcd", "a-long-secret-value", "ab"})
+	for text, want := range map[string]string{
+		"abcd": "***", "abcdef": "abcdef", "it is abcd, ab": "it is ***, ab", "xa-long-secret-valuex": "x***x", "": "",
+	} {
+		if got := m.text(text); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+	err := errors.New("password a-long-secret-value is wrong")
+	if masked := m.err(err); !errors.Is(masked, err) || masked.Error() != "password *** is wrong" {
+		t.Errorf("%v", masked)
+	}
+}
