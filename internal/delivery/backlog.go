@@ -44,6 +44,7 @@ type backlog struct {
 	recent  uint64 // entries up to this offset are of frames older than that
 
 	delivered, deliveredBytes, reduced, passed, skipped, deadLetters uint64
+	lastReduced                                                      inPart
 	lastAck                                                          time.Time
 }
 
@@ -236,6 +237,7 @@ func (b *backlog) acknowledge(l *lane, n int, now time.Time) {
 		size += int64(e.size)
 		if e.whole != nil {
 			b.reduced++
+			b.lastReduced = inPart{key: e.change.Key(), without: e.change.Omitted}
 		}
 	}
 	b.pending -= n
@@ -247,6 +249,19 @@ func (b *backlog) acknowledge(l *lane, n int, now time.Time) {
 		b.working++
 	}
 	b.settle(l, size)
+}
+
+// inPart is a change that was delivered without parts of it.
+type inPart struct {
+	key     string
+	without []string
+}
+
+// reducedSoFar returns how many changes were delivered in part, and the last of them.
+func (b *backlog) reducedSoFar() (uint64, inPart) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reduced, b.lastReduced
 }
 
 // settle books that entries of so many bytes have left l. The caller holds b.mu.

@@ -165,7 +165,7 @@ func (p *Pipeline) reduce(l *lane, err error) bool {
 	smaller, ok := p.cfg.Smaller(p.backlog.head(l).change)
 	if ok {
 		p.backlog.replace(l, smaller)
-		p.digest.addReduced(smaller, never)
+		p.digest.addTooLarge(never)
 	}
 	return ok
 }

@@ -48,7 +48,8 @@ func (p *Pipeline) decide(now time.Time) {
 	var s Stats
 	p.backlog.describe(&s)
 	p.health.decide(s, p.gate.Status())
-	p.digest.write(now)
+	reduced, last := p.backlog.reducedSoFar()
+	p.digest.write(now, reduced, last)
 }
 
 // forget lets go of lanes that are idle.

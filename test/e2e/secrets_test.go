@@ -207,8 +207,10 @@ func noSecretIsSeen(t *testing.T, mode string) {
 	}
 	explained := s.ask("explain", "--config", filepath.Join(dir, "config.yaml"))
 	s.nothingOf(&p, "explain", explained)
-	if !strings.Contains(explained, fmt.Sprintf("env[*].value matches %d of ", plantedDeployments)) {
-		t.Errorf("explain does not count what the path matches:\n%s", explained)
+	_, counted, _ := strings.Cut(explained, "env[*].value matches ")
+	var matched int
+	if _, err := fmt.Sscan(counted, &matched); err != nil || matched < plantedDeployments {
+		t.Errorf("explain counts %d objects that the path matches (%v)", matched, err)
 	}
 	s.must(s.exporter.Stop())
 	s.listenAll()
