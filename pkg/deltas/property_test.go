@@ -344,10 +344,20 @@ func (r *consumer) object(c *event.Change) {
 		}
 	case event.Updated:
 		r.checkUpdate(c)
+	case event.Added:
+		r.checkAdded(c)
 	}
 	r.state[key] = c
 	if r.named != nil {
 		r.named[key] = true
+	}
+}
+
+// checkAdded holds the actor of an object that came into being or entered the selection: who changed the label that makes it
+// enter is not who made it, so a name has to be that of the writer of this very version.
+func (r *consumer) checkAdded(c *event.Change) {
+	if wrote := r.world.at(revisionOf(c.ResourceVersion)).condition; c.Actor != nil && (c.Coalesced || c.Actor.Manager != wrote.writer) {
+		r.t.Errorf("it was %q: %s, by %q", wrote.writer, describe(c), c.Actor.Manager)
 	}
 }
 

@@ -65,8 +65,8 @@ func (r Resource) String() string {
 	return r.Resource + "." + r.Group
 }
 
-// Actor says who made the write, taken from the entry of metadata.managedFields that it left behind (the API server's
-// record of field managers, KEP-555).
+// Actor is self-declared and no evidence of a user: what the writer called itself in the entry of metadata.managedFields that
+// the write left behind (the API server's record of field managers, KEP-555).
 type Actor struct {
 	Manager     string
 	Operation   string // "Apply" or "Update"

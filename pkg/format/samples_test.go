@@ -54,6 +54,7 @@ func samples() []named {
 	snapshot.Snapshot = &event.SnapshotInfo{ID: "4712"}
 	left, synced := object, object
 	left.Type, left.Delta, left.Left, left.Pass = event.Deleted, event.DeltaDeleted, true, "4790"
+	left.Coalesced, left.FinalStateUnknown, left.Generation = true, true, 0
 	synced.Type, synced.Delta, synced.Pass, synced.After = event.Sync, event.DeltaSync, "4791", body("4711", "1", "2")
 
 	redacted := updated

@@ -55,14 +55,16 @@ var native = []Member{
 		Meaning: "what client-go's DeltaFIFO called it: `Added`, `Updated`, `Deleted`, `Replaced`, `Sync`"},
 	{Name: "coalesced", Type: "true", on: objectTypes, Meaning: "history of this object between its last change and this one was lost"},
 	{Name: "finalStateUnknown", Type: "true", on: []string{"deleted"},
-		Meaning: "deleted while nobody watched: the identity is the last known one, and so is `before`, where there is one"},
+		Meaning: "it went while nobody watched: the identity is the last known one, and so is `before`, where there is one. Always `coalesced`"},
 	{Name: "left", Type: "true", on: []string{"deleted"},
-		Meaning: "the rules were edited and do not select the object any more: it left the stream, and may still exist in the cluster"},
+		Meaning: "the rules were edited and do not select the object any more: it left the stream, and may still exist in the cluster. Always `coalesced` and `finalStateUnknown`"},
 	{Name: "redactionChanged", Type: "true", on: []string{"updated", "deleted", "sync"},
 		Meaning: "the object was last emitted under another redaction: what differs between that and this may be no change, see [shaping.md](shaping.md#when-redaction-changes)"},
 	{Name: "actor", Type: "object", on: existing, schema: actor,
-		Meaning: "who made the write: `manager`, `operation`, `subresource`, `time`, as `metadata.managedFields` has them. On `updated` " +
-			"it is the one entry that the write made, renewed or gave fields to; on `added` the only entry. Absent where that does not " +
+		Meaning: "self-declared, and no evidence of a user: what the writer wrote of itself into `metadata.managedFields`, which whoever may " +
+			"write the object can forge. `manager`, `operation`, `subresource`, `time`, as they stand there. On `updated` " +
+			"it is the one entry that the write made, renewed or gave fields to; on `added` the only entry, where no label or field selector " +
+			"can have let an older object in. Absent where that does not " +
 			"tell for certain: the write only removed fields, repeated the manager's last one within the same second, went past field " +
 			"managers (deletion, binding, eviction) or is `coalesced`. `time` has one-second resolution, and writes through `scale` have none"},
 	{Name: "class", Type: "string", on: []string{"updated"}, known: classes,

@@ -63,12 +63,17 @@ func change(strict bool) node {
 	}
 	n := node{
 		{"title", "A change of a Kubernetes object, or a control record, in kubecdc's native form"}, {"type", "object"},
-		{"properties", properties}, {"required", required}, {"allOf", byType()},
+		{"properties", properties}, {"required", required}, {"dependentRequired", together}, {"allOf", byType()},
 	}
 	if strict {
 		n = n.with(member{"additionalProperties", false})
 	}
 	return n
+}
+
+// together says which members never stand without others.
+var together = node{
+	{"finalStateUnknown", []string{"coalesced"}}, {"left", []string{"coalesced", "finalStateUnknown"}},
 }
 
 // byType says which members each type has to have and which it never has.

@@ -206,7 +206,8 @@ func anyChange(r *rand.Rand) *event.Change {
 		c.Pass = "p1"
 	}
 	if c.Type == event.Deleted {
-		c.FinalStateUnknown, c.Left = maybe(), maybe()
+		c.FinalStateUnknown = c.Coalesced && maybe()
+		c.Left = c.FinalStateUnknown && maybe()
 		if maybe() {
 			c.Before = body
 		}
@@ -258,6 +259,7 @@ func TestAStrictSchemaCanFail(t *testing.T) {
 		"no date":          strings.Replace(good, `"observedAt":"`, `"observedAt":"on `, 1),
 		"added, but left":  strings.Replace(good, `"after":{}`, `"left":true,"after":{}`, 1),
 		"not left":         strings.Replace(good, `"type":"added"`, `"type":"deleted","left":false`, 1),
+		"left, as seen":    strings.NewReplacer(`"type":"added"`, `"type":"deleted","left":true`, `,"after":{}`, ``).Replace(good),
 		"generation 0":     strings.Replace(good, `"after":{}`, `"generation":0,"after":{}`, 1),
 	} {
 		if validate(both[:1], []byte(bad)) == nil {
