@@ -1,0 +1,325 @@
+package format
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format/schema"
+)
+
+// statements are what docs/events.md says of what is written, section by section. What it says of when something is emitted is
+// held elsewhere, see elsewhere.
+var statements = map[string]func(t *testing.T, c *event.Change){
+	"The native object":      nativeObject,
+	"Types":                  types,
+	"CloudEvents":            cloudEvents,
+	"Debezium":               debezium,
+	"Upsert":                 upsert,
+	"Facts beside the value": factsBeside,
+	"Where they go":          whereTheyGo,
+}
+
+// elsewhere names the tests of the sections whose statements are about more than one change: file and function.
+var elsewhere = map[string][]string{
+	"Snapshots": {
+		"pkg/deltas/property_test.go TestEveryRevisionIsEmittedOnceThroughCrashes", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
+		"pkg/event/change_test.go TestWhatIsEmittedAgainHasAnotherID", "pkg/event/change_test.go TestAChangeWithinASnapshotKeepsItsID",
+		"pkg/event/change_test.go TestDigestsTellSetsApartWhateverTheirOrder",
+	},
+	"What stays": {"pkg/format/schema/schema_test.go TestAStrictSchemaCanFail", "pkg/format/schema/schema_test.go TestPublishedSchemasAreUpToDate"},
+	"Samples":    {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
+	"The rules": {
+		"pkg/consumer/rules_test.go TestThePageHasTheRulesThatTheCodeNames", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
+		"pkg/consumer/stream_test.go TestTheRulesHoldWhateverPartitionComesFirst", "pkg/sinks/sinktest/suite.go shareALane",
+	},
+	"Proving it": {"pkg/consumer/table_test.go TestASnapshotIsVerifiedWhateverPartitionComesFirst", "pkg/consumer/table_test.go TestASnapshotThatLacksAnObjectIsNotVerified"},
+	"By format":  {"test/e2e/formats_test.go TestFlinkAcceptsAWholeRun", "test/e2e/formats_test.go TestACompactedTopicEqualsTheCluster"},
+	"Example":    {"pkg/consumer/example_test.go Example"},
+}
+
+// TestEveryStatementOfTheEventsPageHolds checks each section of docs/events.md against every kind of change.
+func TestEveryStatementOfTheEventsPageHolds(t *testing.T) {
+	for section, check := range statements {
+		t.Run(section, func(t *testing.T) {
+			for _, s := range append(samples(), variants()...) {
+				check(t, &s.change)
+			}
+		})
+	}
+}
+
+// TestEverySectionIsChecked fails when a section is added to a page and no test is named for it.
+func TestEverySectionIsChecked(t *testing.T) {
+	for _, page := range []string{"events.md", "consuming.md"} {
+		text, err := os.ReadFile("../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(text), -1) {
+			if statements[m[1]] == nil && len(elsewhere[m[1]]) == 0 {
+				t.Errorf("docs/%s: no test is named for the section %q", page, m[1])
+			}
+		}
+	}
+	for section, tests := range elsewhere {
+		for _, test := range tests {
+			file, name, _ := strings.Cut(test, " ")
+			if text, err := os.ReadFile("../../" + file); err != nil || !bytes.Contains(text, []byte("func "+name)) {
+				t.Errorf("%s: there is no %s in %s (%v)", section, name, file, err)
+			}
+		}
+	}
+}
+
+// variants are further changes, each with one thing that is special.
+func variants() []named {
+	var all []named
+	for _, s := range samples() {
+		within, letter, core, reduced := s, s, s, s
+		if !s.change.Type.Control() {
+			within.name, within.change.Snapshot = s.name+" within a snapshot", &event.SnapshotInfo{ID: "s9"}
+			reduced.name, reduced.change.Omitted = s.name+" reduced", []string{"status"}
+			all = append(all, within, reduced)
+		}
+		letter.name, letter.change.DeadLetter = s.name+" refused", &event.DeadLetterInfo{Sink: "main", Reason: "too large"}
+		core.name, core.change.Resource = s.name+" of the core group", event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+		core.change.ResourceVersion = strings.Repeat("9", min(len(s.change.ResourceVersion), 1)) + s.change.ResourceVersion
+		all = append(all, letter, core)
+	}
+	return all
+}
+
+// read is a JSON object, and its members in order.
+func read(t *testing.T, text []byte) (map[string]any, []string) {
+	t.Helper()
+	var all map[string]any
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	var order []string
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	if _, err := decoder.Token(); err != nil {
+		t.Fatal(err)
+	}
+	for decoder.More() {
+		name, err := decoder.Token()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var value json.RawMessage
+		if err := decoder.Decode(&value); err != nil {
+			t.Fatal(err)
+		}
+		order = append(order, name.(string))
+	}
+	return all, order
+}
+
+// nativeObject: "Members appear in this order; absent ones are left out", and what the table says of single ones.
+func nativeObject(t *testing.T, c *event.Change) {
+	object, order := read(t, JSON.AppendValue(nil, c))
+	var table []string
+	for _, m := range schema.Members() {
+		if _, given := object[m.Name]; given {
+			table = append(table, m.Name)
+		}
+	}
+	if !slices.Equal(order, table) {
+		t.Errorf("%s: members in the order %v, the table has %v", c.ID(), order, table)
+	}
+	for name, value := range object {
+		if value == nil || value == "" && name != "group" || value == false {
+			t.Errorf("%s: %s is %v and not left out", c.ID(), name, value)
+		}
+	}
+	if at, err := time.Parse(time.RFC3339Nano, object["observedAt"].(string)); err != nil || at.Location() != time.UTC {
+		t.Errorf("observedAt is %v", object["observedAt"])
+	}
+	if _, whole := object["gap"]; whole != (c.Type == event.Gap) {
+		t.Errorf("%s: gap %v", c.Type, object["gap"])
+	}
+}
+
+// types: control records "speak of a resource and of no object. Their key is that of the resource".
+func types(t *testing.T, c *event.Change) {
+	object, _ := read(t, JSON.AppendValue(nil, c))
+	_, named := object["name"]
+	_, shown := object["after"]
+	control := slices.Contains([]event.Type{event.Gap, event.SnapshotBegin, event.SnapshotEnd}, c.Type)
+	if named == control || c.Type.Control() != control || strings.HasSuffix(c.Key(), "/") != control {
+		t.Errorf("%s: name %v, key %s", c.Type, object["name"], c.Key())
+	}
+	if shown != (!control && c.Type != event.Deleted) {
+		t.Errorf("%s: after %v", c.Type, object["after"])
+	}
+}
+
+// cloudEvents: the table of attributes, and that the data is the native object and never absent.
+func cloudEvents(t *testing.T, c *event.Change) {
+	native := JSON.AppendValue(nil, c)
+	if !bytes.Equal(CloudEvents.AppendValue(nil, c), native) {
+		t.Errorf("%s: the data in binary mode is not the native object", c.ID())
+	}
+	object, _ := read(t, native)
+	whole, order := read(t, CloudEventsStructured.AppendValue(nil, c))
+	if data, err := json.Marshal(whole["data"]); err != nil || len(data) < len(`{"id":""}`) {
+		t.Errorf("%s: data %s (%v)", c.ID(), data, err)
+	}
+	text := func(name string) string {
+		s, _ := object[name].(string)
+		return s
+	}
+	group := text("group")
+	if group == "" {
+		group = "core"
+	}
+	subject := strings.TrimPrefix(text("namespace")+"/"+text("name"), "/")
+	if c.Type.Control() {
+		subject = ""
+	}
+	sequence := ""
+	if rv := text("resourceVersion"); rv != "" {
+		sequence = fmt.Sprintf("%020s", rv)
+	}
+	snapshot := ""
+	if c.Snapshot != nil {
+		snapshot = c.Snapshot.ID
+	}
+	for name, want := range map[string]string{
+		"specversion": "1.0", "id": text("id"), "type": "io.kubecdc.resource." + text("type"), "subject": subject, "time": text("observedAt"),
+		"source":          "/clusters/prod/" + group + "/v1/" + text("resource"),
+		"datacontenttype": "application/json", "cluster": text("cluster"), "resource": text("resource"), "kind": text("kind"), "uid": text("uid"),
+		"resourceversion": text("resourceVersion"), "delta": text("delta"), "group": group, "sequence": sequence, "partitionkey": c.Key(),
+		"class": text("class"), "snapshotid": snapshot,
+	} {
+		if got, _ := whole[name].(string); got != want {
+			t.Errorf("%s: attribute %s is %q, want %q", c.ID(), name, got, want)
+		}
+	}
+	for attribute, member := range map[string]string{"coalesced": "coalesced", "finalstateunknown": "finalStateUnknown", "left": "left"} {
+		if whole[attribute] != object[member] {
+			t.Errorf("%s: attribute %s is %v, the member is %v", c.ID(), attribute, whole[attribute], object[member])
+		}
+	}
+	page := readPage(t, "CloudEvents")
+	for _, name := range order {
+		if name != "data" && name != "specversion" && !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("the table has no attribute %s", name)
+		}
+	}
+}
+
+// readPage is one section of docs/events.md.
+func readPage(t *testing.T, section string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/events.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "\n## "+section+"\n")
+	if !found {
+		t.Fatalf("there is no section %q", section)
+	}
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	return rest
+}
+
+// debezium: the table of op, what is never null, what source holds, and that control records have no value.
+func debezium(t *testing.T, c *event.Change) {
+	value := Debezium.AppendValue(nil, c)
+	if c.Type.Control() {
+		if len(value) > 0 {
+			t.Errorf("%s has the value %s", c.Type, value)
+		}
+		return
+	}
+	envelope, _ := read(t, value)
+	op := map[event.Type]string{event.Added: "c", event.Updated: "u", event.Deleted: "d", event.Snapshot: "r", event.Sync: "r"}[c.Type]
+	if c.Type == event.Updated && c.Before == nil {
+		op = "r"
+	}
+	if envelope["op"] != op || (envelope["before"] != nil) != (op == "u" || op == "d") || (envelope["after"] != nil) != (op != "d") {
+		t.Errorf("%s: op %v, want %s; before %v, after %v", c.ID(), envelope["op"], op, envelope["before"], envelope["after"])
+	}
+	source := envelope["source"].(map[string]any)
+	missing := map[string]any{"r": "unknown", "d": "identity"}[op]
+	if c.Before != nil || c.Type == event.Snapshot || c.Type == event.Sync {
+		missing = nil
+	}
+	for name, want := range map[string]any{
+		"connector": "kubecdc", "name": c.Cluster, "db": c.Cluster, "schema": c.Namespace, "table": c.Resource.String(), "id": c.ID(),
+		"snapshot": fmt.Sprint(c.Type == event.Snapshot), "type": string(c.Type), "objectName": c.Name, "before": missing,
+	} {
+		if source[name] != want {
+			t.Errorf("%s: source.%s is %v, want %v", c.ID(), name, source[name], want)
+		}
+	}
+	written := c.ObservedAt.UnixMilli()
+	if c.Actor != nil {
+		at, err := time.Parse(time.RFC3339, c.Actor.Time)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written = at.UnixMilli()
+	}
+	if source["ts_ms"] != float64(written) || envelope["ts_ms"] != float64(c.ObservedAt.UnixMilli()) {
+		t.Errorf("%s: ts_ms %v and %v", c.ID(), source["ts_ms"], envelope["ts_ms"])
+	}
+	if transaction, given := envelope["transaction"]; !given || transaction != nil {
+		t.Errorf("transaction is %v", transaction)
+	}
+}
+
+// upsert: "The value is the object, as in after … A delete has no value. Control records have none either".
+func upsert(t *testing.T, c *event.Change) {
+	value := Upsert.AppendValue(nil, c)
+	if (len(value) == 0) != (c.Type.Control() || c.Type == event.Deleted) {
+		t.Errorf("%s: the value is %q", c.ID(), value)
+	}
+	if len(value) > 0 && len(c.Omitted) == 0 && !bytes.Equal(value, c.After) {
+		t.Errorf("%s: %s is not the object %s", c.ID(), value, c.After)
+	}
+}
+
+// factsBeside: "Where a format has no value for a change, or leaves out that the object is not whole, the header … holds the
+// native object without patch, before and after".
+func factsBeside(t *testing.T, c *event.Change) {
+	for _, f := range All() {
+		if len(f.AppendValue(nil, c)) == 0 && !f.FactsBeside(c) {
+			t.Errorf("%v: %s has neither a value nor facts", f, c.ID())
+		}
+	}
+	if len(c.Omitted) > 0 && !Upsert.FactsBeside(c) {
+		t.Errorf("%s: nothing says that the object is not whole", c.ID())
+	}
+	facts, order := read(t, AppendFacts(nil, c))
+	for _, body := range []string{"patch", "before", "after"} {
+		if slices.Contains(order, body) {
+			t.Errorf("%s is among the facts %v", body, facts)
+		}
+	}
+}
+
+// whereTheyGo: the form of the key, and "No value of the formats json, cloudevents and cloudevents-structured is ever empty".
+func whereTheyGo(t *testing.T, c *event.Change) {
+	group := c.Resource.Group
+	if group == "" {
+		group = "core"
+	}
+	if want := group + "/" + c.Resource.Resource + "/" + c.Namespace + "/" + c.Name; c.Key() != want {
+		t.Errorf("key %s, want %s", c.Key(), want)
+	}
+	for _, f := range []Format{JSON, CloudEvents, CloudEventsStructured} {
+		if value := f.AppendValue(nil, c); len(value) < len(`{"id":""}`) || bytes.ContainsRune(value, '\n') {
+			t.Errorf("%v: %s is %q", f, c.ID(), value)
+		}
+	}
+}
