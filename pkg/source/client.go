@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/decode"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -73,7 +74,7 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	o, err := e.decoder.object(body)
+	o, err := e.decoder.Object(body)
 	if err != nil {
 		return "", err
 	}
@@ -127,7 +128,7 @@ type endpoint struct {
 	client  rest.Interface
 	afresh  rest.Interface // see Client
 	scope   selection.Scope
-	decoder *decoder
+	decoder *decode.Decoder
 }
 
 func (c *Client) endpoint(s selection.Scope) (*endpoint, error) {
@@ -149,7 +150,7 @@ func (c *Client) endpoint(s selection.Scope) (*endpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", s.ID, err)
 	}
-	return &endpoint{client: client, afresh: afresh, scope: s, decoder: newDecoder(s)}, nil
+	return &endpoint{client: client, afresh: afresh, scope: s, decoder: decode.New(s.Resource, s.MetadataOnly)}, nil
 }
 
 func (e *endpoint) request(client rest.Interface, o metav1.ListOptions) *rest.Request {
@@ -209,7 +210,7 @@ func (e *endpoint) list(ctx context.Context, s *slot, o metav1.ListOptions, take
 		return metav1.ListMeta{}, err
 	}
 	defer body.Close()
-	return e.decoder.page(body, take)
+	return e.decoder.Page(body, take)
 }
 
 // newest is the resourceVersion of now, as etcd has it.

@@ -172,7 +172,7 @@ func (f *follower) emitGone(ctx context.Context, pass string) error {
 func (f *follower) status() Status {
 	s := f.health.status()
 	if e := f.endpoint.Load(); e != nil {
-		s.DecodeErrors, s.StockFraming = e.decoder.failed.Load(), e.decoder.stock.Load()
+		s.DecodeErrors, s.StockFraming = e.decoder.Failed(), e.decoder.Stock()
 	}
 	if t := f.tracker.Load(); t != nil {
 		stats := t.Stats()

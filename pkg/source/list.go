@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
 const (
@@ -252,7 +253,7 @@ func (f *follower) noteWatchList(err error) {
 	case f.pagesOnly:
 	case errors.Is(err, errSilent):
 		f.pagesOnly = true
-	case errors.Is(err, errStreamEnd):
+	case errors.Is(err, decode.ErrEnd):
 		if f.endless++; f.endless >= maxEndless {
 			f.pagesOnly = true
 		}

@@ -11,57 +11,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/kubecdc/kubecdc/pkg/deltas"
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
-
-const wholeDeployment = `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"shop","uid":"u-1",` +
-	`"resourceVersion":"7","generation":3,"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"\u003cweb\u003e"},` +
-	`"managedFields":[{"manager":"kubectl","operation":"Apply","apiVersion":"apps/v1","time":"2026-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:replicas":{}}}}]},` +
-	`"spec":{"replicas":3},"status":{}}`
-
-const bareDeployment = `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"shop","uid":"u-1",` +
-	`"resourceVersion":"7","generation":3,"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"\u003cweb\u003e"}}}`
-
-// However metadata comes, an object has the same bytes, and changes of it the same class and actor.
-func TestMetadataIsTheSameHoweverItCame(t *testing.T) {
-	scope := selection.Scope{Resource: event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}}
-	whole, err := newDecoder(scope).object([]byte(wholeDeployment))
-	if err != nil {
-		t.Fatal(err)
-	}
-	scope.MetadataOnly = true
-	d := newDecoder(scope)
-	partial := strings.Replace(strings.Replace(wholeDeployment, `"Deployment"`, `"PartialObjectMetadata"`, 1), "apps/v1", "meta.k8s.io/v1", 1)
-	partial = strings.TrimSuffix(partial, `,"spec":{"replicas":3},"status":{}}`) + "}"
-	var objects []*deltas.Object
-	for _, b := range []string{partial, wholeDeployment} {
-		o, err := d.object([]byte(b))
-		if err != nil {
-			t.Fatal(err)
-		}
-		objects = append(objects, o)
-	}
-	_, listed, err := pageOf(d, fmt.Sprintf(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},"items":[%s]}`, partial))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, o := range append(objects, listed...) {
-		if string(o.Raw) != bareDeployment {
-			t.Errorf("%d:\n%s\nwant\n%s", i, o.Raw, bareDeployment)
-		}
-		if o.Key() != "shop/web" || o.UID != "u-1" || o.ResourceVersion != "7" || o.Generation != 3 || o.Resource.Kind != "Deployment" {
-			t.Errorf("%d: %+v", i, o)
-		}
-		if o.Summary != objects[0].Summary || o.Names != whole.Names {
-			t.Errorf("%d: summary %q, names %q", i, o.Summary, o.Names)
-		}
-	}
-	if objects[0].Summary == whole.Summary {
-		t.Error("the summary does not say that there was nothing but metadata")
-	}
-}
 
 // metadataOf makes a Source read metadata alone.
 func metadataOf(c *Config) { c.Rules[0].Capture = selection.CaptureMetadata }

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
 // reachedTimeout bounds the question of reached. The API server waits three seconds for its cache.
@@ -76,7 +78,7 @@ func (e *endpoint) askWhetherReached(ctx context.Context, s *slot, position stri
 			return errNotTold
 		case b, ok := <-c.batches:
 			switch {
-			case !ok && errors.Is(c.err, errStreamEnd):
+			case !ok && errors.Is(c.err, decode.ErrEnd):
 				return errNotTold
 			case !ok:
 				return c.err

@@ -2,7 +2,6 @@ package source
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -88,6 +87,3 @@ func (s *slot) answered(ctx context.Context) error {
 	s.wait(false)
 	return s.acquire(ctx)
 }
-
-// errStreamEnd says that a stream ended in order.
-var errStreamEnd = errors.New("the API server ended the watch")

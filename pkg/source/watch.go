@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
 // trail is what the connections of a scope have been like. It is used by the follower's goroutine.
@@ -113,7 +114,7 @@ func (f *follower) pass(ctx context.Context, c *connection) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-f.nudged:
-			return errStreamEnd
+			return decode.ErrEnd
 		case <-steady.C:
 			if !f.trail.stale { // else it has to prove itself
 				f.works()
@@ -127,7 +128,7 @@ func (f *follower) pass(ctx context.Context, c *connection) error {
 				return &appendError{err}
 			}
 		case b, ok := <-c.batches:
-			if !ok && errors.Is(c.err, errStreamEnd) && !heard && time.Since(began) < steadyAfter {
+			if !ok && errors.Is(c.err, decode.ErrEnd) && !heard && time.Since(began) < steadyAfter {
 				return errShort
 			}
 			if !ok {
@@ -173,7 +174,7 @@ func (f *follower) ended(ctx context.Context, err error) error {
 	}
 	f.trail.unsure = doubtAfter(err)
 	switch v := classifyError(err); {
-	case errors.Is(err, errStreamEnd):
+	case errors.Is(err, decode.ErrEnd):
 		// Its time was up, or the API server is leaving. The short wait keeps scopes from coming back in step.
 	case errors.Is(err, errStale):
 		f.trail.stale = true

@@ -1,4 +1,4 @@
-package source
+package decode
 
 import (
 	"bytes"
@@ -258,7 +258,7 @@ func BenchmarkDecode(b *testing.B) {
 			b.SetBytes(int64(len(pod)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := d.object(pod); err != nil {
+				if _, err := d.Object(pod); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -1,4 +1,4 @@
-package source
+package decode
 
 import (
 	"bytes"
@@ -16,15 +16,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
-	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// decoder reads what the API server says of one scope, without decoding objects. It is safe for concurrent use.
+// Decoder reads what the API server says of one resource, without decoding objects. It is safe for concurrent use.
 //
-// It reads the form that kube-apiserver writes, one event a line, and looks out for others. When a second connection in a
-// row begins with what it cannot read, frames are found with the stock JSON code from the next connection on: about eight
-// times slower, and right for every legal spelling. One failure alone is a broken connection.
-type decoder struct {
+// It reads the form that kube-apiserver writes, one event a line, and looks out for others. When a second stream in a row
+// begins with what it cannot read, events are found with the stock JSON code from the next stream on: about eight times
+// slower, and right for every legal spelling. One failure alone is a broken connection.
+type Decoder struct {
 	resource *event.Resource // whose objects these are
 	members  string          // kind and apiVersion of these objects, as JSON members with a comma behind each
 	bare     bool            // of each object the metadata alone is kept
@@ -33,16 +32,20 @@ type decoder struct {
 	inARow   atomic.Uint32 // failures since something was read
 }
 
-func newDecoder(s selection.Scope) *decoder {
-	r := s.Resource
+// New returns a decoder of objects of a resource. bare keeps the metadata of each object alone.
+func New(r event.Resource, bare bool) *Decoder {
 	apiVersion := schema.GroupVersion{Group: r.Group, Version: r.Version}.String()
-	return &decoder{
-		resource: &r, bare: s.MetadataOnly, members: fmt.Sprintf(`"kind":%q,"apiVersion":%q,`, r.Kind, apiVersion),
-	}
+	return &Decoder{resource: &r, bare: bare, members: fmt.Sprintf(`"kind":%q,"apiVersion":%q,`, r.Kind, apiVersion)}
 }
 
+// Failed is how many answers could not be read.
+func (d *Decoder) Failed() uint64 { return d.failed.Load() }
+
+// Stock says that events are found with the stock JSON code from now on.
+func (d *Decoder) Stock() bool { return d.stock.Load() }
+
 // fail counts what could not be read. The text of a proxy's error page is no such thing.
-func (d *decoder) fail(b []byte, err error) error {
+func (d *Decoder) fail(b []byte, err error) error {
 	if start := rawjson.SkipSpace(b, 0); start == len(b) || b[start] != '{' {
 		return err
 	}
@@ -53,14 +56,14 @@ func (d *decoder) fail(b []byte, err error) error {
 	return err
 }
 
-func (d *decoder) succeed() {
+func (d *Decoder) succeed() {
 	if d.inARow.Load() != 0 {
 		d.inARow.Store(0)
 	}
 }
 
-// object reads one object. It keeps nothing of b.
-func (d *decoder) object(b []byte) (*deltas.Object, error) {
+// Object reads one object. It keeps nothing of b.
+func (d *Decoder) Object(b []byte) (*deltas.Object, error) {
 	var f fields
 	if err := scan(b, &f); err != nil {
 		return nil, err
@@ -78,7 +81,7 @@ func (d *decoder) object(b []byte) (*deltas.Object, error) {
 }
 
 // frame reads one event of a watch: {"type":"ADDED","object":{…}}. It keeps nothing of b. An ERROR event is an error.
-func (d *decoder) frame(b []byte) (e deltas.Event, err error) {
+func (d *Decoder) frame(b []byte) (e deltas.Event, err error) {
 	typ, object, ok := openEnvelope(b)
 	if !ok {
 		var w metav1.WatchEvent
@@ -97,7 +100,7 @@ func (d *decoder) frame(b []byte) (e deltas.Event, err error) {
 		}
 		return e, apierrors.FromObject(status)
 	}
-	o, err := d.object(object)
+	o, err := d.Object(object)
 	if err != nil {
 		return e, d.fail(b, err)
 	}
@@ -133,9 +136,9 @@ func eventType(b []byte) watch.EventType {
 	return ""
 }
 
-// page reads one page of a list and gives each object to take as it comes, so that memory does not depend on how many
+// Page reads one page of a list and gives each object to take as it comes, so that memory does not depend on how many
 // there are, or how large the page is. It returns what the page says of itself.
-func (d *decoder) page(r io.Reader, take func(*deltas.Object) error) (meta metav1.ListMeta, err error) {
+func (d *Decoder) Page(r io.Reader, take func(*deltas.Object) error) (meta metav1.ListMeta, err error) {
 	dec := json.NewDecoder(r)
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return meta, fmt.Errorf("the answer to a list is no object: %v %w", t, err)
@@ -163,7 +166,7 @@ func (d *decoder) page(r io.Reader, take func(*deltas.Object) error) (meta metav
 }
 
 // items reads the array of a page's objects; null stands for one without any.
-func (d *decoder) items(dec *json.Decoder, take func(*deltas.Object) error) error {
+func (d *Decoder) items(dec *json.Decoder, take func(*deltas.Object) error) error {
 	if t, err := dec.Token(); err != nil || t == nil {
 		return err
 	} else if t != json.Delim('[') {
@@ -174,7 +177,7 @@ func (d *decoder) items(dec *json.Decoder, take func(*deltas.Object) error) erro
 		if err := dec.Decode(&raw); err != nil {
 			return err
 		}
-		o, err := d.object(raw)
+		o, err := d.Object(raw)
 		if err != nil {
 			return d.fail(raw, err)
 		}
