@@ -203,7 +203,8 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case fault != nil:
 		fault(w, r)
 	case deny:
-		writeStatus(w, apierrors.NewForbidden(gr, "", nil))
+		name := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+		writeStatus(w, apierrors.NewForbidden(gr, name, fmt.Errorf("User %q cannot watch resource %q", "kubecdc", gr.Resource)))
 	case absent:
 		writeStatus(w, apierrors.NewNotFound(gr, ""))
 	case noList && q.Get("sendInitialEvents") != "":

@@ -3,6 +3,7 @@ package source
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -23,7 +24,7 @@ func (e *ForbiddenError) Error() string {
 	}
 	return fmt.Sprintf("may not %s %s %s, and its rule says onForbidden: fail: %v; "+
 		`allow it ("exporter rbac" prints the rights that the configuration needs), or write onForbidden: degrade`,
-		e.Verb, e.Scope.Resource, where, e.Err)
+		e.Verb, e.Scope.Resource, where, withoutObject(e.Err))
 }
 
 func (e *ForbiddenError) Unwrap() error { return e.Err }
@@ -38,8 +39,18 @@ type deniedError struct {
 	err  error
 }
 
-func (e *deniedError) Error() string { return e.err.Error() }
+// Error says which right is missing. The object that a question was about does not exist and is left out, see nobody.
+func (e *deniedError) Error() string { return e.verb + " is forbidden: " + withoutObject(e.err) }
 func (e *deniedError) Unwrap() error { return e.err }
+
+// withoutObject is what the API server says of a refusal, without the name of the object that it was about.
+func withoutObject(err error) string {
+	text := err.Error()
+	if _, missing, found := strings.Cut(text, " is forbidden: "); found {
+		return missing
+	}
+	return text
+}
 
 // denied adds the verb to err where that is a 403.
 func denied(verb string, err error) error {

@@ -100,6 +100,10 @@ func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 		if n := log.count("state=forbidden"); n != 1 {
 			t.Errorf("%d lines\n%s", n, log)
 		}
+		const missing = `watch is forbidden: User "kubecdc" cannot watch resource "pods"`
+		if got := s.Status()[0].Reason; got != missing {
+			t.Errorf("reason %q, want %q", got, missing)
+		}
 		if n := len(f.requests()); n < 20 || n > 45 {
 			t.Errorf("%d requests in ten minutes, want one in 15 to 30 seconds", n)
 		}
@@ -109,7 +113,10 @@ func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 
 		f.change(func() { f.deny = true })
 		f.breakAll()
-		awaitState(t, st, s, Forbidden)
+		awaitState(t, st, s, Forbidden) // of the question whether the position was reached, which names an object
+		if got := s.Status()[0].Reason; got != missing {
+			t.Errorf("reason %q, want %q", got, missing)
+		}
 		f.change(func() { f.deny = false })
 		f.write("MODIFIED", "a")
 		st.awaitTold(t, "snapshot a@11", "updated a@12")
