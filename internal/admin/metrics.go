@@ -59,7 +59,7 @@ var resourceMetrics = []metric{
 }
 
 var ruleMetrics = []metric{
-	{"kubecdc_rule_dropped_total", "Changes that a rule does not tell, by reason: filter, or unchanged (onlyIfChanged, ignoreChanges).", prometheus.CounterValue, []string{"rule", "reason"},
+	{"kubecdc_rule_dropped_total", "Changes that a rule does not emit, by reason: filter, or unchanged (onlyIfChanged, ignoreChanges).", prometheus.CounterValue, []string{"rule", "reason"},
 		func(s Snapshot, _ time.Time, emit emit) {
 			for _, r := range s.Rules {
 				emit(float64(r.Filtered), r.Name, "filter")
@@ -68,7 +68,7 @@ var ruleMetrics = []metric{
 		}},
 	ofRule("kubecdc_rule_withheld_total", "Changes that could not be redacted or shaped; they become dead letters without bodies.",
 		func(r RuleStatus) float64 { return float64(r.Withheld) }),
-	ofRule("kubecdc_rule_filter_errors_total", "Evaluations of the rule's filter that failed or were cut off; their changes were told.",
+	ofRule("kubecdc_rule_filter_errors_total", "Evaluations of the rule's filter that failed or were cut off; their changes were emitted.",
 		func(r RuleStatus) float64 { return float64(r.Failed) }),
 }
 

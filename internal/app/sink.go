@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 	"github.com/kubecdc/kubecdc/pkg/sinks/stdout"
 	"github.com/kubecdc/kubecdc/pkg/sinks/webhook"
@@ -102,7 +103,7 @@ func fingerprint(version string, s config.Sink) string {
 	}
 	if s.Kafka != nil {
 		k := *s.Kafka
-		k.TLS, k.SASL = kafka.TLS{}, kafka.SASL{}
+		k.TLS, k.SASL = auth.TLS{}, auth.SASL{}
 		s.Kafka = &k
 	}
 	b, err := json.Marshal(s)

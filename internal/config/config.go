@@ -75,7 +75,7 @@ const (
 type Resource struct {
 	// Which resources, and which objects of them.
 	selection.Rule `mapstructure:",squash"`
-	// What is told of them.
+	// What is emitted of them.
 	shape.Policy `mapstructure:",squash"`
 }
 

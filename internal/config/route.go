@@ -23,7 +23,7 @@ type Route struct {
 	// Which classes of updates: spec, status, metadata, deleting. Empty: all changes, whether they have a class or not.
 	Classes []string `mapstructure:"classes"`
 	// Which changes: a CEL expression over object and change, as in a rule but without oldObject. It sees objects as they
-	// are told.
+	// are emitted.
 	Filter string `mapstructure:"filter"`
 	// Where the changes go: to these sinks and no others.
 	To []Target `mapstructure:"to"`

@@ -25,19 +25,19 @@ type Policy struct {
 	// What is shown of the labels and annotations of Secrets.
 	SecretMetadata SecretMetadata `mapstructure:"secretMetadata"`
 	// Whether updates carry the state before them: none or full. full keeps the last state of every object in the
-	// journal's directory. Deletes carry the final state either way, where the API server tells it. A sink that cannot do
+	// journal's directory. Deletes carry the final state either way, where the API server has it. A sink that cannot do
 	// without (format: debezium) makes this full for all rules.
 	Before string `mapstructure:"before"`
 	// How updates say what they changed: none, paths (a list of JSON Pointers), mergePatch (RFC 7396, or RFC 6902 where
 	// that cannot say it) or jsonPatch (RFC 6902). All but none keep states as before: full does.
 	Changed string `mapstructure:"changed"`
-	// Updates are told only if something at these paths changed. Keeps states.
+	// Updates are emitted only if something at these paths changed. Keeps states.
 	OnlyIfChanged []string `mapstructure:"onlyIfChanged"`
-	// Updates are not told if nothing changed but what is at these paths. Keeps states.
+	// Updates are not emitted if nothing changed but what is at these paths. Keeps states.
 	IgnoreChanges []string `mapstructure:"ignoreChanges"`
-	// A CEL expression over object, oldObject and change: changes for which it is false are not told. See docs/shaping.md.
+	// A CEL expression over object, oldObject and change: changes for which it is false are not emitted. See docs/shaping.md.
 	Filter string `mapstructure:"filter"`
-	// What of the objects is told.
+	// What of the objects is emitted.
 	Fields Fields `mapstructure:"fields"`
 }
 

@@ -27,7 +27,7 @@ var python = sync.OnceValues(func() (string, error) {
 	return build.Python(ctx)
 })
 
-// readElsewhere has clients that are not ours read both buses, and compares what they understood with what the test has
+// readElsewhere has independent consumers read both buses, and compares what they understood with what the test has
 // read: the same changes under the same keys. The exporter must have stopped.
 func (s *scene) readElsewhere(format string) {
 	s.t.Helper()

@@ -64,6 +64,8 @@ func (c comments) describe(k *key, v reflect.Value, single bool) (err error) {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		k.kind, k.value = "duration", duration(time.Duration(v.Int()))
+	case t == reflect.TypeFor[*bool](): // a pointer, so that what is not said is true
+		k.kind, k.value = "true or false", "true"
 	case t.Kind() == reflect.Pointer:
 		k.kind = "mapping"
 		k.children, err = c.keys(initial(t.Elem()), k.path, false)

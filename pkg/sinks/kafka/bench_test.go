@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // realistic makes n changes whose bodies are about 4 KB of what Pods are made of.
@@ -54,20 +55,20 @@ func BenchmarkEncodeFormat(b *testing.B) {
 
 func benchmarkEncode(b *testing.B, f format.Format, codec string) {
 	messages := realistic(200)
-	e, err := newEncoder(f, false, codecs[codec])
+	e, err := record.NewEncoder(f, false, record.Codecs[codec])
 	if err != nil {
 		b.Fatal(err)
 	}
 	var out []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		if out, _, _, err = e.encode(out[:0], messages, math.MaxInt, math.MaxInt, stamp{}); err != nil {
+		if out, _, _, err = e.Encode(out[:0], messages, math.MaxInt, math.MaxInt, record.ProducerSequence{}); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(messages)), "ns/change")
-	b.ReportMetric(float64(len(e.records))/float64(len(messages)), "bytes/change")
-	b.ReportMetric(float64(len(e.records))/float64(len(out)), "ratio")
+	b.ReportMetric(float64(e.RawBytes())/float64(len(messages)), "bytes/change")
+	b.ReportMetric(float64(e.RawBytes())/float64(len(out)), "ratio")
 }
 
 func BenchmarkPublish(b *testing.B) {

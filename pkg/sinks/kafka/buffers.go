@@ -6,16 +6,17 @@ import (
 	"sync/atomic"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // encoders is a fixed set of encoders, one per processor: encoding is pure computation, and each holds a batch's worth
 // of memory.
-type encoders chan *encoder
+type encoders chan *record.Encoder
 
-func newEncoders(f format.Format, tombstones bool, c codec, n int) (encoders, error) {
+func newEncoders(f format.Format, tombstones bool, c record.Codec, n int) (encoders, error) {
 	es := make(encoders, n)
 	for range n {
-		e, err := newEncoder(f, tombstones, c)
+		e, err := record.NewEncoder(f, tombstones, c)
 		if err != nil {
 			return nil, err
 		}
@@ -25,7 +26,7 @@ func newEncoders(f format.Format, tombstones bool, c codec, n int) (encoders, er
 }
 
 // take waits for a free encoder or the end of ctx.
-func (es encoders) take(ctx context.Context) (*encoder, error) {
+func (es encoders) take(ctx context.Context) (*record.Encoder, error) {
 	select {
 	case e := <-es:
 		return e, nil
@@ -34,7 +35,7 @@ func (es encoders) take(ctx context.Context) (*encoder, error) {
 	}
 }
 
-func (es encoders) give(e *encoder) { es <- e }
+func (es encoders) give(e *record.Encoder) { es <- e }
 
 // buffers recycles the memory of settled batches.
 type buffers struct{ pool sync.Pool }
@@ -47,19 +48,19 @@ func (p *buffers) take() []byte {
 }
 
 func (p *buffers) give(b []byte) {
-	if cap(b) <= 2*mostBatchBytes {
+	if cap(b) <= 2*record.MaxBatchBytes {
 		p.pool.Put(&b)
 	}
 }
 
-// mostHeld bounds the bytes of unsettled batches that are kept between calls, over all lanes.
-const mostHeld = 64 << 20
+// maxHeld bounds the bytes of unsettled batches that are kept between calls, over all lanes.
+const maxHeld = 64 << 20
 
-// quota is a number of bytes to be shared. It is safe for concurrent use.
-type quota struct{ left atomic.Int64 }
+// byteBudget is a number of bytes to be shared. It is safe for concurrent use.
+type byteBudget struct{ left atomic.Int64 }
 
 // take takes n bytes, or none and returns false when fewer are left.
-func (q *quota) take(n int) bool {
+func (q *byteBudget) take(n int) bool {
 	if q.left.Add(-int64(n)) >= 0 {
 		return true
 	}
@@ -67,4 +68,4 @@ func (q *quota) take(n int) bool {
 	return false
 }
 
-func (q *quota) give(n int) { q.left.Add(int64(n)) }
+func (q *byteBudget) give(n int) { q.left.Add(int64(n)) }

@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -12,12 +11,14 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
+	kproto "github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/createtopics"
 	"github.com/segmentio/kafka-go/protocol/describeconfigs"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 const (
@@ -32,9 +33,6 @@ const (
 	layoutInterval = 5 * time.Second
 )
 
-// errNotRouted stands for the library's own report that it does not know the broker we chose.
-var errNotRouted = kafka.BrokerNotAvailable
-
 // cluster sends requests to chosen brokers. It is safe for concurrent use.
 type cluster struct {
 	brokers   string // the configured addresses, for people
@@ -44,7 +42,7 @@ type cluster struct {
 	clientID  string
 	timeout   time.Duration
 	requests  atomic.Int32
-	mutes     *mutes
+	throttle  *throttle
 
 	mu      sync.Mutex
 	dropped time.Time
@@ -57,17 +55,17 @@ type kafkaAddr interface {
 }
 
 func newCluster(cfg Config, log *slog.Logger) (*cluster, error) {
-	if _, err := cfg.TLS.config(""); err != nil { // a wrong path shows at start
+	if _, err := cfg.TLS.ClientConfig(""); err != nil { // a wrong path shows at start
 		return nil, err
 	}
-	mechanism, err := cfg.SASL.mechanism(cfg.RequestTimeout)
+	mechanism, err := cfg.SASL.NewMechanism(cfg.RequestTimeout)
 	if err != nil {
 		return nil, err
 	}
 	conns := newConnections(cfg.TLS)
 	return &cluster{
 		brokers: strings.Join(cfg.Brokers, ", "), addr: kafka.TCP(cfg.Brokers...), conns: conns,
-		clientID: cfg.ClientID, timeout: cfg.RequestTimeout, mutes: newMutes(cfg.ClientID, log),
+		clientID: cfg.ClientID, timeout: cfg.RequestTimeout, throttle: newThrottle(cfg.ClientID, log),
 		transport: &kafka.Transport{
 			Dial: conns.dial, DialTimeout: cfg.RequestTimeout, ClientID: cfg.ClientID, SASL: mechanism,
 			MetadataTTL: layoutInterval, MetadataTopics: []string{}, // empty, not nil: none, not all
@@ -79,7 +77,7 @@ func newCluster(cfg Config, log *slog.Logger) (*cluster, error) {
 // library otherwise answers metadata from a cache, routes producer IDs over a transaction coordinator, and finds
 // partition leaders only by loading the metadata of every topic there is.
 type directed struct {
-	protocol.Message
+	kproto.Message
 	broker      int32
 	correlation int32
 	clientID    string
@@ -87,40 +85,40 @@ type directed struct {
 	offered     bool // the broker knows such requests
 }
 
-// exchanger is a request that the library cannot write and read by itself.
-type exchanger interface {
-	exchange(rw io.ReadWriter, version int16, correlation int32, clientID string) (protocol.Message, error)
+// Exchanger is a request that the library cannot write and read by itself.
+type Exchanger interface {
+	Exchange(rw io.ReadWriter, version int16, correlation int32, clientID string) (kproto.Message, error)
 }
 
 // answered wraps an answer, so that the library does not act on its type.
-type answered struct{ protocol.Message }
+type answered struct{ kproto.Message }
 
 var (
-	_ protocol.BrokerMessage = (*directed)(nil)
-	_ protocol.RawExchanger  = (*directed)(nil)
+	_ kproto.BrokerMessage = (*directed)(nil)
+	_ kproto.RawExchanger  = (*directed)(nil)
 )
 
-func (d *directed) Broker(protocol.Cluster) (protocol.Broker, error) {
-	return protocol.Broker{ID: d.broker}, nil
+func (d *directed) Broker(kproto.Cluster) (kproto.Broker, error) {
+	return kproto.Broker{ID: d.broker}, nil
 }
 
-func (d *directed) Required(versions map[protocol.ApiKey]int16) bool {
+func (d *directed) Required(versions map[kproto.ApiKey]int16) bool {
 	d.version, d.offered = versions[d.ApiKey()]
 	return true
 }
 
-func (d *directed) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
+func (d *directed) RawExchange(rw io.ReadWriter) (kproto.Message, error) {
 	if !d.offered {
-		return answered{&plainResponse{key: d.ApiKey(), unsupported: true}}, nil
+		return answered{&protocol.RawResponse{Key: d.ApiKey(), Unsupported: true}}, nil
 	}
-	if own, ok := d.Message.(exchanger); ok {
-		m, err := own.exchange(rw, d.version, d.correlation, d.clientID)
+	if own, ok := d.Message.(Exchanger); ok {
+		m, err := own.Exchange(rw, d.version, d.correlation, d.clientID)
 		if err != nil {
 			return nil, err
 		}
 		return answered{m}, nil
 	}
-	m, err := protocol.RoundTrip(rw, d.version, d.correlation, d.clientID, d.Message)
+	m, err := kproto.RoundTrip(rw, d.version, d.correlation, d.clientID, d.Message)
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +126,8 @@ func (d *directed) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 }
 
 // ask sends one request, as soon as the broker listens, and waits for the answer, at most for the request timeout.
-func (c *cluster) ask(ctx context.Context, broker int32, request protocol.Message) (protocol.Message, error) {
-	if err := c.mutes.wait(ctx, broker); err != nil {
+func (c *cluster) ask(ctx context.Context, broker int32, request kproto.Message) (kproto.Message, error) {
+	if err := c.throttle.wait(ctx, broker); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -147,10 +145,10 @@ func (u *unanswered) Unwrap() error { return u.error }
 
 // send sends one request and waits for the answer until ctx ends. When it fails without an answer the library may go on
 // sending for a while: whatever the request refers to must not be changed any more.
-func (c *cluster) send(ctx context.Context, broker int32, request protocol.Message) (protocol.Message, error) {
+func (c *cluster) send(ctx context.Context, broker int32, request kproto.Message) (kproto.Message, error) {
 	began := time.Now()
 	m, err := c.roundTrip(ctx, broker, request)
-	if errors.Is(err, errNotRouted) && c.reroute(ctx) {
+	if errors.Is(err, protocol.ErrNotRouted) && c.reroute(ctx) {
 		m, err = c.roundTrip(ctx, broker, request)
 	}
 	if err != nil {
@@ -158,23 +156,23 @@ func (c *cluster) send(ctx context.Context, broker int32, request protocol.Messa
 		return nil, &unanswered{err, began}
 	}
 	answer := m.(answered).Message
-	if r, ok := answer.(*plainResponse); ok && r.unsupported {
+	if r, ok := answer.(*protocol.RawResponse); ok && r.Unsupported {
 		return nil, kafka.UnsupportedVersion
 	}
 	return answer, nil
 }
 
-func (c *cluster) roundTrip(ctx context.Context, broker int32, request protocol.Message) (protocol.Message, error) {
+func (c *cluster) roundTrip(ctx context.Context, broker int32, request kproto.Message) (kproto.Message, error) {
 	return c.transport.RoundTrip(ctx, c.addr, &directed{
 		Message: request, broker: broker, correlation: c.requests.Add(1), clientID: c.clientID,
 	})
 }
 
-// twice asks again when the network fails: the first failure is often just a connection that a broker closed while it was
+// retryOnce asks again when the network fails: the first failure is often just a connection that a broker closed while it was
 // idle.
-func twice(ctx context.Context, request func() error) error {
+func retryOnce(ctx context.Context, request func() error) error {
 	err := request()
-	if err == nil || fromBroker(err) || ctx.Err() != nil {
+	if err == nil || protocol.FromBroker(err) || ctx.Err() != nil {
 		return err
 	}
 	return request()
@@ -213,15 +211,15 @@ func (c *cluster) drop() {
 // returns the answers to the first of them, nil where a batch is durable, and why there are no more. It takes the request
 // timeout at most, and as long as the broker says in the meantime that it does not listen. The caller waits before it calls
 // if the broker has said so already.
-func (c *cluster) produce(ctx context.Context, leader int32, topic string, partition int32, batches ...[]byte) (answers, error) {
+func (c *cluster) produce(ctx context.Context, leader int32, topic string, partition int32, batches ...[]byte) (produceAnswers, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p := &leeway{mutes: c.mutes, broker: leader, timeout: c.timeout, until: time.Now().Add(c.timeout)}
+	p := &exchangeDeadline{throttle: c.throttle, broker: leader, timeout: c.timeout, until: time.Now().Add(c.timeout)}
 	p.timer = time.AfterFunc(c.timeout, func() { cancel(context.DeadlineExceeded) })
 	defer p.timer.Stop()
 	// Half of what we wait ourselves, so that the broker gives up first and says so.
 	half := int32(c.timeout.Milliseconds() / 2)
-	m, err := c.send(ctx, leader, &train{topic: topic, partition: partition, timeout: half, batches: batches, leeway: p})
+	m, err := c.send(ctx, leader, &pipelinedProduce{topic: topic, partition: partition, timeout: half, batches: batches, deadline: p})
 	var short *cutShort
 	switch {
 	case errors.As(err, &short):
@@ -231,34 +229,34 @@ func (c *cluster) produce(ctx context.Context, leader int32, topic string, parti
 	case err != nil:
 		return nil, err
 	}
-	return m.(answers), nil
+	return m.(produceAnswers), nil
 }
 
 // askPlain sends a request that the library does not know.
-func (c *cluster) askPlain(ctx context.Context, broker int32, request *plainRequest) (*plainResponse, error) {
+func (c *cluster) askPlain(ctx context.Context, broker int32, request *protocol.RawRequest) (*protocol.RawResponse, error) {
 	answer, err := c.ask(ctx, broker, request)
 	if err != nil {
 		return nil, err
 	}
-	return answer.(*plainResponse), nil
+	return answer.(*protocol.RawResponse), nil
 }
 
 // producer asks the leader of a partition what it knows about a producer (KIP-664). known is false when that is nothing.
-func (c *cluster) producer(ctx context.Context, leader int32, topic string, partition int32, id int64) (at producerAt, known bool, err error) {
-	r, err := c.askPlain(ctx, leader, newDescribeProducers(topic, partition))
+func (c *cluster) producer(ctx context.Context, leader int32, topic string, partition int32, id int64) (at protocol.ProducerAt, known bool, err error) {
+	r, err := c.askPlain(ctx, leader, protocol.NewDescribeProducers(topic, partition))
 	if err != nil {
-		return producerAt{}, false, err
+		return protocol.ProducerAt{}, false, err
 	}
-	return readProducer(r, id)
+	return protocol.ReadProducer(r, id)
 }
 
 // endOfLog asks the leader of a partition for the end of its log, whether or not that is replicated.
 func (c *cluster) endOfLog(ctx context.Context, lead lead, topic string, partition int32) (int64, error) {
-	r, err := c.askPlain(ctx, lead.broker, newEndOfLog(topic, partition, lead.epoch))
+	r, err := c.askPlain(ctx, lead.broker, protocol.NewEndOfLog(topic, partition, lead.epoch))
 	if err != nil {
 		return 0, err
 	}
-	return readEndOfLog(r)
+	return protocol.ReadEndOfLog(r)
 }
 
 // replicated asks the leader of a partition up to where all in-sync replicas have its log.
@@ -273,10 +271,10 @@ func (c *cluster) replicated(ctx context.Context, lead lead, topic string, parti
 	}
 	topics := answer.(*listoffsets.Response).Topics
 	if len(topics) != 1 || len(topics[0].Partitions) != 1 {
-		return 0, errAnswer
+		return 0, protocol.ErrMalformed
 	}
 	p := topics[0].Partitions[0]
-	return p.Offset, coded(p.ErrorCode, "")
+	return p.Offset, protocol.CodeError(p.ErrorCode, "")
 }
 
 // producerID asks for a new producer ID, which has epoch 0. It needs no transaction coordinator (KIP-98).
@@ -288,7 +286,7 @@ func (c *cluster) producerID(ctx context.Context) (id int64, epoch int16, err er
 		return 0, 0, err
 	}
 	r := answer.(*initproducerid.Response)
-	return r.ProducerID, r.ProducerEpoch, coded(r.ErrorCode, "")
+	return r.ProducerID, r.ProducerEpoch, protocol.CodeError(r.ErrorCode, "")
 }
 
 // lead is who leads a partition, and in which epoch (-1: the broker does not say). broker is -1 where nobody does.
@@ -304,8 +302,8 @@ type description struct {
 	err      error  // why there is nothing to say
 }
 
-// greet finds a broker that lets us in.
-func (c *cluster) greet(ctx context.Context) error {
+// ping finds a broker that lets us in.
+func (c *cluster) ping(ctx context.Context) error {
 	_, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: []string{}}) // empty, not nil: no topics, not all
 	return err
 }
@@ -338,7 +336,7 @@ func (c *cluster) describeAll(ctx context.Context, topics []string) (all map[str
 }
 
 func describe(t metadata.ResponseTopic) description {
-	if err := coded(t.ErrorCode, ""); err != nil {
+	if err := protocol.CodeError(t.ErrorCode, ""); err != nil {
 		return description{err: err}
 	}
 	d := description{leads: make([]lead, len(t.Partitions))}
@@ -365,7 +363,7 @@ func (c *cluster) settings(ctx context.Context, topic string) (map[string]string
 	}
 	all := map[string]string{}
 	for _, r := range answer.(*describeconfigs.Response).Resources {
-		if err := coded(r.ErrorCode, r.ErrorMessage); err != nil {
+		if err := protocol.CodeError(r.ErrorCode, r.ErrorMessage); err != nil {
 			return nil, err
 		}
 		for _, entry := range r.ConfigEntries {
@@ -397,28 +395,16 @@ func (c *cluster) create(ctx context.Context, controller int32, topic string, ho
 		if kafka.Error(t.ErrorCode) == kafka.TopicAlreadyExists {
 			continue
 		}
-		if err := coded(t.ErrorCode, t.ErrorMessage); err != nil {
+		if err := protocol.CodeError(t.ErrorCode, t.ErrorMessage); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// coded turns an error code and the broker's words about it into an error; nil for code 0.
-func coded(code int16, words string) error {
-	switch {
-	case code == 0:
-		return nil
-	case words == "":
-		return kafka.Error(code)
-	default:
-		return fmt.Errorf("%w: %s", kafka.Error(code), words)
-	}
-}
-
 // close ends every connection and waits for the goroutines that serve them, within ctx.
 func (c *cluster) close(ctx context.Context) error {
-	c.mutes.close()
+	c.throttle.close()
 	c.transport.CloseIdleConnections()
 	return c.conns.close(ctx)
 }

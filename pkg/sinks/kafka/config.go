@@ -12,6 +12,8 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // Config describes a Kafka cluster and how changes are written to it. Zero values of optional fields mean the default
@@ -29,9 +31,12 @@ type Config struct {
 	// configs, or may forget what it has acknowledged: off (default), warn (one log line) or require (its changes wait until
 	// it is corrected). Topics are checked when they are first used.
 	CheckTopics string `mapstructure:"checkTopics"`
-	// Producer is idempotent (default) or writer: a fallback for brokers that give no producer IDs. What is in doubt is sent
-	// again then too, one batch at a time, but nothing drops the copy: a lost answer or a crash may repeat the last batch of
-	// a partition, and a slow broker may write the copy late.
+	// Idempotence gives every partition a producer ID and its records numbers, so that brokers drop copies: true (default).
+	// false is a fallback for brokers that give no producer IDs. What is in doubt is sent again then too, one batch at a time,
+	// but nothing drops the copy: a lost answer or a crash may repeat the last batch of a partition, and a slow broker may
+	// write the copy late.
+	Idempotence *bool `mapstructure:"idempotence"`
+	// Producer is the former name of idempotence: idempotent is true and writer is false. It will be removed.
 	Producer string `mapstructure:"producer"`
 	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
 	Compression string `mapstructure:"compression"`
@@ -46,9 +51,9 @@ type Config struct {
 	// RequestTimeout bounds one request, connecting included. Default 10s; at least 100ms.
 	RequestTimeout time.Duration `mapstructure:"requestTimeout"`
 	// TLS of the connections to the brokers.
-	TLS TLS `mapstructure:"tls"`
+	TLS auth.TLS `mapstructure:"tls"`
 	// SASL authentication.
-	SASL SASL `mapstructure:"sasl"`
+	SASL auth.SASL `mapstructure:"sasl"`
 }
 
 // CreateTopics says how topics are created that do not exist.
@@ -69,58 +74,7 @@ type TopicConfig struct {
 	Value string `mapstructure:"value"`
 }
 
-// TLS configures transport security.
-type TLS struct {
-	// Enabled turns TLS on.
-	Enabled bool `mapstructure:"enabled"`
-	// CAFile holds the PEM certificates to trust; empty trusts the system's. Read for every connection.
-	CAFile string `mapstructure:"caFile"`
-	// CertFile and KeyFile are a PEM client certificate and its key. Read for every connection, so rotation
-	// needs no restart.
-	CertFile string `mapstructure:"certFile"`
-	KeyFile  string `mapstructure:"keyFile"`
-	// ServerName replaces the broker's host name when its certificate is verified.
-	ServerName string `mapstructure:"serverName"`
-}
-
-// SASL configures authentication.
-type SASL struct {
-	// Mechanism is plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam; empty turns SASL off.
-	Mechanism string `mapstructure:"mechanism"`
-	// Username of plain and scram.
-	Username string `mapstructure:"username"`
-	// Password of plain and scram, or the file it is in: one of the two. The file is read for every connection;
-	// surrounding white space is not part of the password.
-	Password     string `mapstructure:"password"`
-	PasswordFile string `mapstructure:"passwordFile"`
-	// TokenFile holds the token of oauthbearer, for example a projected service account token. It is read for every
-	// connection.
-	TokenFile string `mapstructure:"tokenFile"`
-	// OAuth gets tokens for oauthbearer by client credentials, where there is no tokenFile.
-	OAuth OAuth `mapstructure:"oauth"`
-	// AllowCleartextCredentials says that whoever sees the network may read the password or token: without it, plain and
-	// oauthbearer need TLS, and tokenURL needs https unless it is on loopback.
-	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
-	// Region of the cluster, for aws-msk-iam; empty takes AWS_REGION from the environment. Credentials come from there too:
-	// an access key, a role for the service account, or EKS Pod Identity.
-	Region string `mapstructure:"region"`
-}
-
-// OAuth says where tokens come from (RFC 6749, 4.4).
-type OAuth struct {
-	// TokenURL is the endpoint that is asked for a token, https://… Its certificate must be trusted by the system. Tokens are
-	// renewed after four fifths of their life.
-	TokenURL string `mapstructure:"tokenURL"`
-	// ClientID is who asks.
-	ClientID string `mapstructure:"clientID"`
-	// ClientSecret, or the file it is in, read whenever a token is asked for: one of the two.
-	ClientSecret     string `mapstructure:"clientSecret"`
-	ClientSecretFile string `mapstructure:"clientSecretFile"`
-	// Scope is asked for, where it is given.
-	Scope string `mapstructure:"scope"`
-}
-
-// Values of Config.Producer.
+// Values of Config.Producer, which Config.Idempotence has replaced.
 const (
 	producerIdempotent = "idempotent"
 	producerWriter     = "writer"
@@ -132,18 +86,22 @@ const (
 	defaultBatchBytes     = 1_000_000
 	defaultRequestTimeout = 10 * time.Second
 
-	leastBatchBytes     = 1 << 10
-	mostBatchBytes      = 16 << 20
-	leastRequestTimeout = 100 * time.Millisecond
+	minBatchBytes     = 1 << 10
+	minRequestTimeout = 100 * time.Millisecond
 )
+
+// idempotent says whether records are numbered.
+func (c Config) idempotent() bool {
+	if c.Idempotence != nil {
+		return *c.Idempotence
+	}
+	return c.Producer != producerWriter
+}
 
 // withDefaults returns c with its zero values replaced.
 func (c Config) withDefaults() Config {
 	if c.CheckTopics == "" {
 		c.CheckTopics = checkOff
-	}
-	if c.Producer == "" {
-		c.Producer = producerIdempotent
 	}
 	if c.ClientID == "" {
 		c.ClientID = defaultClientID
@@ -164,7 +122,7 @@ func (c Config) withDefaults() Config {
 // relative to the sink ("kafka.brokers: …") and says what was expected. No secret is in the text. It opens no file and
 // no connection.
 func (c Config) Validate() error {
-	return errors.Join(c.validateBrokers(), c.validateTopic(), c.validateTopics(), c.validateBatches(), c.TLS.validate(), c.SASL.validate(), c.validateCleartext())
+	return errors.Join(c.validateBrokers(), c.validateTopic(), c.validateTopics(), c.validateBatches(), c.TLS.Validate(), c.SASL.Validate(), c.validateCleartext())
 }
 
 func (c Config) validateBrokers() error {
@@ -194,7 +152,7 @@ func isPort(text string) bool {
 // validateCleartext sees to it that nobody's password or token crosses the network readable by mistake. The brokers to
 // begin with name others, so that loopback is no excuse.
 func (c Config) validateCleartext() error {
-	if c.SASL.AllowCleartextCredentials || c.TLS.validate() != nil || c.SASL.validate() != nil {
+	if c.SASL.AllowCleartextCredentials || c.TLS.Validate() != nil || c.SASL.Validate() != nil {
 		return nil // or it is not known yet what is sent
 	}
 	const remedy = "; use TLS, or say kafka.sasl.allowCleartextCredentials: true where the network is trusted"
@@ -271,85 +229,23 @@ func (c CreateTopics) validate() error {
 
 func (c Config) validateBatches() error {
 	var errs []error
-	if p := c.withDefaults().Producer; p != producerIdempotent && p != producerWriter {
-		errs = append(errs, fmt.Errorf("kafka.producer: %q; expected idempotent or writer", p))
+	switch c.Producer {
+	case "":
+	case producerIdempotent, producerWriter:
+		if c.Idempotence != nil {
+			errs = append(errs, errors.New("kafka.producer: the former name of kafka.idempotence, which is given too; remove it"))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("kafka.producer: %q; expected idempotent or writer, or kafka.idempotence instead", c.Producer))
 	}
-	if _, ok := codecs[c.withDefaults().Compression]; !ok {
+	if _, ok := record.Codecs[c.withDefaults().Compression]; !ok {
 		errs = append(errs, fmt.Errorf("kafka.compression: %q; expected zstd, lz4, snappy, gzip or none", c.Compression))
 	}
-	if b := c.BatchBytes; b != 0 && (b < leastBatchBytes || b > mostBatchBytes) {
-		errs = append(errs, fmt.Errorf("kafka.batchBytes: %d; expected %d to %d", b, leastBatchBytes, mostBatchBytes))
+	if b := c.BatchBytes; b != 0 && (b < minBatchBytes || b > record.MaxBatchBytes) {
+		errs = append(errs, fmt.Errorf("kafka.batchBytes: %d; expected %d to %d", b, minBatchBytes, record.MaxBatchBytes))
 	}
-	if d := c.RequestTimeout; d != 0 && d < leastRequestTimeout {
-		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected at least %v", d, leastRequestTimeout))
+	if d := c.RequestTimeout; d != 0 && d < minRequestTimeout {
+		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected at least %v", d, minRequestTimeout))
 	}
 	return errors.Join(errs...)
-}
-
-func (t TLS) validate() error {
-	if !t.Enabled && t != (TLS{}) {
-		return errors.New("kafka.tls.enabled: false, but other settings of kafka.tls are given; set it to true or remove them")
-	}
-	if (t.CertFile == "") != (t.KeyFile == "") {
-		return errors.New("kafka.tls.certFile, kafka.tls.keyFile: only one is given; expected both or none")
-	}
-	return nil
-}
-
-func (s SASL) validate() error {
-	const mechanisms = "plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam"
-	users, tokens := s.Username+s.Password+s.PasswordFile != "", s.TokenFile != "" || s.OAuth != OAuth{}
-	switch s.Mechanism {
-	case "":
-		if s != (SASL{}) {
-			return errors.New("kafka.sasl.mechanism: missing; expected " + mechanisms)
-		}
-		return nil
-	case "plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "aws-msk-iam":
-	default:
-		return fmt.Errorf("kafka.sasl.mechanism: %q; expected %s", s.Mechanism, mechanisms)
-	}
-	if s.Region != "" && s.Mechanism != "aws-msk-iam" {
-		return fmt.Errorf("kafka.sasl.region: given, but only aws-msk-iam has a region, and the mechanism is %s; remove it", s.Mechanism)
-	}
-	switch {
-	case s.Mechanism == "aws-msk-iam":
-		if users || tokens {
-			return errors.New("kafka.sasl.mechanism: aws-msk-iam, whose credentials are those of the Pod, but others are given; remove them")
-		}
-		return nil
-	case s.Mechanism == "oauthbearer":
-		return s.validateTokens(users)
-	case tokens:
-		return fmt.Errorf("kafka.sasl.mechanism: %s, but tokenFile or oauth is given; set it to oauthbearer or remove them", s.Mechanism)
-	case s.Username == "":
-		return errors.New("kafka.sasl.username: missing; expected the name to authenticate as")
-	case (s.Password == "") == (s.PasswordFile == ""):
-		return errors.New("kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one of them")
-	}
-	return nil
-}
-
-// validateTokens checks what oauthbearer needs.
-func (s SASL) validateTokens(users bool) error {
-	if users {
-		return errors.New("kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer has tokens instead; remove them")
-	}
-	o := s.OAuth
-	if (s.TokenFile == "") == (o == OAuth{}) {
-		return errors.New("kafka.sasl.tokenFile, kafka.sasl.oauth: expected exactly one of them")
-	}
-	if s.TokenFile != "" {
-		return nil
-	}
-	if u, err := url.Parse(o.TokenURL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return errors.New("kafka.sasl.oauth.tokenURL: expected the address of a token endpoint, https://…")
-	}
-	if o.ClientID == "" {
-		return errors.New("kafka.sasl.oauth.clientID: missing; expected who asks for a token")
-	}
-	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
-		return errors.New("kafka.sasl.oauth.clientSecret, kafka.sasl.oauth.clientSecretFile: expected exactly one of them")
-	}
-	return nil
 }

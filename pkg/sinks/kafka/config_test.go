@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 )
 
 func valid() Config { return Config{Brokers: []string{"kafka:9092"}, Topic: "k8s.{group}.{resource}"} }
@@ -37,32 +38,41 @@ func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
 		`kafka.requestTimeout: 1ms; expected at least 100ms`:                         func(c *Config) { c.RequestTimeout = time.Millisecond },
 		`kafka.createTopics.enabled: false, but other settings`:                      func(c *Config) { c.CreateTopics.Partitions = 3 },
 		`kafka.producer: "plain"; expected idempotent or writer`:                     func(c *Config) { c.Producer = "plain" },
-		`kafka.checkTopics: "on"; expected off, warn or require`:                     func(c *Config) { c.CheckTopics = "on" },
-		`kafka.createTopics.partitions: -1; expected 1 to 100000, or 0`:              func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, Partitions: -1} },
-		`kafka.createTopics.replicationFactor: -1; expected 1 or more`:               func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, ReplicationFactor: -1} },
+		`kafka.producer: the former name of kafka.idempotence`: func(c *Config) {
+			c.Producer, c.Idempotence = "writer", new(true)
+		},
+		`kafka.checkTopics: "on"; expected off, warn or require`:        func(c *Config) { c.CheckTopics = "on" },
+		`kafka.createTopics.partitions: -1; expected 1 to 100000, or 0`: func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, Partitions: -1} },
+		`kafka.createTopics.replicationFactor: -1; expected 1 or more`:  func(c *Config) { c.CreateTopics = CreateTopics{Enabled: true, ReplicationFactor: -1} },
 		`kafka.createTopics.configs[0].name: missing; expected a topic setting`: func(c *Config) {
 			c.CreateTopics = CreateTopics{Enabled: true, Configs: []TopicConfig{{Value: "compact"}}}
 		},
 		`kafka.tls.enabled: false, but other settings of kafka.tls are given`:                                     func(c *Config) { c.TLS.CAFile = "ca.pem" },
-		`kafka.tls.certFile, kafka.tls.keyFile: only one is given`:                                                func(c *Config) { c.TLS = TLS{Enabled: true, CertFile: "c.pem"} },
+		`kafka.tls.certFile, kafka.tls.keyFile: only one is given`:                                                func(c *Config) { c.TLS = auth.TLS{Enabled: true, CertFile: "c.pem"} },
 		`kafka.sasl.mechanism: missing; expected plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam`: func(c *Config) { c.SASL.Username = "u" },
 		`kafka.sasl.mechanism: "gssapi"; expected plain`:                                                          func(c *Config) { c.SASL.Mechanism = "gssapi" },
 		`kafka.sasl.region: given, but only aws-msk-iam has a region`: func(c *Config) {
-			c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", Password: "p", Region: "r"}
+			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", Password: "p", Region: "r"}
 		},
-		`kafka.sasl.mechanism: aws-msk-iam, whose credentials are those of the Pod`: func(c *Config) { c.SASL = SASL{Mechanism: "aws-msk-iam", Username: "u"} },
-		`kafka.sasl.username: missing`:                                              func(c *Config) { c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, Password: "p"} },
-		`kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one`:        func(c *Config) { c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u"} },
-		`kafka.sasl.mechanism: plain, but tokenFile or oauth is given`:              func(c *Config) { c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, TokenFile: "t"} },
+		`kafka.sasl.mechanism: aws-msk-iam, whose credentials are those of the Pod`: func(c *Config) { c.SASL = auth.SASL{Mechanism: "aws-msk-iam", Username: "u"} },
+		`kafka.sasl.username: missing`: func(c *Config) {
+			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Password: "p"}
+		},
+		`kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one`: func(c *Config) {
+			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u"}
+		},
+		`kafka.sasl.mechanism: plain, but tokenFile or oauth is given`: func(c *Config) {
+			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, TokenFile: "t"}
+		},
 		`kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer`: func(c *Config) {
-			c.SASL = SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, Username: "u", TokenFile: "t"}
+			c.SASL = auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, Username: "u", TokenFile: "t"}
 		},
-		`kafka.sasl.tokenFile, kafka.sasl.oauth: expected exactly one`: func(c *Config) { c.SASL = SASL{Mechanism: "oauthbearer"} },
+		`kafka.sasl.tokenFile, kafka.sasl.oauth: expected exactly one`: func(c *Config) { c.SASL = auth.SASL{Mechanism: "oauthbearer"} },
 		`kafka.sasl.oauth.tokenURL: expected the address of a token endpoint`: func(c *Config) {
-			c.SASL = SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: OAuth{TokenURL: "idp"}}
+			c.SASL = auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: auth.OAuth{TokenURL: "idp"}}
 		},
 		`kafka.sasl.oauth.clientSecret, kafka.sasl.oauth.clientSecretFile: expected exactly one`: func(c *Config) {
-			c.SASL = SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: OAuth{TokenURL: "https://idp/token", ClientID: "c"}}
+			c.SASL = auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: auth.OAuth{TokenURL: "https://idp/token", ClientID: "c"}}
 		},
 	} {
 		c := valid()
@@ -85,7 +95,7 @@ func TestEveryMistakeIsReportedAtOnce(t *testing.T) {
 func TestNoErrorHoldsThePassword(t *testing.T) {
 	const secret = "s3cr\x00et"
 	c := valid()
-	for _, s := range []SASL{
+	for _, s := range []auth.SASL{
 		{Mechanism: "x", Username: "u", Password: secret}, {Mechanism: "plain", Password: secret},
 		{Mechanism: "scram-sha-256", Username: "u", Password: secret},
 	} {
@@ -99,7 +109,7 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 
 func TestAPasswordFileIsReadAtStart(t *testing.T) {
 	c := valid()
-	c.SASL = SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", PasswordFile: filepath.Join(t.TempDir(), "password")}
+	c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", PasswordFile: filepath.Join(t.TempDir(), "password")}
 	if _, err := New(c, format.JSON, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.sasl.passwordFile: ") {
 		t.Errorf("a missing file: %v", err)
 	}
@@ -138,4 +148,17 @@ func FuzzLaneNamesComeBack(f *testing.F) {
 			t.Errorf("%q: topic %q, partition %d", name, topic, partition)
 		}
 	})
+}
+
+func TestTheFormerNameOfIdempotenceStillWorks(t *testing.T) {
+	for want, configs := range map[bool][]Config{
+		true:  {{}, {Producer: "idempotent"}, {Idempotence: new(true)}},
+		false: {{Producer: "writer"}, {Idempotence: new(false)}},
+	} {
+		for _, c := range configs {
+			if got := c.idempotent(); got != want {
+				t.Errorf("%+v: idempotent is %v", c, got)
+			}
+		}
+	}
 }

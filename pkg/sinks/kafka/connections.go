@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 )
 
 // connections knows every open connection, so that Close can end those in use and wait until the library, which serves
@@ -13,7 +15,7 @@ import (
 // of authorities only once.
 type connections struct {
 	reach func(ctx context.Context, network, address string) (net.Conn, error)
-	tls   TLS
+	tls   auth.TLS
 
 	mu     sync.Mutex
 	closed bool
@@ -28,7 +30,7 @@ type connection struct {
 	once  sync.Once
 }
 
-func newConnections(security TLS) *connections {
+func newConnections(security auth.TLS) *connections {
 	return &connections{reach: new(net.Dialer).DialContext, tls: security, open: map[*connection]struct{}{}, left: make(chan struct{})}
 }
 
@@ -41,9 +43,9 @@ func (cs *connections) dial(ctx context.Context, network, address string) (net.C
 	if err != nil {
 		return nil, err
 	}
-	config, err := cs.tls.config(host)
+	config, err := cs.tls.ClientConfig(host)
 	if err != nil {
-		return nil, &credentialError{err}
+		return nil, &auth.CredentialError{Err: err}
 	}
 	c, err := cs.connect(ctx, network, address)
 	if err != nil {

@@ -123,7 +123,7 @@ func cuttable(t testing.TB, opts ...kfake.Opt) (*cutter, *kfake.Cluster, []strin
 
 func TestContractThroughAnOutage(t *testing.T) {
 	cut, _, brokers := cuttable(t, kfake.NumBrokers(3))
-	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", RequestTimeout: lateTimeout, BatchBytes: leastBatchBytes,
+	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", RequestTimeout: lateTimeout, BatchBytes: minBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
 	sinktest.Run(t, sinktest.Harness{
 		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
@@ -138,7 +138,7 @@ func TestContractThroughAnOutage(t *testing.T) {
 
 func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
 	cut, _, brokers := cuttable(t, kfake.NumBrokers(3), kfake.SeedTopics(4, topicA))
-	cfg := Config{Brokers: brokers, Topic: topicA, BatchBytes: leastBatchBytes}
+	cfg := Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes}
 	var written atomic.Int64
 	stop := sync.OnceValue(cut.every(11*time.Millisecond, &written))
 	defer stop()
@@ -165,7 +165,7 @@ func (c counting) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Me
 func TestConnectionsCutEverySevenMillisecondsCostNothing(t *testing.T) {
 	const partitions, each = 8, 25_000
 	cut, cluster, brokers := cuttable(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, topicA))
-	s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: 8 * leastBatchBytes}) // several in each Publish
+	s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: 8 * minBatchBytes}) // several in each Publish
 	var written atomic.Int64
 	stop := cut.every(7*time.Millisecond, &written)
 

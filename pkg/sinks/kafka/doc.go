@@ -52,7 +52,7 @@
 // goes on under the old numbers: should a batch of the dead process still arrive, the broker takes one of the two. What is
 // newer begins an epoch, which fences the dead process for good, also one that runs on a copy of the journal. Nothing is
 // there twice, as long as the broker tells; where it does not, because of its age or of missing rights, what was not
-// stored as acknowledged is written again, and the log says so once. See inherit.go.
+// stored as acknowledged is written again, and the log says so once. See recovery.go.
 //
 // # Records
 //

@@ -11,9 +11,11 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// awayPause is the time between two looks for a Kafka that does not answer: a dial a second costs little, and however long
+// awayPause is the time between two probes for a Kafka that does not answer: a dial a second costs little, and however long
 // it was away its return is noticed soon.
 const awayPause = time.Second
 
@@ -24,9 +26,9 @@ func (s *Sink) explain(ctx context.Context, topic string, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case judge(err) == unauthorized:
+	case protocol.ClassifyError(err) == protocol.Unauthorized:
 		return s.refused(topic, err)
-	case fromBroker(err):
+	case protocol.FromBroker(err):
 		return fmt.Errorf("topic %q: %w", topic, err)
 	}
 	return &sinks.UnavailableError{Reason: s.unreached(err), After: awayPause, Err: err}
@@ -35,7 +37,7 @@ func (s *Sink) explain(ctx context.Context, topic string, err error) error {
 // unreached says, for people, why there is no connection to Kafka.
 func (s *Sink) unreached(err error) string {
 	var (
-		credentials *credentialError
+		credentials *auth.CredentialError
 		untrusted   *tls.CertificateVerificationError
 		network     *net.OpError
 	)

@@ -8,46 +8,47 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// flight is a batch on its way. Its bytes do not change while the library may still be sending them.
-type flight struct {
-	bytes    []byte // with the length prefix; nil between calls when there was no room to hold them
-	offsets  []uint64
-	records  int       // at least one for each offset; what the broker counts
-	raw      int       // bytes before compression
-	newest   time.Time // of its records
-	doubtful bool      // an attempt ended without saying whether it was written: only the same stamp is safe to send
-	shared   bool      // an attempt ended without an answer: the library may still read bytes
-	damaged  int       // times the broker found it corrupt
+// inFlightBatch is a batch on its way. Its bytes do not change while the library may still be sending them.
+type inFlightBatch struct {
+	bytes       []byte // with the length prefix; nil between calls when there was no room to hold them
+	offsets     []uint64
+	records     int       // at least one for each offset; what the broker counts
+	raw         int       // bytes before compression
+	newest      time.Time // of its records
+	unconfirmed bool      // an attempt ended without saying whether it was written: only the same sequence is safe to send
+	shared      bool      // an attempt ended without an answer: the library may still read bytes
+	damaged     int       // times the broker found it corrupt
 }
 
-// load makes sure there is something to send: the unsettled batches as far as the messages are those in them, and behind
+// fill makes sure there is something to send: the unsettled batches as far as the messages are those in them, and behind
 // them new ones, as many as may be in flight.
-func (l *lane) load(ctx context.Context, messages []sinks.Message) error {
-	rest, err := l.recall(ctx, l.inherited(messages))
+func (l *lane) fill(ctx context.Context, messages []sinks.Message) error {
+	rest, err := l.recall(ctx, l.ofPredecessor(messages))
 	if err != nil {
 		return err
 	}
-	if err := l.number(ctx); err != nil {
+	if err := l.ensureProducerID(ctx); err != nil {
 		return err
 	}
-	for len(rest) > 0 && len(l.flights) < l.depth() {
+	for len(rest) > 0 && len(l.inFlight) < l.depth() {
 		f, err := l.encode(ctx, rest, l.end())
 		if err != nil {
 			return err
 		}
-		l.flights = append(l.flights, f)
+		l.inFlight = append(l.inFlight, f)
 		rest = rest[len(f.offsets):]
 	}
 	return nil
 }
 
-// recall matches the flights with the messages that the caller comes back with, and encodes those again whose bytes were
+// recall matches the batches in flight with the messages that the caller comes back with, and encodes those again whose bytes were
 // let go. It returns the messages behind them.
 func (l *lane) recall(ctx context.Context, messages []sinks.Message) (rest []sinks.Message, err error) {
 	at := l.next
-	for i, f := range l.flights {
+	for i, f := range l.inFlight {
 		count := len(f.offsets)
 		same := common(f.offsets, messages)
 		switch {
@@ -67,62 +68,62 @@ func (l *lane) recall(ctx context.Context, messages []sinks.Message) (rest []sin
 			return nil, nil
 		}
 		messages = messages[same:]
-		at.sequence = after(at.sequence, f.records)
+		at.Sequence = sequenceAfter(at.Sequence, f.records)
 	}
 	return messages, nil
 }
 
-// reload encodes a flight again, whose bytes were let go: the same messages under the same numbers.
-func (l *lane) reload(ctx context.Context, f *flight, messages []sinks.Message, at stamp) error {
+// reload encodes a batch again, whose bytes were let go: the same messages under the same numbers.
+func (l *lane) reload(ctx context.Context, f *inFlightBatch, messages []sinks.Message, at record.ProducerSequence) error {
 	e, err := l.sink.encoders.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer l.sink.encoders.give(e)
-	b, _, _, err := e.encode(nil, messages, math.MaxInt, math.MaxInt, at)
+	b, _, _, err := e.Encode(nil, messages, math.MaxInt, math.MaxInt, at)
 	f.bytes, f.shared = b, false
 	return err
 }
 
-// number sees to it that there are numbers to send under.
-func (l *lane) number(ctx context.Context) error {
+// ensureProducerID sees to it that there are numbers to send under.
+func (l *lane) ensureProducerID(ctx context.Context) error {
 	switch {
-	case l.plain:
-		l.next = stamp{noID, -1, -1} // what a batch without numbers has in their place (KIP-98)
-	case l.next.producer == noID:
+	case l.unnumbered:
+		l.next = record.ProducerSequence{Producer: noID, Epoch: -1, Sequence: -1} // what a batch without numbers has in their place (KIP-98)
+	case l.next.Producer == noID:
 		id, epoch, err := l.sink.producerID(ctx, l.topic.name)
 		if err != nil {
 			return err
 		}
-		l.next = stamp{producer: id, epoch: epoch}
+		l.next = record.ProducerSequence{Producer: id, Epoch: epoch}
 	}
 	return nil
 }
 
-// end is the stamp of what comes behind the flights.
-func (l *lane) end() stamp {
+// end is the sequence of what comes behind the batches in flight.
+func (l *lane) end() record.ProducerSequence {
 	s := l.next
-	for _, f := range l.flights {
-		s.sequence = after(s.sequence, f.records)
+	for _, f := range l.inFlight {
+		s.Sequence = sequenceAfter(s.Sequence, f.records)
 	}
 	return s
 }
 
 // encode makes a batch of as many messages as one may hold. One that is known to be refused is halved here, unless it
 // is a single record: that is for the broker to say.
-func (l *lane) encode(ctx context.Context, messages []sinks.Message, at stamp) (*flight, error) {
+func (l *lane) encode(ctx context.Context, messages []sinks.Message, at record.ProducerSequence) (*inFlightBatch, error) {
 	e, err := l.sink.encoders.take(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer l.sink.encoders.give(e)
 	for {
-		b, count, records, err := e.encode(l.sink.buffers.take(), messages, l.target, l.most, at)
+		b, count, records, err := e.Encode(l.sink.buffers.take(), messages, l.target, l.maxRecords, at)
 		if err != nil {
 			return nil, err
 		}
-		f := &flight{bytes: b, records: records, raw: len(e.records), offsets: make([]uint64, count)}
-		if len(b)-lengthPrefix >= l.limit && count > 1 {
+		f := &inFlightBatch{bytes: b, records: records, raw: e.RawBytes(), offsets: make([]uint64, count)}
+		if len(b)-record.LengthPrefix >= l.limit && count > 1 {
 			l.halve(f)
 			l.sink.buffers.give(b)
 			continue
@@ -130,34 +131,34 @@ func (l *lane) encode(ctx context.Context, messages []sinks.Message, at stamp) (
 		for i := range f.offsets {
 			f.offsets[i] = messages[i].Offset
 		}
-		f.newest = time.UnixMilli(int64(binary.BigEndian.Uint64(b[lengthPrefix+atMaxTime:])))
+		f.newest = time.UnixMilli(int64(binary.BigEndian.Uint64(b[record.LengthPrefix+record.AtMaxTime:])))
 		return f, nil
 	}
 }
 
 // halve makes the next batch half of f.
-func (l *lane) halve(f *flight) { l.most = len(f.offsets) / 2 }
+func (l *lane) halve(f *inFlightBatch) { l.maxRecords = len(f.offsets) / 2 }
 
-// abandon gives the flights up. If one of them could still be written, their numbers are not used again: a new epoch makes
+// abandon gives the batches in flight up. If one of them could still be written, their numbers are not used again: a new epoch makes
 // the broker refuse them from then on.
 func (l *lane) abandon() {
-	doubtful := slices.ContainsFunc(l.flights, func(f *flight) bool { return f.doubtful })
+	doubtful := slices.ContainsFunc(l.inFlight, func(f *inFlightBatch) bool { return f.unconfirmed })
 	l.drop()
 	if doubtful {
-		l.advance()
+		l.nextEpoch()
 	}
 }
 
-// drop forgets the flights.
+// drop forgets the batches in flight.
 func (l *lane) drop() {
-	for _, f := range l.flights {
+	for _, f := range l.inFlight {
 		l.release(f)
 	}
-	l.flights = nil
+	l.inFlight = nil
 }
 
-// release gives a flight's buffer back, unless the library may still be reading it.
-func (l *lane) release(f *flight) {
+// release gives a batch's buffer back, unless the library may still be reading it.
+func (l *lane) release(f *inFlightBatch) {
 	if !f.shared {
 		l.sink.buffers.give(f.bytes)
 	}
@@ -166,7 +167,7 @@ func (l *lane) release(f *flight) {
 // hold keeps the bytes of unsettled batches for the next call, as long as all lanes together do not hold too much. Else
 // only their boundaries are kept, from which they are encoded again. // I6
 func (l *lane) hold() {
-	for _, f := range l.flights {
+	for _, f := range l.inFlight {
 		if !l.sink.held.take(len(f.bytes)) {
 			f.bytes = nil
 		}
@@ -175,7 +176,7 @@ func (l *lane) hold() {
 
 // resume undoes hold.
 func (l *lane) resume() {
-	for _, f := range l.flights {
+	for _, f := range l.inFlight {
 		l.sink.held.give(len(f.bytes))
 	}
 }

@@ -10,18 +10,20 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 const (
 	// corruptTries is how often a batch that arrives damaged is sent before it is believed to be unwritable.
 	corruptTries = 3
-	// restamps is how often a batch is numbered anew in a row before the next try is left to the caller's back-off.
-	restamps = 2
-	noID     = -1
+	// maxRenumberings is how often a batch is numbered anew in a row before the next try is left to the caller's back-off.
+	maxRenumberings = 2
+	noID            = -1
 
-	// mostInFlight is how many batches of a partition are sent before the first is answered: a broker remembers the numbers
+	// maxInFlight is how many batches of a partition are sent before the first is answered: a broker remembers the numbers
 	// of as many, and so tells a copy of any of them from something new (KIP-98, KAFKA-5494).
-	mostInFlight = 5
+	maxInFlight = 5
 	// remembered is how old the newest record of a producer may be for the broker to know its numbers for certain. By
 	// default it knows them for a day (producer.id.expiration.ms).
 	remembered = time.Hour
@@ -35,29 +37,29 @@ type lane struct {
 	topic     *topic
 	partition int32
 
-	heritage heritage
+	recovery recovery
 	refused  uint64 // offset of the message that was rejected last; 0: nothing is rejected since the last call
 
-	next    stamp     // of the first batch that is not settled; producer is noID until one is needed
-	mark    mark      // where the numbers stood at the last acknowledgement
-	stored  stamp     // the numbering that a later process is certain to know
-	newest  time.Time // of the records acknowledged under the present numbering; zero when there are none
-	flights []*flight // batches that are not settled, mostInFlight at most, in the order of their numbers
-	ahead   []uint64  // offsets of messages that are written and that no call has counted yet
+	next     record.ProducerSequence // of the first batch that is not settled; producer is noID until one is needed
+	state    producerState           // where the numbers stood at the last acknowledgement
+	stored   record.ProducerSequence // the numbering that a later process is certain to know
+	newest   time.Time               // of the records acknowledged under the present numbering; zero when there are none
+	inFlight []*inFlightBatch        // batches that are not settled, mostInFlight at most, in the order of their numbers
+	ahead    []uint64                // offsets of messages that are written and that no call has counted yet
 
-	plain bool // batches go without numbers: the broker gives no producer IDs
+	unnumbered bool // batches go without numbers: the broker gives no producer IDs
 
-	restamped int // times in a row that the broker did not know our numbers
+	renumberings int // times in a row that the broker did not know our numbers
 
-	window int // batches to send without waiting, as far as the network is concerned
-	target int // bytes of uncompressed records to aim for
-	limit  int // a batch of this many bytes was refused as too large, so more records are not tried; MaxInt: unknown
-	most   int // records in the next batch at most; set while a refused batch is being halved
+	window     int // batches to send without waiting, as far as the network is concerned
+	target     int // bytes of uncompressed records to aim for
+	limit      int // a batch of this many bytes was refused as too large, so more records are not tried; MaxInt: unknown
+	maxRecords int // records in the next batch at most; set while a refused batch is being halved
 }
 
 func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
-	return &lane{sink: s, name: name, topic: t, partition: partition, next: stamp{producer: noID}, stored: stamp{producer: noID},
-		plain: s.config.Producer == producerWriter, window: 1, target: s.config.BatchBytes, limit: math.MaxInt, most: math.MaxInt}
+	return &lane{sink: s, name: name, topic: t, partition: partition, next: record.ProducerSequence{Producer: noID}, stored: record.ProducerSequence{Producer: noID},
+		unnumbered: !s.config.idempotent(), window: 1, target: s.config.BatchBytes, limit: math.MaxInt, maxRecords: math.MaxInt}
 }
 
 // publish is [sinks.Sink.Publish] for this lane.
@@ -70,13 +72,13 @@ func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) 
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}
-		if err := l.inherit(ctx); err != nil {
+		if err := l.recoverProducer(ctx); err != nil {
 			return n, err
 		}
-		if n += l.claim(batch[n:]); n == len(batch) {
+		if n += l.creditRecovered(batch[n:]); n == len(batch) {
 			break
 		}
-		if err := l.load(ctx, batch[n:]); err != nil {
+		if err := l.fill(ctx, batch[n:]); err != nil {
 			return n, err
 		}
 		err := l.deliver(ctx)
@@ -89,13 +91,13 @@ func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) 
 }
 
 // passOver begins a new epoch when the caller has given up on the message that was rejected: within an epoch, the
-// numbers follow the messages of the lane without a hole, which is what inherit counts by.
+// numbers follow the messages of the lane without a hole, which is what recoverProducer counts by.
 func (l *lane) passOver(batch []sinks.Message) {
 	if l.refused == 0 || len(batch) == 0 {
 		return
 	}
-	if batch[0].Offset > l.refused && l.next.producer != noID {
-		l.advance()
+	if batch[0].Offset > l.refused && l.next.Producer != noID {
+		l.nextEpoch()
 	}
 	l.refused = 0
 }
@@ -120,32 +122,32 @@ func common(offsets []uint64, batch []sinks.Message) int {
 	return n
 }
 
-// deliver sends flights until those that may go together are settled, or the first that is not is taken apart or given
+// deliver sends batches until those that may go together are settled, or the first that is not is taken apart or given
 // up (nil), or it is better left to the caller's back-off or judgement (err).
 func (l *lane) deliver(ctx context.Context) error {
 	var try attempt
 	for {
-		if err := l.remember(ctx); err != nil {
+		if err := l.storeState(ctx); err != nil {
 			return err
 		}
 		err := l.send(ctx, &try)
-		switch v := judge(err); v {
-		case accepted:
+		switch v := protocol.ClassifyError(err); v {
+		case protocol.Accepted:
 			return nil
-		case tooLarge:
-			l.limit = min(l.limit, len(l.flights[0].bytes)-lengthPrefix)
+		case protocol.TooLarge:
+			l.limit = min(l.limit, len(l.inFlight[0].bytes)-record.LengthPrefix)
 			return l.split(err, v)
-		case invalid:
+		case protocol.Invalid:
 			return l.split(err, v)
-		case corrupt:
-			if l.flights[0].damaged++; l.flights[0].damaged >= corruptTries {
+		case protocol.Corrupt:
+			if l.inFlight[0].damaged++; l.inFlight[0].damaged >= corruptTries {
 				return l.split(err, v)
 			}
-		case resequenced, disowned:
+		case protocol.OutOfSequence, protocol.Fenced:
 			return l.renumber(err, v)
-		case unauthorized:
+		case protocol.Unauthorized:
 			return l.sink.refused(l.topic.name, err)
-		case unsettled:
+		case protocol.Unsettled:
 			if err := l.reconsider(ctx, &try, err); err != nil {
 				return err
 			}
@@ -153,15 +155,15 @@ func (l *lane) deliver(ctx context.Context) error {
 	}
 }
 
-// remember makes sure, before the first batch of an epoch is sent, that a later process will know of the epoch and of the
+// storeState makes sure, before the first batch of an epoch is sent, that a later process will know of the epoch and of the
 // message it begins with.
-func (l *lane) remember(ctx context.Context) error {
+func (l *lane) storeState(ctx context.Context) error {
 	now := l.numbering()
-	if l.plain || l.stored == now {
+	if l.unnumbered || l.stored == now {
 		return nil
 	}
-	l.setMark(mark{now.producer, now.epoch, l.flights[0].offsets[0] - 1, l.next.sequence})
-	if err := l.sink.memory.store(ctx); err != nil {
+	l.setState(producerState{now.Producer, now.Epoch, l.inFlight[0].offsets[0] - 1, l.next.Sequence})
+	if err := l.sink.producers.store(ctx); err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}
 	l.stored = now
@@ -169,7 +171,9 @@ func (l *lane) remember(ctx context.Context) error {
 }
 
 // numbering is what the present numbers are counted under.
-func (l *lane) numbering() stamp { return stamp{producer: l.next.producer, epoch: l.next.epoch} }
+func (l *lane) numbering() record.ProducerSequence {
+	return record.ProducerSequence{Producer: l.next.Producer, Epoch: l.next.Epoch}
+}
 
 // attempt is what one deliver remembers between its tries.
 type attempt struct {
@@ -179,7 +183,7 @@ type attempt struct {
 }
 
 // send sends what may go together to the leader of the partition, once, and settles what is acknowledged. The error is
-// that of the first flight that is not. What the broker says about those behind it follows from that, and counts only as
+// that of the first batch that is not. What the broker says about those behind it follows from that, and counts only as
 // far as they may be written.
 func (l *lane) send(ctx context.Context, try *attempt) error {
 	try.layout = l.topic.current.Load()
@@ -188,10 +192,10 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 		return err
 	}
 	try.leader = lead.broker
-	if err := l.sink.cluster.mutes.wait(ctx, try.leader); err != nil {
+	if err := l.sink.cluster.throttle.wait(ctx, try.leader); err != nil {
 		return err
 	}
-	if l.plain {
+	if l.unnumbered {
 		// An attempt that is given up may be written long after it was sent again, and nothing refuses it then. So wait for
 		// its end, which the request timeout bounds.
 		ctx = context.WithoutCancel(ctx)
@@ -203,7 +207,7 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 	}
 	began := time.Now()
 	answers, err := l.sink.cluster.produce(ctx, try.leader, l.topic.name, l.partition, batches...)
-	if errors.Is(err, errNotRouted) {
+	if errors.Is(err, protocol.ErrNotRouted) {
 		return err
 	}
 	var first error
@@ -214,44 +218,44 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 		} else {
 			f.shared = true
 		}
-		v := judge(answer)
-		if v == accepted && first == nil {
+		v := protocol.ClassifyError(answer)
+		if v == protocol.Accepted && first == nil {
 			l.settle()
 			continue
 		}
-		f.doubtful = f.doubtful || v == unsettled || v == accepted
+		f.unconfirmed = f.unconfirmed || v == protocol.Unsettled || v == protocol.Accepted
 		if first == nil {
 			first = answer
 		}
 	}
-	l.pace(first, time.Since(began)/time.Duration(len(together)))
+	l.adaptWindow(first, time.Since(began)/time.Duration(len(together)))
 	return first
 }
 
-// together returns the flights that are to be sent without waiting. It is only the first one as long as the broker may
+// together returns the batches that are to be sent without waiting. It is only the first one as long as the broker may
 // not know our numbers: Kafka then takes any number, and so would take the second batch when it refuses the first.
-func (l *lane) together() []*flight {
+func (l *lane) together() []*inFlightBatch {
 	n := 0
-	for n < min(len(l.flights), l.depth()) && l.flights[n].bytes != nil {
+	for n < min(len(l.inFlight), l.depth()) && l.inFlight[n].bytes != nil {
 		n++
 	}
-	return l.flights[:n]
+	return l.inFlight[:n]
 }
 
 // depth is how many batches may be in flight.
 func (l *lane) depth() int {
-	if l.plain || time.Since(l.newest) > remembered {
+	if l.unnumbered || time.Since(l.newest) > remembered {
 		return 1
 	}
 	return l.window
 }
 
-// pace decides how many batches to send without waiting from how long each took: several only where waiting costs more
+// adaptWindow decides how many batches to send without waiting from how long each took: several only where waiting costs more
 // than sending, so that all of them are answered well before the request timeout. After a failure it is one.
-func (l *lane) pace(err error, each time.Duration) {
+func (l *lane) adaptWindow(err error, each time.Duration) {
 	l.window = 1
-	if err == nil && each < l.sink.config.RequestTimeout/(2*mostInFlight) {
-		l.window = mostInFlight
+	if err == nil && each < l.sink.config.RequestTimeout/(2*maxInFlight) {
+		l.window = maxInFlight
 	}
 }
 
@@ -287,7 +291,7 @@ func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error 
 	to, err := l.lead(now)
 	_, before := l.lead(try.layout)
 	moved := err == nil && (before != nil || to.broker != try.leader)
-	broken := !fromBroker(cause) && !errors.Is(cause, errNoLayout) && !errors.Is(cause, errNoPartition)
+	broken := !protocol.FromBroker(cause) && !errors.Is(cause, errNoLayout) && !errors.Is(cause, errNoPartition)
 	stale := broken && !try.broken
 	try.broken = try.broken || broken
 	if moved || stale {
@@ -297,80 +301,80 @@ func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error 
 }
 
 // split takes a refused batch apart: half of it comes next. A single record is rejected.
-func (l *lane) split(cause error, v verdict) error {
-	f := l.flights[0]
+func (l *lane) split(cause error, v protocol.Outcome) error {
+	f := l.inFlight[0]
 	if len(f.offsets) > 1 {
 		l.halve(f)
 		l.abandon()
 		return nil
 	}
-	size := len(f.bytes) - lengthPrefix
-	l.most = math.MaxInt
+	size := len(f.bytes) - record.LengthPrefix
+	l.maxRecords = math.MaxInt
 	l.refused = f.offsets[0]
 	l.abandon()
-	if v == tooLarge {
+	if v == protocol.TooLarge {
 		return &sinks.RejectedError{TooLarge: true, Err: cause,
 			Reason: fmt.Sprintf("a record of %d bytes (compressed) exceeds max.message.bytes of topic %q", size, l.topic.name)}
 	}
 	return &sinks.RejectedError{Err: cause, Reason: fmt.Sprintf("topic %q does not allow this record", l.topic.name)}
 }
 
-// advance begins a new epoch, which fences whatever was sent under the old one (KIP-360), or, when the epochs are used
+// nextEpoch begins a new epoch, which fences whatever was sent under the old one (KIP-360), or, when the epochs are used
 // up, sees to it that a new producer ID is asked for.
-func (l *lane) advance() {
-	l.heritage.ours, l.heritage.records = false, 0
+func (l *lane) nextEpoch() {
+	l.recovery.ours, l.recovery.records = false, 0
 	l.newest = time.Time{}
-	if l.plain {
+	if l.unnumbered {
 		return
 	}
-	if l.next.epoch == math.MaxInt16 {
-		l.next = stamp{producer: noID}
+	if l.next.Epoch == math.MaxInt16 {
+		l.next = record.ProducerSequence{Producer: noID}
 		return
 	}
-	l.next = stamp{producer: l.next.producer, epoch: l.next.epoch + 1}
+	l.next = record.ProducerSequence{Producer: l.next.Producer, Epoch: l.next.Epoch + 1}
 }
 
-// renumber gives the flights up after the broker disagreed with their numbers: they are encoded again under other ones.
-func (l *lane) renumber(cause error, v verdict) error {
-	l.restamped++
-	if v == resequenced && l.heritage.ours && l.restamped <= mostInFlight {
+// renumber gives the batches in flight up after the broker disagreed with their numbers: they are encoded again under other ones.
+func (l *lane) renumber(cause error, v protocol.Outcome) error {
+	l.renumberings++
+	if v == protocol.OutOfSequence && l.recovery.ours && l.renumberings <= maxInFlight {
 		l.drop() // what the process before had under way has arrived: ask again
-		l.heritage.asked = false
+		l.recovery.asked = false
 		return nil
 	}
-	if !l.heritage.ours && l.restamped > restamps {
-		l.restamped = 0
+	if !l.recovery.ours && l.renumberings > maxRenumberings {
+		l.renumberings = 0
 		return fmt.Errorf("%s: %w, also when numbered anew", l, cause)
 	}
 	l.sink.log.Warn("kafka lost track of our sequence; records in doubt are written again, the stream may hold duplicates",
 		"topic", l.topic.name, "partition", l.partition, "error", cause)
 	l.drop()
-	l.advance()
-	if v == disowned {
-		l.next = stamp{producer: noID}
+	l.nextEpoch()
+	if v == protocol.Fenced {
+		l.next = record.ProducerSequence{Producer: noID}
 	}
 	return nil
 }
 
-// settle books the first flight as written.
+// settle books the first batch as written.
 func (l *lane) settle() {
-	f := l.flights[0]
-	l.flights = l.flights[1:]
-	if !l.plain {
-		l.next.sequence = after(l.next.sequence, f.records)
-		l.setMark(mark{l.next.producer, l.next.epoch, f.offsets[len(f.offsets)-1], l.next.sequence})
+	f := l.inFlight[0]
+	l.inFlight = l.inFlight[1:]
+	if !l.unnumbered {
+		l.next.Sequence = sequenceAfter(l.next.Sequence, f.records)
+		l.setState(producerState{l.next.Producer, l.next.Epoch, f.offsets[len(f.offsets)-1], l.next.Sequence})
 		l.newest = f.newest
 	}
-	l.restamped = 0
+	l.renumberings = 0
 	l.adapt(f)
 	l.ahead = append(l.ahead, f.offsets...)
 	l.release(f)
 }
 
 // adapt aims the next batch: below the size that was refused, as large as configured otherwise.
-func (l *lane) adapt(f *flight) {
-	l.most = math.MaxInt
-	size := len(f.bytes) - lengthPrefix
+func (l *lane) adapt(f *inFlightBatch) {
+	l.maxRecords = math.MaxInt
+	size := len(f.bytes) - record.LengthPrefix
 	if size >= l.limit { // the topic's limit was raised
 		l.limit = math.MaxInt
 	}

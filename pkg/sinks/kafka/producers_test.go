@@ -9,12 +9,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // tellProducers makes a fake cluster answer DescribeProducers as Kafka does, from what is in the log. kfake itself only
 // tells about producers in transactions.
 func tellProducers(t testing.TB, c *kfake.Cluster) {
-	c.ControlKey(describeProducers, func(request kmsg.Request) (answer kmsg.Response, err error, _ bool) {
+	c.ControlKey(protocol.DescribeProducers, func(request kmsg.Request) (answer kmsg.Response, err error, _ bool) {
 		c.KeepControl()
 		c.SleepControl(func() { answer = tell(t, c, request.(*kmsg.DescribeProducersRequest)) })
 		return answer, nil, true
@@ -31,7 +34,7 @@ func tell(t testing.TB, c *kfake.Cluster, r *kmsg.DescribeProducersRequest) kmsg
 			part.Partition = number
 			for id, at := range producersIn(t, c, asked.Topic, number) {
 				producer := kmsg.NewDescribeProducersResponseTopicPartitionActiveProducer()
-				producer.ProducerID, producer.ProducerEpoch, producer.LastSequence = id, at.epoch, at.last
+				producer.ProducerID, producer.ProducerEpoch, producer.LastSequence = id, at.Epoch, at.Last
 				part.ActiveProducers = append(part.ActiveProducers, producer)
 			}
 			topic.Partitions = append(topic.Partitions, part)
@@ -42,7 +45,7 @@ func tell(t testing.TB, c *kfake.Cluster, r *kmsg.DescribeProducersRequest) kmsg
 }
 
 // producersIn reads a partition: who has written to it, by producer ID, which is one lane's alone.
-func producersIn(t testing.TB, c *kfake.Cluster, topic string, partition int32) map[int64]producerAt {
+func producersIn(t testing.TB, c *kfake.Cluster, topic string, partition int32) map[int64]protocol.ProducerAt {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.MaxVersions(kversion.V2_7_0())) // later ones name topics by ID
@@ -52,22 +55,22 @@ func producersIn(t testing.TB, c *kfake.Cluster, topic string, partition int32) 
 	}
 	defer client.Close()
 	part := kmsg.NewFetchRequestTopicPartition()
-	part.Partition, part.PartitionMaxBytes = partition, mostAnswer
+	part.Partition, part.PartitionMaxBytes = partition, 64<<20
 	asked := kmsg.NewFetchRequestTopic()
 	asked.Topic, asked.Partitions = topic, []kmsg.FetchRequestTopicPartition{part}
 	fetch := kmsg.NewPtrFetchRequest()
-	fetch.MaxBytes, fetch.Topics = mostAnswer, []kmsg.FetchRequestTopic{asked}
+	fetch.MaxBytes, fetch.Topics = 64<<20, []kmsg.FetchRequestTopic{asked}
 	r, err := client.Broker(int(c.LeaderFor(topic, partition))).Request(ctx, fetch)
 	if err != nil {
 		t.Error(err)
 		return nil
 	}
 	be := binary.BigEndian
-	known := map[int64]producerAt{}
-	for b := r.(*kmsg.FetchResponse).Topics[0].Partitions[0].RecordBatches; len(b) > headerSize; {
-		last := int32(be.Uint32(b[atSequence:])) + int32(be.Uint32(b[atCount:])) - 1
-		known[int64(be.Uint64(b[atProducerID:]))] = producerAt{int32(be.Uint16(b[atEpoch:])), last}
-		b = b[atLeaderEpoch+be.Uint32(b[atBatchLength:]):]
+	known := map[int64]protocol.ProducerAt{}
+	for b := r.(*kmsg.FetchResponse).Topics[0].Partitions[0].RecordBatches; len(b) > record.HeaderSize; {
+		last := int32(be.Uint32(b[record.AtSequence:])) + int32(be.Uint32(b[record.AtCount:])) - 1
+		known[int64(be.Uint64(b[record.AtProducerID:]))] = protocol.ProducerAt{Epoch: int32(be.Uint16(b[record.AtEpoch:])), Last: last}
+		b = b[record.AtLeaderEpoch+be.Uint32(b[record.AtBatchLength:]):]
 	}
 	return known
 }

@@ -18,7 +18,7 @@ import (
 func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	const partitions, size, clientID = 2, 36_000, "throttled"
 	b := apache(t)
-	s, log := loud(t, Config{Brokers: b.Brokers(), Topic: topicA, ClientID: clientID, Compression: "none", BatchBytes: leastBatchBytes,
+	s, log := loud(t, Config{Brokers: b.Brokers(), Topic: topicA, ClientID: clientID, Compression: "none", BatchBytes: minBatchBytes,
 		RequestTimeout: 5 * time.Second, CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
 	insistOnLane(t, s)
 	lane := func(p int) sinks.Lane { return laneName(topicA, int32(p), partitions) }
@@ -31,13 +31,13 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	limit(t, b.Brokers(), clientID, size/9) // Kafka looks at 10 s
 
 	each, leader := 1, int32(b.ID())
-	for began := time.Now(); s.cluster.mutes.left(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
+	for began := time.Now(); s.cluster.throttle.left(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
 		if time.Since(began) > patience {
 			t.Fatal("the broker does not throttle this client")
 		}
 		publish(t, s, lane(0), large("p0", each+1, each+3, size))
 	}
-	listens := time.Now().Add(s.cluster.mutes.left(leader))
+	listens := time.Now().Add(s.cluster.throttle.left(leader))
 	publish(t, s, lane(1), pods("p1", 2, each+1))
 	if time.Now().Before(listens) {
 		t.Error("the broker was asked before it listens")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -75,7 +76,7 @@ func TestContractOnApacheKafka(t *testing.T) {
 func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
 	const partitions, each, kills = 4, 25_000, 3
 	b := apache(t)
-	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: 8 * leastBatchBytes,
+	s := open(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: 8 * minBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
 	laneOf(t, s, pod("a", 1))
 
@@ -154,13 +155,13 @@ func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {
 	}
 	leader := l.topic.current.Load().leads[0].broker
 	for range 2 { // the second time as a repetition
-		if err := produceAlone(t, s, leader, old); judge(err) != accepted {
+		if err := produceAlone(t, s, leader, old); protocol.ClassifyError(err) != protocol.Accepted {
 			t.Fatal(err)
 		}
 	}
-	l.advance()
+	l.nextEpoch()
 	insist(t, s, lane, pods("a", 6, 9))
-	if err := produceAlone(t, s, leader, old); judge(err) == accepted {
+	if err := produceAlone(t, s, leader, old); protocol.ClassifyError(err) == protocol.Accepted {
 		t.Error("a batch of an old epoch was accepted behind newer ones")
 	}
 	wantVersions(t, read(t, b.Brokers(), topicA), 1, 9)

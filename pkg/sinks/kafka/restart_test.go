@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // kept is a journal's place for the state of a sink.
@@ -45,7 +46,7 @@ func lives(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string,
 	c, brokers = fake(t, append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(1, topicA)}, opts...)...)
 	k = &kept{}
 	next = func(newest uint64) (*Sink, sinks.Lane) {
-		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: leastBatchBytes})
+		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
 		keep(t, s, k, newest)
 		return s, laneOf(t, s, pod("a", 1))
 	}
@@ -118,7 +119,7 @@ func TestATrainWhoseAnswersWereLostIsNotWrittenAgainByTheNextProcess(t *testing.
 			s, lane := next(0)
 			publish(t, s, lane, pods("a", 1, 2))
 			c.Fault(faultAt(t, lost, version))
-			if n, err := s.Publish(t.Context(), lane, pods("a", 2, 30)); err == nil || len(s.lanes[lane].flights) < 2 {
+			if n, err := s.Publish(t.Context(), lane, pods("a", 2, 30)); err == nil || len(s.lanes[lane].inFlight) < 2 {
 				t.Fatalf("published %d: %v", n, err)
 			}
 			s, lane = next(29)
@@ -136,18 +137,18 @@ func TestATrainThatArrivesInPiecesIsNotThereTwice(t *testing.T) {
 	publish(t, s, lane, pods("a", 1, 2))
 	k.state = s.State(0)
 	dead := s.lanes[lane]
-	dead.most = 1 // other boundaries than its successor's
-	var late []*flight
-	for v := 2; v < 2+mostInFlight; v++ {
+	dead.maxRecords = 1 // other boundaries than its successor's
+	var late []*inFlightBatch
+	for v := 2; v < 2+maxInFlight; v++ {
 		f, err := dead.encode(t.Context(), pods("a", v, v+1), dead.end())
 		if err != nil {
 			t.Fatal(err)
 		}
-		late, dead.flights = append(late, f), append(dead.flights, f)
+		late, dead.inFlight = append(late, f), append(dead.inFlight, f)
 	}
 	c.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
-		first := binary.BigEndian.Uint32(r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records[atCount:]) > 1
+		first := binary.BigEndian.Uint32(r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records[record.AtCount:]) > 1
 		if first && len(late) > 0 {
 			f := late[0]
 			late = late[1:]
@@ -260,7 +261,7 @@ func TestAStateThatCannotBeReadIsAnError(t *testing.T) {
 }
 
 func FuzzState(f *testing.F) {
-	f.Add(encodeMarks(map[sinks.Lane]mark{"t/0of1": {5, 2, 77, 9}}, map[sinks.Lane]mark{"t/1of1": {}}))
+	f.Add(encodeStates(map[sinks.Lane]producerState{"t/0of1": {5, 2, 77, 9}}, map[sinks.Lane]producerState{"t/1of1": {}}))
 	f.Fuzz(func(t *testing.T, state []byte) {
 		s := &Sink{log: slog.New(slog.DiscardHandler)}
 		if s.Restore(state, 1, func(context.Context) error { return nil }) != nil || len(state) == 0 {

@@ -154,7 +154,7 @@ func (s *Sink) drop(lanes []sinks.Lane) {
 		}
 	}
 	s.mu.Unlock()
-	s.memory.forget(lanes)
+	s.producers.forget(lanes)
 }
 
 // lookAround asks about all topics in use, in the background, when that was long ago.

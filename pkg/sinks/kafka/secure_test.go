@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -110,16 +111,16 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 	endpoint, _ := tokens(t, time.Hour)
 
 	password := filepath.Join(dir, "password")
-	for name, login := range map[string]SASL{
+	for name, login := range map[string]auth.SASL{
 		"plain":         {Mechanism: "plain", Username: "exporter", PasswordFile: password},
 		"scram-sha-256": {Mechanism: "scram-sha-256", Username: "exporter", PasswordFile: password},
 		"scram-sha-512": {Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: password},
-		"oauthbearer":   {Mechanism: "oauthbearer", OAuth: OAuth{TokenURL: endpoint, ClientID: "exporter", ClientSecretFile: password, Scope: "kafka"}},
+		"oauthbearer":   {Mechanism: "oauthbearer", OAuth: auth.OAuth{TokenURL: endpoint, ClientID: "exporter", ClientSecretFile: password, Scope: "kafka"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			write(t, dir, "password", []byte(wrong+"\n"))
 			corrected(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s." + name, SASL: login,
-				TLS: TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}},
+				TLS: auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}},
 				"kafka.sasl", func() { write(t, dir, "password", []byte(right+"\n")) })
 		})
 	}
@@ -133,8 +134,8 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 func endingSession(t *testing.T, b *broker.Broker, dir string) {
 	log := &lines{}
 	s, err := New(Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.session",
-		SASL: SASL{Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: filepath.Join(dir, "password")},
-		TLS:  TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}}, format.JSON, log.logger())
+		SASL: auth.SASL{Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: filepath.Join(dir, "password")},
+		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}}, format.JSON, log.logger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,8 +178,8 @@ func expiringToken(t *testing.T, b *broker.Broker, dir string) {
 	write(t, dir, "token", []byte(unsigned("exporter", 2*time.Second)+"\n"))
 	var err error
 	s := open(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.expired", RequestTimeout: 5 * time.Second,
-		SASL: SASL{Mechanism: "oauthbearer", TokenFile: filepath.Join(dir, "token")},
-		TLS:  TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+		SASL: auth.SASL{Mechanism: "oauthbearer", TokenFile: filepath.Join(dir, "token")},
+		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	lane, sent := laneName("k8s.expired", 0, 1), 0
@@ -241,27 +242,38 @@ func saltedPassword(password string, iterations, bits int) func(salt []byte) []b
 	}
 }
 
+// tokenOf asks a token endpoint as a connection does.
+func tokenOf(t *testing.T, from auth.OAuth) func() (string, error) {
+	t.Helper()
+	m, err := auth.SASL{Mechanism: "oauthbearer", OAuth: from}.NewMechanism(patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() (string, error) {
+		_, first, err := m.Start(t.Context())
+		return string(first), err
+	}
+}
+
 func TestATokenIsKeptUntilItIsOld(t *testing.T) {
-	url, asked := tokens(t, time.Hour)
-	s := newTokenSource(OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: right, Scope: "kafka"}, httpClient(patience))
-	for range 3 {
-		if token, err := s.get(t.Context()); err != nil || token == "" {
-			t.Fatal(token, err)
+	for lives, times := range map[time.Duration]int64{time.Hour: 1, 0: 3} {
+		url, asked := tokens(t, lives)
+		token := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: right, Scope: "kafka"})
+		for range 3 {
+			if text, err := token(); err != nil || !strings.Contains(text, "auth=Bearer ") {
+				t.Fatal(text, err)
+			}
 		}
-	}
-	if asked.Load() != 1 {
-		t.Errorf("asked %d times", asked.Load())
-	}
-	s.until = time.Now()
-	if _, err := s.get(t.Context()); err != nil || asked.Load() != 2 {
-		t.Errorf("asked %d times: %v", asked.Load(), err)
+		if asked.Load() != times {
+			t.Errorf("a token that lives %v is asked for %d times, want %d", lives, asked.Load(), times)
+		}
 	}
 }
 
 func TestARefusedSecretIsNotShown(t *testing.T) {
 	url, _ := tokens(t, time.Hour)
-	s := newTokenSource(OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: wrong, Scope: "kafka"}, httpClient(patience))
-	if _, err := s.get(t.Context()); err == nil || strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "invalid_client") {
+	_, err := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: wrong, Scope: "kafka"})()
+	if err == nil || strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "invalid_client") {
 		t.Errorf("%v", err)
 	}
 }
@@ -271,8 +283,7 @@ func TestAnEndpointThatSendsUsElsewhereIsNotFollowed(t *testing.T) {
 	t.Cleanup(other.Close)
 	server := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(server.Close)
-	s := newTokenSource(OAuth{TokenURL: server.URL, ClientID: "exporter", ClientSecret: right}, httpClient(patience))
-	if _, err := s.get(t.Context()); err == nil {
+	if _, err := tokenOf(t, auth.OAuth{TokenURL: server.URL, ClientID: "exporter", ClientSecret: right})(); err == nil {
 		t.Error("a redirect was taken for a token")
 	}
 }
@@ -294,7 +305,7 @@ func TestMutualTLSOnApacheKafka(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	cfg := Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, TLS: TLS{
+	cfg := Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, TLS: auth.TLS{
 		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: certificate(t, dir, certificates.New(t)), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
 	// The broker's alert may be lost when it closes the connection on what we have sent since, so its text is not certain.

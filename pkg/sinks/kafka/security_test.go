@@ -12,13 +12,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
 func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
 	for mechanism, method := range map[string]string{"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512"} {
 		_, brokers := fake(t, kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser(method, "exporter", "right"))
-		cfg := Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: mechanism, AllowCleartextCredentials: true, Username: "exporter", Password: "right"}}
+		cfg := Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: mechanism, AllowCleartextCredentials: true, Username: "exporter", Password: "right"}}
 		s := open(t, cfg)
 		publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
 
@@ -36,7 +37,7 @@ func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
 	ca := certificates.New(t)
 	write(t, dir, "ca.pem", ca.PEM)
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(ca.Server(t)))
-	cfg := Config{Brokers: brokers, Topic: topicA, TLS: TLS{
+	cfg := Config{Brokers: brokers, Topic: topicA, TLS: auth.TLS{
 		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
 
@@ -63,7 +64,7 @@ func TestABrokerThatIsNotTrustedGetsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}))
-	corrected(t, Config{Brokers: brokers, Topic: topicA, TLS: TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}},
+	corrected(t, Config{Brokers: brokers, Topic: topicA, TLS: auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}},
 		"kafka.tls.caFile", func() { write(t, dir, "ca.pem", ca.PEM) })
 }
 
@@ -71,14 +72,14 @@ func TestAMechanismThatIsNotOfferedIsNamed(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", right))
 	dir := t.TempDir()
 	write(t, dir, "token", []byte(unsigned("exporter", time.Hour)))
-	refusedFor(t, Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, TokenFile: filepath.Join(dir, "token")}}, "kafka.sasl.mechanism")
+	refusedFor(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, TokenFile: filepath.Join(dir, "token")}}, "kafka.sasl.mechanism")
 }
 
 func TestCredentialsThatAreGoneAreNamed(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", right))
 	dir := t.TempDir()
 	write(t, dir, "password", []byte(right))
-	s := open(t, Config{Brokers: brokers, Topic: topicA, SASL: SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "exporter", PasswordFile: filepath.Join(dir, "password")}})
+	s := open(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "exporter", PasswordFile: filepath.Join(dir, "password")}})
 	if err := os.Remove(filepath.Join(dir, "password")); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // concurrency is how many lanes are worth publishing at the same time: each waits for a round trip to its broker, and
@@ -25,15 +27,15 @@ const batchMessages = 1000
 
 // Sink writes changes to Kafka. See the package's documentation for how, and [sinks.Sink] for the contract.
 type Sink struct {
-	config   Config
-	log      *slog.Logger
-	template *sinks.Template
-	cluster  *cluster
-	encoders encoders
-	buffers  buffers
-	held     quota // bytes of unsettled batches, between calls // I6
-	memory   memory
-	doubts   sync.Once // about what the process before left in flight: said once
+	config         Config
+	log            *slog.Logger
+	template       *sinks.Template
+	cluster        *cluster
+	encoders       encoders
+	buffers        buffers
+	held           byteBudget // bytes of unsettled batches, between calls // I6
+	producers      producerStates
+	recoveryWarned sync.Once // the warning about what the process before left in flight is logged once
 
 	// Of Lane, and of what is never called while Lane is.
 	scratch []byte
@@ -81,7 +83,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if cfg.Tombstones && f != format.Debezium {
 		return nil, fmt.Errorf("kafka.tombstones: true, with the format %v; only debezium has readers who expect them", f)
 	}
-	encoders, err := newEncoders(f, cfg.Tombstones, codecs[cfg.Compression], runtime.GOMAXPROCS(0))
+	encoders, err := newEncoders(f, cfg.Tombstones, record.Codecs[cfg.Compression], runtime.GOMAXPROCS(0))
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +92,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		routes: map[string]*route{}, topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waits: map[string]*waiting{},
 	}
 	s.open, s.close = context.WithCancel(context.Background())
-	s.held.give(mostHeld)
+	s.held.give(maxHeld)
 	return s, nil
 }
 
@@ -100,15 +102,15 @@ func (s *Sink) Concurrency() int { return concurrency }
 // BatchLimits is how much of a lane the caller should hand over at once: as many messages and bytes of changes as fill the
 // batches that may be in flight. A little less, so that what stands around a change does not begin another one.
 func (s *Sink) BatchLimits() (messages int, bytes int64) {
-	batches := mostInFlight
-	if s.config.Producer == producerWriter {
+	batches := maxInFlight
+	if !s.config.idempotent() {
 		batches = 1
 	}
 	return batches * batchMessages, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
 }
 
 // Slowed says that a quota of Kafka makes us wait between requests; "" when none does.
-func (s *Sink) Slowed() string { return s.cluster.mutes.reason() }
+func (s *Sink) Slowed() string { return s.cluster.throttle.reason() }
 
 // Publish writes a batch to the partition that lane names. See [sinks.Sink].
 func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
@@ -183,14 +185,14 @@ func (s *Sink) producerID(ctx context.Context, topic string) (int64, int16, erro
 		id    int64
 		epoch int16
 	)
-	err := twice(ctx, func() (err error) {
+	err := retryOnce(ctx, func() (err error) {
 		id, epoch, err = s.cluster.producerID(ctx)
 		return err
 	})
 	if errors.Is(err, kafka.UnsupportedVersion) {
-		return 0, 0, &sinks.UnavailableError{Reason: "Kafka gives no producer IDs: set kafka.producer to writer, or use brokers from Kafka 0.11 on", Err: err}
+		return 0, 0, &sinks.UnavailableError{Reason: "Kafka gives no producer IDs: set kafka.idempotence to false, or use brokers from Kafka 0.11 on", Err: err}
 	}
-	if err != nil && fromBroker(err) && judge(err) != unauthorized {
+	if err != nil && protocol.FromBroker(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
 		return 0, 0, fmt.Errorf("no producer ID yet for topic %q: %w", topic, err)
 	}
 	return id, epoch, s.explain(ctx, topic, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 )
 
@@ -99,7 +100,7 @@ func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Messag
 }
 
 // produceAlone sends one batch past the lane's books, and returns what the broker says.
-func produceAlone(t testing.TB, s *Sink, leader int32, f *flight) error {
+func produceAlone(t testing.TB, s *Sink, leader int32, f *inFlightBatch) error {
 	t.Helper()
 	answers, err := s.cluster.produce(t.Context(), leader, topicA, 0, f.bytes)
 	if err != nil {
@@ -181,13 +182,13 @@ func TestAShorterBatchAfterALostAnswerCausesNoDuplicate(t *testing.T) {
 
 func TestALostAnswerCausesNoDuplicateWhenThereIsNoRoomToHoldTheBatch(t *testing.T) {
 	c, brokers, s, lane := one(t)
-	s.held.take(mostHeld)
+	s.held.take(maxHeld)
 	for from := 1; from < 20; from += 5 {
 		c.Fault(produceFault(kerr.RequestTimedOut))
 		if n, err := s.Publish(t.Context(), lane, pods("a", from, from+5)); n != 0 || err == nil {
 			t.Fatalf("published %d: %v", n, err)
 		}
-		if s.lanes[lane].flights[0].bytes != nil {
+		if s.lanes[lane].inFlight[0].bytes != nil {
 			t.Error("the batch is held without room")
 		}
 		publish(t, s, lane, pods("a", from, from+5))
@@ -204,12 +205,12 @@ func TestTheRoomForHeldBatchesIsGivenBack(t *testing.T) {
 	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 5)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
-	if left := s.held.left.Load(); left >= mostHeld {
+	if left := s.held.left.Load(); left >= maxHeld {
 		t.Error("the batch takes no room")
 	}
 	publish(t, s, lane, pods("a", 1, 5))
-	if left := s.held.left.Load(); left != mostHeld {
-		t.Errorf("%d bytes are left of %d", left, mostHeld)
+	if left := s.held.left.Load(); left != maxHeld {
+		t.Errorf("%d bytes are left of %d", left, maxHeld)
 	}
 }
 
@@ -222,7 +223,7 @@ func TestWhatIsInDoubtIsNeverWrittenAfterOtherMessages(t *testing.T) {
 	}
 	before := s.lanes[lane].next
 	publish(t, s, lane, pods("a", 3, 5))
-	if now := s.lanes[lane].next; now.producer != before.producer || now.epoch != before.epoch+1 || now.sequence != 2 {
+	if now := s.lanes[lane].next; now.Producer != before.Producer || now.Epoch != before.Epoch+1 || now.Sequence != 2 {
 		t.Errorf("stamp %+v after %+v; want the next epoch, which fences the batch in doubt", now, before)
 	}
 	records := read(t, brokers, topicA)
@@ -283,7 +284,7 @@ func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
 	var seen kmsg.Request // the fake asks several times about one request
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, Count: -1, When: func(r kmsg.Request) bool {
 		batch := r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records
-		sequence := binary.BigEndian.Uint32(batch[atSequence:])
+		sequence := binary.BigEndian.Uint32(batch[record.AtSequence:])
 		if r == seen || sequence > gap { // those were sent together with the one that was refused
 			return false
 		}
@@ -343,7 +344,7 @@ func TestALostSequenceIsNumberedAnewFromTheFirstNotAcknowledged(t *testing.T) {
 		c.Fault(produceFault(lost))
 		publish(t, s, lane, pods("a", 5, 9))
 		now := s.lanes[lane].next
-		if now.sequence != 4 || now.producer == before.producer && now.epoch == before.epoch {
+		if now.Sequence != 4 || now.Producer == before.Producer && now.Epoch == before.Epoch {
 			t.Errorf("%v: stamp %+v after %+v", lost.Message, now, before)
 		}
 		publish(t, s, lane, pods("a", 9, 12))
@@ -369,22 +370,22 @@ func TestASequenceThatStaysLostIsLeftToTheCallersBackOff(t *testing.T) {
 func TestEpochsRunOutIntoANewProducerID(t *testing.T) {
 	c, brokers, s, lane := one(t)
 	publish(t, s, lane, pods("a", 1, 3))
-	id := s.lanes[lane].next.producer
-	s.lanes[lane].next = stamp{producer: id, epoch: 1<<15 - 1}
+	id := s.lanes[lane].next.Producer
+	s.lanes[lane].next = record.ProducerSequence{Producer: id, Epoch: 1<<15 - 1}
 	c.Fault(produceFault(kerr.OutOfOrderSequenceNumber))
 	publish(t, s, lane, pods("a", 3, 6))
-	if now := s.lanes[lane].next; now.producer == id || now.epoch != 0 || now.sequence != 3 {
+	if now := s.lanes[lane].next; now.Producer == id || now.Epoch != 0 || now.Sequence != 3 {
 		t.Errorf("stamp %+v; want a new producer", now)
 	}
 	wantVersions(t, read(t, brokers, topicA), 1, 6)
 }
 
 func TestSequencesWrapAsTheJavaClientsDo(t *testing.T) {
-	l := &lane{sink: &Sink{config: Config{BatchBytes: 1000}}, next: stamp{sequence: 1<<31 - 3}}
-	l.flights = []*flight{{offsets: make([]uint64, 5), records: 5, bytes: make([]byte, 100)}}
+	l := &lane{sink: &Sink{config: Config{BatchBytes: 1000}}, next: record.ProducerSequence{Sequence: 1<<31 - 3}}
+	l.inFlight = []*inFlightBatch{{offsets: make([]uint64, 5), records: 5, bytes: make([]byte, 100)}}
 	l.settle()
-	if l.next.sequence != 2 {
-		t.Errorf("sequence %d, want 2", l.next.sequence)
+	if l.next.Sequence != 2 {
+		t.Errorf("sequence %d, want 2", l.next.Sequence)
 	}
 }
 
@@ -430,14 +431,14 @@ func TestABrokerWithoutProducerIDsNamesTheFallback(t *testing.T) {
 	s := open(t, Config{Brokers: brokers, Topic: topicA})
 	_, err := s.Publish(t.Context(), laneOf(t, s, pod("a", 1)), pods("a", 1, 2))
 	var unavailable *sinks.UnavailableError
-	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "kafka.producer") {
+	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "kafka.idempotence") {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestTheWriterKeepsTheContractOnABrokerWithoutProducerIDs(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(3), old())
-	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", Producer: producerWriter,
+	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", Idempotence: new(false),
 		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
 	sinktest.Run(t, sinktest.Harness{
 		New:  func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
@@ -448,7 +449,7 @@ func TestTheWriterKeepsTheContractOnABrokerWithoutProducerIDs(t *testing.T) {
 
 func TestTheWriterSendsAgainWhatIsInDoubt(t *testing.T) {
 	c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), old())
-	s := open(t, Config{Brokers: brokers, Topic: topicA, Producer: producerWriter})
+	s := open(t, Config{Brokers: brokers, Topic: topicA, Idempotence: new(false)})
 	lane := laneOf(t, s, pod("a", 1))
 	c.Fault(produceFault(kerr.RequestTimedOut)) // applied by kfake
 	insist(t, s, lane, pods("a", 1, 4))

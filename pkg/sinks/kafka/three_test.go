@@ -45,7 +45,7 @@ func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
 		kills, least, most = 6, records/partitions, 50
 	}
 	cluster := apaches(t)
-	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: leastBatchBytes,
+	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: minBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}}
 	insistOnLane(t, open(t, cfg))
 

@@ -24,10 +24,10 @@ var (
 	}
 )
 
-// mutes are the brokers that do not listen for a while. One whose quota is used up answers at once with a throttle time, and
+// throttle knows the brokers that do not listen for a while. One whose quota is used up answers at once with a throttle time, and
 // then reads nothing from that connection until it is over (KIP-219). We leave it alone meanwhile, on all connections: the
 // quota is that of the client. Safe for concurrent use.
-type mutes struct {
+type throttle struct {
 	remedy    string
 	condition *condition.Condition
 
@@ -36,15 +36,15 @@ type mutes struct {
 	latest time.Time           // of until
 }
 
-func newMutes(clientID string, log *slog.Logger) *mutes {
-	return &mutes{
+func newThrottle(clientID string, log *slog.Logger) *throttle {
+	return &throttle{
 		remedy:    fmt.Sprintf("where that is too slow, raise producer_byte_rate of the client ID %q or of its user", clientID),
 		condition: condition.New(log, unthrottled), until: map[int32]time.Time{},
 	}
 }
 
 // add notes the throttle time of an answer.
-func (m *mutes) add(broker int32, wait time.Duration) {
+func (m *throttle) add(broker int32, wait time.Duration) {
 	if wait <= 0 {
 		return
 	}
@@ -53,7 +53,7 @@ func (m *mutes) add(broker int32, wait time.Duration) {
 }
 
 // extend leaves a broker alone for as long as it says, and returns for how long any is left alone.
-func (m *mutes) extend(broker int32, wait time.Duration) time.Duration {
+func (m *throttle) extend(broker int32, wait time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if until := time.Now().Add(wait); until.After(m.until[broker]) {
@@ -66,17 +66,17 @@ func (m *mutes) extend(broker int32, wait time.Duration) time.Duration {
 }
 
 // reason says what slows us down; "" while nothing does.
-func (m *mutes) reason() string { return m.condition.Status().Explanation() }
+func (m *throttle) reason() string { return m.condition.Status().Explanation() }
 
 // left is for how long a broker does not listen yet.
-func (m *mutes) left(broker int32) time.Duration {
+func (m *throttle) left(broker int32) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Until(m.until[broker])
 }
 
 // wait returns when the broker listens, or ctx ends.
-func (m *mutes) wait(ctx context.Context, broker int32) error {
+func (m *throttle) wait(ctx context.Context, broker int32) error {
 	for left := m.left(broker); left > 0; left = m.left(broker) {
 		select {
 		case <-time.After(left):
@@ -88,32 +88,32 @@ func (m *mutes) wait(ctx context.Context, broker int32) error {
 }
 
 // close ends the wait for calm.
-func (m *mutes) close() { m.condition.Close() }
+func (m *throttle) close() { m.condition.Close() }
 
-// leeway is how long one train is waited for: the request timeout and, when a broker mutes the connection while a part of
-// the train is on it, as much again from the moment it listens. It belongs to whoever exchanges the train.
-type leeway struct {
-	mutes   *mutes
-	broker  int32
-	timeout time.Duration
-	until   time.Time
-	timer   *time.Timer // ends the call that waits for the train
-	line    deadliner   // the connection
+// exchangeDeadline is how long one pipelined produce is waited for: the request timeout and, when a broker stops reading the
+// connection while a part of it is under way, as much again from the moment it listens. It belongs to one exchange.
+type exchangeDeadline struct {
+	throttle *throttle
+	broker   int32
+	timeout  time.Duration
+	until    time.Time
+	timer    *time.Timer // ends the call that waits for the exchange
+	line     deadliner   // the connection
 }
 
 // deadliner is a connection whose reads and writes can be bounded in time.
 type deadliner interface{ SetDeadline(time.Time) error }
 
 // bind bounds the exchange on a connection, until release.
-func (p *leeway) bind(rw io.ReadWriter) error {
+func (p *exchangeDeadline) bind(rw io.ReadWriter) error {
 	p.line = rw.(deadliner)
-	return p.told(0)
+	return p.extend(0)
 }
 
-// told notes the throttle time of an answer.
-func (p *leeway) told(wait time.Duration) error {
-	p.mutes.add(p.broker, wait)
-	if left := p.mutes.left(p.broker); left > 0 {
+// extend notes the throttle time of an answer.
+func (p *exchangeDeadline) extend(wait time.Duration) error {
+	p.throttle.add(p.broker, wait)
+	if left := p.throttle.left(p.broker); left > 0 {
 		p.until = time.Now().Add(left + p.timeout)
 		p.timer.Reset(left + p.timeout)
 	}
@@ -121,4 +121,4 @@ func (p *leeway) told(wait time.Duration) error {
 }
 
 // release unbinds the connection, which serves other requests. One that cannot be unbound is broken, as its next use shows.
-func (p *leeway) release() { _ = p.line.SetDeadline(time.Time{}) }
+func (p *exchangeDeadline) release() { _ = p.line.SetDeadline(time.Time{}) }

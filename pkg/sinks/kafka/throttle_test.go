@@ -14,6 +14,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // stingy is a fake broker with throttle times. As Kafka does, it answers at once, and takes up no request of that
@@ -63,7 +65,7 @@ func throttling(t *testing.T, timeout time.Duration) (*stingy, *Sink, *lines) {
 	c, brokers := fake(t, kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(2, topicA), kfake.ListenFn(network.Listen))
 	b := &stingy{t: t, cluster: c, seen: map[[2]int32]bool{}}
 	c.ControlKey(int16(kmsg.Produce), b.produce)
-	s, log := loud(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: leastBatchBytes, RequestTimeout: timeout})
+	s, log := loud(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes, RequestTimeout: timeout})
 	s.cluster.conns.reach = func(ctx context.Context, kind, address string) (net.Conn, error) {
 		c, err := network.DialContext(ctx, kind, address)
 		if err != nil {
@@ -97,7 +99,7 @@ func (b *stingy) produce(r kmsg.Request) (kmsg.Response, error, bool) {
 	topic.Topic, part.Partition = request.Topics[0].Topic, asked.Partition
 	topic.Partitions = append(topic.Partitions, part)
 	answer.Topics = append(answer.Topics, topic)
-	batch := [2]int32{asked.Partition, int32(binary.BigEndian.Uint32(asked.Records[atSequence:]))}
+	batch := [2]int32{asked.Partition, int32(binary.BigEndian.Uint32(asked.Records[record.AtSequence:]))}
 	if b.seen[batch] {
 		b.t.Errorf("batch %d of partition %d is sent again", batch[1], batch[0])
 	}
@@ -148,7 +150,7 @@ func TestABrokerThatThrottlesIsLeftAloneByAllLanesUntilItListens(t *testing.T) {
 		if early := b.asked(s); early != 0 {
 			t.Errorf("%d requests came early", early)
 		}
-		if l := s.lanes[laneName(topicA, 0, 2)]; l.window != mostInFlight {
+		if l := s.lanes[laneName(topicA, 0, 2)]; l.window != maxInFlight {
 			t.Errorf("after a wait %d batches may be in flight", l.window)
 		}
 	})

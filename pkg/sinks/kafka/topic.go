@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 // topic knows who leads the partitions of one topic. It is safe for concurrent use.
@@ -104,7 +106,7 @@ func (s *Sink) find(ctx context.Context, t *topic) ([]lead, error) {
 		return nil, fmt.Errorf("topic %q does not exist: create it, or set kafka.createTopics.enabled: %w", t.name, err)
 	}
 	if err := s.cluster.create(ctx, controller, t.name, s.config.CreateTopics); err != nil {
-		if judge(err) == unauthorized || !fromBroker(err) {
+		if protocol.ClassifyError(err) == protocol.Unauthorized || !protocol.FromBroker(err) {
 			return nil, s.explain(ctx, t.name, err)
 		}
 		return nil, fmt.Errorf("creating topic %q: %w; create it by hand, or correct kafka.createTopics", t.name, err)
@@ -134,7 +136,7 @@ func (s *Sink) awaitCreated(ctx context.Context, name string) ([]lead, error) {
 
 // describe asks the cluster about a topic. One without partitions is not ready.
 func (s *Sink) describe(ctx context.Context, name string) (found description, controller int32, err error) {
-	err = twice(ctx, func() (err error) {
+	err = retryOnce(ctx, func() (err error) {
 		found, controller, err = s.cluster.describe(ctx, name)
 		return err
 	})

@@ -17,6 +17,8 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // unclosed opens a sink that the caller closes.
@@ -85,7 +87,7 @@ func addPartitions(t testing.TB, brokers []string, topic string, count int32) {
 // holds says whether a produce request, zstd compressed, has the text in it.
 func holds(t testing.TB, request kmsg.Request, text string) bool {
 	batch := request.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records
-	r, err := zstd.NewReader(bytes.NewReader(batch[headerSize:]), zstd.WithDecoderConcurrency(1))
+	r, err := zstd.NewReader(bytes.NewReader(batch[record.HeaderSize:]), zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		t.Error(err)
 		return false

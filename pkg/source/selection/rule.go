@@ -24,7 +24,7 @@ type Rule struct {
 	LabelSelector string `mapstructure:"labelSelector"`
 	FieldSelector string `mapstructure:"fieldSelector"`
 	// What is read of each object: full, or metadata. With metadata the API server sends apiVersion, kind and metadata
-	// alone, in far fewer bytes; changes of the rest are told too, without it.
+	// alone, in far fewer bytes; changes of the rest are emitted too, without it.
 	Capture string `mapstructure:"capture"`
 	// What happens when the API server does not allow to list and watch what this rule selects: degrade leaves that
 	// resource out until it is allowed and goes on with the others; fail ends the exporter.

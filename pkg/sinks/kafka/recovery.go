@@ -10,62 +10,63 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// heritage is what a lane has of the process before.
-type heritage struct {
+// recovery is what a lane has of the process before.
+type recovery struct {
 	asked   bool   // what that is, is known; also when it is nothing
 	ours    bool   // the lane goes on under the old numbers
 	settled uint64 // messages up to here were acknowledged to the process before
-	records int    // so many records of the messages behind the mark are there too, and not claimed yet
+	records int    // so many records of the messages behind the state are there too, and not credited yet
 }
 
-// inherit finds out, before the lane's first batch, what the process before has left of it. The leader of the partition
-// knows the number of our newest record and the mark knows the number of the first one that was not acknowledged for
+// recoverProducer finds out, before the lane's first batch, what the process before has left of it. The leader of the
+// partition // knows the number of our newest record and the state holds the number of the first one that was not acknowledged for
 // certain: what lies between is there already.
 //
 // What the process before knew of, it may still have under way. So the lane goes on under its numbers until that is
 // published: of two batches with one number, the broker takes one. What is newer begins a new epoch, after which the
 // broker refuses the old one altogether.
-func (l *lane) inherit(ctx context.Context) error {
-	if l.plain || l.heritage.asked {
+func (l *lane) recoverProducer(ctx context.Context) error {
+	if l.unnumbered || l.recovery.asked {
 		return nil
 	}
-	if !l.heritage.ours {
-		old, ok := l.sink.memory.old(l.name)
+	if !l.recovery.ours {
+		old, ok := l.sink.producers.before(l.name)
 		if !ok {
-			l.heritage.asked = true
+			l.recovery.asked = true
 			return nil
 		}
-		l.mark = old
-		l.heritage.settled = old.through
+		l.state = old
+		l.recovery.settled = old.through
 	}
-	records, certain, err := l.written(ctx)
+	records, certain, err := l.recordsWritten(ctx)
 	if err != nil {
 		return err
 	}
-	l.heritage.asked, l.heritage.ours, l.heritage.records = true, certain, records
-	l.next = stamp{l.mark.producer, l.mark.epoch, after(l.mark.next, records)}
+	l.recovery.asked, l.recovery.ours, l.recovery.records = true, certain, records
+	l.next = record.ProducerSequence{Producer: l.state.producer, Epoch: l.state.epoch, Sequence: sequenceAfter(l.state.next, records)}
 	l.stored = l.numbering()
 	if !certain {
-		l.advance()
+		l.nextEpoch()
 	}
 	return nil
 }
 
-// written returns how many records the partition holds, in all in-sync replicas, of the messages behind the mark. certain
-// is false when there is no telling: what was in flight is then written again.
-func (l *lane) written(ctx context.Context) (records int, certain bool, err error) {
+// recordsWritten returns how many records the partition holds, in all in-sync replicas, of the messages behind the state.
+// certain is false when that cannot be known: what was in flight is then written again.
+func (l *lane) recordsWritten(ctx context.Context) (records int, certain bool, err error) {
 	for tries := 1; ; tries++ {
 		seen := l.topic.current.Load()
-		records, certain, err := l.count(ctx, seen)
+		records, certain, err := l.countWritten(ctx, seen)
 		switch {
 		case err == nil:
 			return records, certain, nil
 		case ctx.Err() != nil:
 			return 0, false, ctx.Err()
 		case unanswerable(err):
-			l.sink.doubts.Do(func() {
+			l.sink.recoveryWarned.Do(func() {
 				l.sink.log.Warn("kafka does not tell what the process before has written last: changes that were in flight then are written again",
 					"topic", l.topic.name, "partition", l.partition, "error", err,
 					"remedy", "grant READ on the topics; brokers before Kafka 2.8 do not tell at all")
@@ -86,21 +87,21 @@ func unanswerable(err error) bool {
 	return errors.Is(err, kafka.UnsupportedVersion) || errors.Is(err, kafka.TopicAuthorizationFailed) || errors.Is(err, kafka.ClusterAuthorizationFailed)
 }
 
-// count asks the leader once.
-func (l *lane) count(ctx context.Context, by *layout) (records int, certain bool, err error) {
+// countWritten asks the leader once.
+func (l *lane) countWritten(ctx context.Context, by *layout) (records int, certain bool, err error) {
 	lead, err := l.lead(by)
 	if err != nil {
 		return 0, false, err
 	}
-	at, known, err := l.sink.cluster.producer(ctx, lead.broker, l.topic.name, l.partition, l.mark.producer)
+	at, known, err := l.sink.cluster.producer(ctx, lead.broker, l.topic.name, l.partition, l.state.producer)
 	if err != nil {
 		return 0, false, err
 	}
-	if !known || at.epoch < int32(l.mark.epoch) { // forgotten, unless nothing was written under these numbers yet
-		return 0, l.mark.next == 0, nil
+	if !known || at.Epoch < int32(l.state.epoch) { // forgotten, unless nothing was written under these numbers yet
+		return 0, l.state.next == 0, nil
 	}
-	records = int((int64(at.last) + 1 - int64(l.mark.next)) & math.MaxInt32)
-	if at.epoch > int32(l.mark.epoch) || records > math.MaxInt32/2 { // not our numbers; or acknowledged records are gone
+	records = int((int64(at.Last) + 1 - int64(l.state.next)) & math.MaxInt32)
+	if at.Epoch > int32(l.state.epoch) || records > math.MaxInt32/2 { // not our numbers; or acknowledged records are gone
 		return 0, false, nil
 	}
 	if records == 0 {
@@ -134,53 +135,54 @@ func (l *lane) awaitReplicated(ctx context.Context, by lead) error {
 	}
 }
 
-// claim counts the messages at the head of batch that the process before has written, and moves the mark behind them.
-func (l *lane) claim(batch []sinks.Message) int {
-	h, n := &l.heritage, 0
+// creditRecovered counts the messages at the head of batch that the process before has written, and moves the state behind
+// them.
+func (l *lane) creditRecovered(batch []sinks.Message) int {
+	h, n := &l.recovery, 0
 	for n < len(batch) && batch[n].Offset <= h.settled {
 		n++
 	}
 	for n < len(batch) && h.records > 0 {
 		m := batch[n]
 		records := 1
-		if followed(m.Change, l.sink.config.Tombstones) {
+		if record.HasTombstone(m.Change, l.sink.config.Tombstones) {
 			records = 2
 		}
-		if m.Offset > l.sink.memory.newest || records > h.records {
+		if m.Offset > l.sink.producers.newest || records > h.records {
 			l.sink.log.Warn("kafka holds changes of ours that the journal does not know: it went back in time; what is uncertain is written again",
 				"topic", l.topic.name, "partition", l.partition)
-			l.advance()
+			l.nextEpoch()
 			break
 		}
 		h.records -= records
-		l.setMark(mark{l.mark.producer, l.mark.epoch, m.Offset, after(l.mark.next, records)})
+		l.setState(producerState{l.state.producer, l.state.epoch, m.Offset, sequenceAfter(l.state.next, records)})
 		n++
 	}
 	return n
 }
 
-// inherited returns the messages at the head of messages that the process before may have under way, and which therefore
+// ofPredecessor returns those at the head of messages that the process before may have under way, and which therefore
 // go under its numbers. When there is none, the lane begins numbers of its own and all messages are returned.
-func (l *lane) inherited(messages []sinks.Message) []sinks.Message {
-	if !l.heritage.ours {
+func (l *lane) ofPredecessor(messages []sinks.Message) []sinks.Message {
+	if !l.recovery.ours {
 		return messages
 	}
 	n := 0
-	for n < len(messages) && messages[n].Offset <= l.sink.memory.newest {
+	for n < len(messages) && messages[n].Offset <= l.sink.producers.newest {
 		n++
 	}
 	if n > 0 {
 		return messages[:n]
 	}
-	l.advance()
+	l.nextEpoch()
 	return messages
 }
 
-// setMark notes, for this and for a later process, where the numbers of the lane stand.
-func (l *lane) setMark(to mark) {
-	l.mark = to
-	l.sink.memory.set(l.name, to)
+// setState notes, for this and for a later process, where the numbers of the lane stand.
+func (l *lane) setState(to producerState) {
+	l.state = to
+	l.sink.producers.set(l.name, to)
 }
 
-// after returns the sequence number n records behind s. Numbers wrap to 0 after the largest int32.
-func after(s int32, n int) int32 { return int32((int64(s) + int64(n)) & math.MaxInt32) }
+// sequenceAfter returns the sequence number n records behind s. Numbers wrap to 0 sequenceAfter the largest int32.
+func sequenceAfter(s int32, n int) int32 { return int32((int64(s) + int64(n)) & math.MaxInt32) }

@@ -1,4 +1,4 @@
-package kafka
+package auth
 
 import (
 	"encoding/base64"
@@ -7,11 +7,26 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
+
+func TestMain(m *testing.M) { leaks.Main(m) }
+
+// patience is how long an endpoint may take.
+const patience = 30 * time.Second
+
+func write(t *testing.T, dir, name string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // exampleKey is the one of AWS's documentation.
 var exampleKey = awsCredentials{id: "AKIAIOSFODNN7EXAMPLE", secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
@@ -152,7 +167,7 @@ func TestWithoutAnIdentityTheErrorSaysWhereOneIsLookedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = bearer{i.token}.Start(t.Context())
-	var none *credentialError
+	var none *CredentialError
 	if !errors.As(err, &none) || !strings.Contains(err.Error(), "AWS_WEB_IDENTITY_TOKEN_FILE") {
 		t.Errorf("%v", err)
 	}

@@ -1,4 +1,4 @@
-package kafka
+package record
 
 import (
 	"encoding/binary"
@@ -10,7 +10,7 @@ import (
 const headerContentType = "content-type"
 
 // appendHeaders fills e.headers with the number of headers of c's record and the headers.
-func (e *encoder) appendHeaders(c *event.Change) {
+func (e *Encoder) appendHeaders(c *event.Change) {
 	switch e.format {
 	case format.CloudEvents:
 		e.appendAttributes(c)
@@ -24,7 +24,7 @@ func (e *encoder) appendHeaders(c *event.Change) {
 
 // appendNative fills e.headers with enough to route, filter and drop duplicates without reading the value, and with what
 // the value cannot tell.
-func (e *encoder) appendNative(c *event.Change) {
+func (e *Encoder) appendNative(c *event.Change) {
 	beside := e.format.FactsBeside(c)
 	count := int64(5)
 	if c.Snapshot != nil {
@@ -75,7 +75,7 @@ var attributes = func() (all []attribute) {
 
 // appendAttributes fills e.headers with c's CloudEvents attributes. Their number is written last, into the one byte that
 // is kept for it: there are fewer than 64.
-func (e *encoder) appendAttributes(c *event.Change) {
+func (e *Encoder) appendAttributes(c *event.Change) {
 	count := 1
 	e.headers = appendHeader(append(e.headers[:0], 0), headerContentType, e.format.ContentType())
 	for _, a := range attributes {

@@ -10,13 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go/protocol"
+	kproto "github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/produce"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // several opens a sink whose batches hold a few messages each, and publishes version 1, so that the next Publish has several
@@ -24,7 +26,7 @@ import (
 func several(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
 	t.Helper()
 	c, brokers := fake(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)
-	s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: leastBatchBytes})
+	s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
 	lane := laneOf(t, s, pod("a", 1))
 	publish(t, s, lane, pods("a", 1, 2))
 	return c, brokers, s, lane
@@ -45,7 +47,7 @@ func TestSeveralBatchesAreInFlightAndThoseInFrontOfAFailureAreAcknowledged(t *te
 	if n == 0 || n > 3 || err == nil {
 		t.Fatalf("published %d: %v; want what is in front of version 5", n, err)
 	}
-	if left := len(s.lanes[lane].flights); left < 2 || left >= mostInFlight {
+	if left := len(s.lanes[lane].inFlight); left < 2 || left >= maxInFlight {
 		t.Errorf("%d batches are left in flight; want those from the failure on", left)
 	}
 	publish(t, s, lane, pods("a", 2+n, 40))
@@ -90,14 +92,14 @@ func TestARecordRejectedInTheMiddleOfATrainIsRejectedAlone(t *testing.T) {
 
 func TestATrainInDoubtIsSentAgainWithoutRoomToHoldIt(t *testing.T) {
 	c, brokers, s, lane := several(t)
-	s.held.take(mostHeld)
+	s.held.take(maxHeld)
 	for from := 2; from < 100; from += 40 {
 		c.Fault(faultAt(t, kerr.RequestTimedOut, from+4))
 		n, err := s.Publish(t.Context(), lane, pods("a", from, from+40))
-		if err == nil || len(s.lanes[lane].flights) < 2 {
+		if err == nil || len(s.lanes[lane].inFlight) < 2 {
 			t.Fatalf("published %d: %v", n, err)
 		}
-		for _, f := range s.lanes[lane].flights {
+		for _, f := range s.lanes[lane].inFlight {
 			if f.bytes != nil {
 				t.Error("a batch is held without room")
 			}
@@ -113,7 +115,7 @@ func TestATrainInDoubtIsSentAgainWithoutRoomToHoldIt(t *testing.T) {
 func TestShorterBatchesAfterATrainInDoubtCauseNoDuplicate(t *testing.T) {
 	c, brokers, s, lane := several(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
-	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].flights) != mostInFlight {
+	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != maxInFlight {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	for v := 2; v < 40; v++ {
@@ -128,7 +130,7 @@ func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
 	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
-	flights := s.lanes[lane].flights
+	flights := s.lanes[lane].inFlight
 	begin := func(i int) int { return int(flights[i].offsets[0]) }
 	publish(t, s, lane, pods("a", 2, begin(1)))
 	fault := c.Fault(faultAt(t, kerr.RequestTimedOut, begin(2)))
@@ -147,11 +149,11 @@ func TestABrokerThatMayNotKnowOurNumbersIsSentOneBatch(t *testing.T) {
 	old[0].Change.ObservedAt = time.Now().Add(-2 * remembered)
 	for name, before := range map[string][]sinks.Message{"a new producer": nil, "a producer that may be forgotten": old} {
 		c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: leastBatchBytes})
+		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
 		lane := laneOf(t, s, pod("a", 1))
 		publish(t, s, lane, before)
 		c.Fault(produceFault(kerr.NotEnoughReplicas))
-		if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].flights) != 1 {
+		if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != 1 {
 			t.Errorf("%s: published %d: %v", name, n, err)
 		}
 	}
@@ -163,8 +165,8 @@ func TestANetworkThatTakesLongForOneBatchGetsOneAtATime(t *testing.T) {
 		err   error
 		each  time.Duration
 		depth int
-	}{{nil, 900 * time.Millisecond, mostInFlight}, {nil, 1100 * time.Millisecond, 1}, {nil, 0, mostInFlight}, {io.EOF, 0, 1}} {
-		if l.pace(c.err, c.each); l.depth() != c.depth {
+	}{{nil, 900 * time.Millisecond, maxInFlight}, {nil, 1100 * time.Millisecond, 1}, {nil, 0, maxInFlight}, {io.EOF, 0, 1}} {
+		if l.adaptWindow(c.err, c.each); l.depth() != c.depth {
 			t.Errorf("%v and %v each: %d in flight, want %d", c.err, c.each, l.depth(), c.depth)
 		}
 	}
@@ -207,7 +209,7 @@ func (h *hurried) Write(b []byte) (int, error) { return h.requests.Write(b) }
 
 func (h *hurried) Read(b []byte) (int, error) {
 	for ; h.requests.Len() > 0; h.wants-- {
-		size := binary.BigEndian.Uint32(h.requests.Next(lengthPrefix))
+		size := binary.BigEndian.Uint32(h.requests.Next(record.LengthPrefix))
 		if len(h.requests.Next(int(size))) != int(size) {
 			h.t.Error("a request is not whole")
 		}
@@ -222,15 +224,15 @@ func TestATrainIsWrittenBeforeItsAnswersAreRead(t *testing.T) {
 	const version, correlation, partition = 8, 7, 3
 	answer := func(h *hurried, id int32, partition int32, code int16) {
 		t.Helper()
-		if err := protocol.WriteResponse(&h.answers, version, id, &produce.Response{Topics: []produce.ResponseTopic{{
+		if err := kproto.WriteResponse(&h.answers, version, id, &produce.Response{Topics: []produce.ResponseTopic{{
 			Topic: topicA, Partitions: []produce.ResponsePartition{{Partition: partition, ErrorCode: code}},
 		}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	batch := []byte{0, 0, 0, 1, 0}
-	way := &train{topic: topicA, partition: partition, batches: [][]byte{batch, batch, batch},
-		leeway: &leeway{mutes: newMutes("client", slog.New(slog.DiscardHandler))}}
+	way := &pipelinedProduce{topic: topicA, partition: partition, batches: [][]byte{batch, batch, batch},
+		deadline: &exchangeDeadline{throttle: newThrottle("client", slog.New(slog.DiscardHandler))}}
 	for name, c := range map[string]struct {
 		third func(h *hurried)
 		whole bool
@@ -244,8 +246,8 @@ func TestATrainIsWrittenBeforeItsAnswersAreRead(t *testing.T) {
 		answer(h, correlation, partition, 0)
 		answer(h, correlation+1, partition, kerr.NotEnoughReplicas.Code)
 		c.third(h)
-		m, err := way.exchange(h, version, correlation, "client")
-		got, _ := m.(answers)
+		m, err := way.Exchange(h, version, correlation, "client")
+		got, _ := m.(produceAnswers)
 		var short *cutShort
 		if errors.As(err, &short) {
 			got = short.answered
@@ -254,7 +256,7 @@ func TestATrainIsWrittenBeforeItsAnswersAreRead(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, got, err)
 			continue
 		}
-		if judge(got[0]) != accepted || judge(got[1]) != unsettled || !fromBroker(got[1]) {
+		if protocol.ClassifyError(got[0]) != protocol.Accepted || protocol.ClassifyError(got[1]) != protocol.Unsettled || !protocol.FromBroker(got[1]) {
 			t.Errorf("%s: answers %v", name, got)
 		}
 	}

@@ -1,9 +1,7 @@
-package kafka
+package auth
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/http"
 	"os"
@@ -15,36 +13,9 @@ import (
 	"github.com/segmentio/kafka-go/sasl/scram"
 )
 
-// config reads the files and makes the settings of crypto/tls for a connection to host.
-func (t TLS) config(host string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if t.ServerName != "" {
-		c.ServerName = t.ServerName
-	}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("kafka.tls.caFile: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("kafka.tls.caFile: %s holds no PEM certificate", t.CAFile)
-		}
-	}
-	if t.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("kafka.tls.certFile, kafka.tls.keyFile: %w", err)
-		}
-		// Not c.Certificates: from those one is sent only if the broker lists its very issuer.
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-	}
-	return c, nil
-}
-
-// mechanism makes the SASL mechanism; nil when SASL is off. Files are read here, so that a wrong path shows at start, and
+// NewMechanism makes the SASL NewMechanism; nil when SASL is off. Files are read here, so that a wrong path shows at start, and
 // again for every connection.
-func (s SASL) mechanism(timeout time.Duration) (sasl.Mechanism, error) {
+func (s SASL) NewMechanism(timeout time.Duration) (sasl.Mechanism, error) {
 	switch s.Mechanism {
 	case "":
 		return nil, nil
@@ -97,7 +68,7 @@ func (m passwordMechanism) Name() string { return strings.ToUpper(m.from.Mechani
 func (m passwordMechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
 	made, err := m.make()
 	if err != nil {
-		return nil, nil, &credentialError{err}
+		return nil, nil, &CredentialError{err}
 	}
 	return made.Start(ctx)
 }

@@ -1,4 +1,4 @@
-package kafka
+package record
 
 import (
 	"encoding/binary"
@@ -12,38 +12,42 @@ import (
 )
 
 // A record batch, version 2 (KIP-98; kafka.apache.org/documentation/#recordbatch), with the 4-byte length in front that
-// a produce request wants. Offsets are those of the batch without that length.
+// a produce request wants, and positions in it without that length.
 const (
-	lengthPrefix = 4
-	headerSize   = 61
+	LengthPrefix = 4
+	HeaderSize   = 61
 
 	atBaseOffset  = 0
-	atBatchLength = 8
-	atLeaderEpoch = 12
+	AtBatchLength = 8
+	AtLeaderEpoch = 12
 	atMagic       = 16
 	atCRC         = 17
 	atAttributes  = 21 // the CRC covers everything from here to the end
 	atLastDelta   = 23
 	atBaseTime    = 27
-	atMaxTime     = 35
-	atProducerID  = 43
-	atEpoch       = 51
-	atSequence    = 53
-	atCount       = 57
+	AtMaxTime     = 35
+	AtProducerID  = 43
+	AtEpoch       = 51
+	AtSequence    = 53
+	AtCount       = 57
 )
+
+// MaxBatchBytes is the largest batch that is configured, in bytes of uncompressed records. A single larger record is a batch
+// of its own.
+const MaxBatchBytes = 16 << 20
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// stamp identifies a batch to the broker's duplicate check: who sends, in which incarnation, and the number of the
+// ProducerSequence identifies a batch to the broker's duplicate check: who sends, in which incarnation, and the number of the
 // first record.
-type stamp struct {
-	producer int64
-	epoch    int16
-	sequence int32
+type ProducerSequence struct {
+	Producer int64
+	Epoch    int16
+	Sequence int32
 }
 
-// encoder turns messages into record batches. It is used by one goroutine at a time and keeps its buffers.
-type encoder struct {
+// Encoder turns messages into record batches. It is used by one goroutine at a time and keeps its buffers.
+type Encoder struct {
 	format     format.Format
 	tombstones bool // behind each delete, a record of the same key without a value
 	attribute  int16
@@ -54,17 +58,18 @@ type encoder struct {
 	value      []byte // scratch: a header's value
 }
 
-func newEncoder(f format.Format, tombstones bool, c codec) (*encoder, error) {
+// NewEncoder returns an encoder of values in a format. With tombstones each delete is followed by a record without a value.
+func NewEncoder(f format.Format, tombstones bool, c Codec) (*Encoder, error) {
 	compress, err := c.open()
 	if err != nil {
 		return nil, err
 	}
-	return &encoder{format: f, tombstones: tombstones, attribute: c.attribute, compress: compress}, nil
+	return &Encoder{format: f, tombstones: tombstones, attribute: c.attribute, compress: compress}, nil
 }
 
-// encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records
+// Encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records
 // and at most most, but at least one. It returns the extended slice, how many messages are in it, and how many records.
-func (e *encoder) encode(dst []byte, messages []sinks.Message, budget, most int, s stamp) (b []byte, count, records int, err error) {
+func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int, s ProducerSequence) (b []byte, count, records int, err error) {
 	base := messages[0].Change.ObservedAt.UnixMilli()
 	latest := base
 	e.records = e.records[:0]
@@ -79,7 +84,7 @@ func (e *encoder) encode(dst []byte, messages []sinks.Message, budget, most int,
 		count, records = count+1, records+more
 	}
 	start := len(dst)
-	dst = append(dst, make([]byte, lengthPrefix+headerSize)...)
+	dst = append(dst, make([]byte, LengthPrefix+HeaderSize)...)
 	dst, err = e.compress(dst, e.records)
 	if err != nil {
 		return nil, 0, 0, err
@@ -89,58 +94,63 @@ func (e *encoder) encode(dst []byte, messages []sinks.Message, budget, most int,
 	return dst, count, records, nil
 }
 
+// RawBytes is the size of the records of the last batch before compression.
+func (e *Encoder) RawBytes() int { return len(e.records) }
+
 // trim lets go of a buffer that one unusually large change made grow.
-func (e *encoder) trim() {
-	if cap(e.records) > 2*mostBatchBytes {
+func (e *Encoder) trim() {
+	if cap(e.records) > 2*MaxBatchBytes {
 		e.records = nil
 	}
 }
 
-func (e *encoder) writeHeader(b []byte, base, latest int64, records int, s stamp) {
+func (e *Encoder) writeHeader(b []byte, base, latest int64, records int, s ProducerSequence) {
 	be := binary.BigEndian
-	be.PutUint32(b, uint32(len(b)-lengthPrefix))
-	b = b[lengthPrefix:]
+	be.PutUint32(b, uint32(len(b)-LengthPrefix))
+	b = b[LengthPrefix:]
 	be.PutUint64(b[atBaseOffset:], 0)
-	be.PutUint32(b[atBatchLength:], uint32(len(b)-atLeaderEpoch))
-	be.PutUint32(b[atLeaderEpoch:], math.MaxUint32) // -1: the leader writes its own
+	be.PutUint32(b[AtBatchLength:], uint32(len(b)-AtLeaderEpoch))
+	be.PutUint32(b[AtLeaderEpoch:], math.MaxUint32) // -1: the leader writes its own
 	b[atMagic] = 2
 	be.PutUint16(b[atAttributes:], uint16(e.attribute))
 	be.PutUint32(b[atLastDelta:], uint32(records-1))
 	be.PutUint64(b[atBaseTime:], uint64(base))
-	be.PutUint64(b[atMaxTime:], uint64(latest))
-	be.PutUint32(b[atCount:], uint32(records))
-	be.PutUint64(b[atProducerID:], uint64(s.producer))
-	be.PutUint16(b[atEpoch:], uint16(s.epoch))
-	be.PutUint32(b[atSequence:], uint32(s.sequence))
+	be.PutUint64(b[AtMaxTime:], uint64(latest))
+	be.PutUint32(b[AtCount:], uint32(records))
+	be.PutUint64(b[AtProducerID:], uint64(s.Producer))
+	be.PutUint16(b[AtEpoch:], uint16(s.Epoch))
+	be.PutUint32(b[AtSequence:], uint32(s.Sequence))
 	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli)) // last
 }
 
 // nullLength is the length of a value that is not there, which is another thing than an empty one.
 const nullLength = -1
 
-// mostPrefix bounds what stands before a record's value, the key apart: a record's length, attributes, two deltas and
+// maxPrefix bounds what stands before a record's value, the key apart: a record's length, attributes, two deltas and
 // the lengths of key and value.
-const mostPrefix = binary.MaxVarintLen32 + 1 + binary.MaxVarintLen64 + 3*binary.MaxVarintLen32
+const maxPrefix = binary.MaxVarintLen32 + 1 + binary.MaxVarintLen64 + 3*binary.MaxVarintLen32
 
 // appendMessage appends the records of one change and returns how many there are.
-func (e *encoder) appendMessage(c *event.Change, timeDelta int64, offsetDelta int) int {
+func (e *Encoder) appendMessage(c *event.Change, timeDelta int64, offsetDelta int) int {
 	e.appendHeaders(c)
 	e.appendRecord(c, timeDelta, offsetDelta, e.format.AppendValue)
-	if !followed(c, e.tombstones) {
+	if !HasTombstone(c, e.tombstones) {
 		return 1
 	}
 	e.appendRecord(c, timeDelta, offsetDelta+1, noValue)
 	return 2
 }
 
-// followed says whether a second record follows that of c.
-func followed(c *event.Change, tombstones bool) bool { return tombstones && c.Type == event.Deleted }
+// HasTombstone says whether a second record follows that of c.
+func HasTombstone(c *event.Change, tombstones bool) bool {
+	return tombstones && c.Type == event.Deleted
+}
 
 func noValue(b []byte, _ *event.Change) []byte { return b }
 
 // appendRecord appends one record with the headers that are in e. The value is written straight into the buffer, behind
 // room for what stands before it, and moved down by a few bytes when its length is known. One that is empty is null.
-func (e *encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int, appendValue func([]byte, *event.Change) []byte) {
+func (e *Encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int, appendValue func([]byte, *event.Change) []byte) {
 
 	e.prefix = append(e.prefix[:0], 0) // attributes: none are defined for a record
 	e.prefix = binary.AppendVarint(e.prefix, timeDelta)
@@ -148,7 +158,7 @@ func (e *encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int
 	e.prefix = appendKey(e.prefix, c)
 
 	start := len(e.records)
-	room := mostPrefix + len(e.prefix)
+	room := maxPrefix + len(e.prefix)
 	e.records = slices.Grow(e.records, room)[:start+room]
 	e.records = appendValue(e.records, c)
 	value := len(e.records) - start - room

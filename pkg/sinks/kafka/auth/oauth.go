@@ -1,4 +1,4 @@
-package kafka
+package auth
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func (bearer) Name() string { return "OAUTHBEARER" }
 func (b bearer) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
 	token, err := b.token(ctx)
 	if err != nil {
-		return nil, nil, &credentialError{err}
+		return nil, nil, &CredentialError{err}
 	}
 	return bearerAnswer{}, []byte("n,,\x01auth=Bearer " + token + "\x01\x01"), nil
 }
@@ -40,14 +40,17 @@ func (bearerAnswer) Next(_ context.Context, challenge []byte) (done bool, respon
 	return len(challenge) == 0, []byte{1}, nil
 }
 
-// credentialError says that there is nothing to authenticate with.
-type credentialError struct{ err error }
+// CredentialError says that there is nothing to authenticate with.
+type CredentialError struct{ Err error }
 
-func (e *credentialError) Error() string { return e.err.Error() }
-func (e *credentialError) Unwrap() error { return e.err }
+// Error is that of the cause.
+func (e *CredentialError) Error() string { return e.Err.Error() }
 
-// longestAnswer bounds the answer of a token endpoint, in bytes.
-const longestAnswer = 1 << 20
+// Unwrap returns the cause.
+func (e *CredentialError) Unwrap() error { return e.Err }
+
+// maxTokenAnswer bounds the answer of a token endpoint, in bytes.
+const maxTokenAnswer = 1 << 20
 
 // tokenSource gets tokens by client credentials (RFC 6749, 4.4), and keeps each until shortly before it expires. It is
 // safe for concurrent use.
@@ -80,7 +83,7 @@ func fetch(client *http.Client, request *http.Request) (status int, body []byte,
 		return 0, nil, err
 	}
 	defer response.Body.Close()
-	body, err = io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	body, err = io.ReadAll(io.LimitReader(response.Body, maxTokenAnswer))
 	return response.StatusCode, body, err
 }
 

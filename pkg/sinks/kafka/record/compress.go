@@ -1,4 +1,4 @@
-package kafka
+package record
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 )
 
-// A codec compresses the records of a batch. The attribute is what the batch header says (KIP-98, KIP-110 for zstd).
-type codec struct {
+// A Codec compresses the records of a batch. The attribute is what the batch header says (KIP-98, KIP-110 for zstd).
+type Codec struct {
 	attribute int16
 	open      func() (compressor, error)
 }
@@ -17,8 +17,8 @@ type codec struct {
 // A compressor appends the compressed form of src to dst. It is used by one goroutine at a time.
 type compressor func(dst, src []byte) ([]byte, error)
 
-// codecs by their name in the configuration.
-var codecs = map[string]codec{
+// Codecs by their name in the configuration.
+var Codecs = map[string]Codec{
 	"none":   {0, func() (compressor, error) { return copyOver, nil }},
 	"gzip":   {1, streaming(compress.Gzip)},
 	"snappy": {2, streaming(compress.Snappy)},

@@ -1,0 +1,129 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+)
+
+// TLS configures transport security.
+type TLS struct {
+	// Enabled turns TLS on.
+	Enabled bool `mapstructure:"enabled"`
+	// CAFile holds the PEM certificates to trust; empty trusts the system's. Read for every connection.
+	CAFile string `mapstructure:"caFile"`
+	// CertFile and KeyFile are a PEM client certificate and its key. Read for every connection, so rotation
+	// needs no restart.
+	CertFile string `mapstructure:"certFile"`
+	KeyFile  string `mapstructure:"keyFile"`
+	// ServerName replaces the broker's host name when its certificate is verified.
+	ServerName string `mapstructure:"serverName"`
+}
+
+// SASL configures authentication.
+type SASL struct {
+	// Mechanism is plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam; empty turns SASL off.
+	Mechanism string `mapstructure:"mechanism"`
+	// Username of plain and scram.
+	Username string `mapstructure:"username"`
+	// Password of plain and scram, or the file it is in: one of the two. The file is read for every connection;
+	// surrounding white space is not part of the password.
+	Password     string `mapstructure:"password"`
+	PasswordFile string `mapstructure:"passwordFile"`
+	// TokenFile holds the token of oauthbearer, for example a projected service account token. It is read for every
+	// connection.
+	TokenFile string `mapstructure:"tokenFile"`
+	// OAuth gets tokens for oauthbearer by client credentials, where there is no tokenFile.
+	OAuth OAuth `mapstructure:"oauth"`
+	// AllowCleartextCredentials says that whoever sees the network may read the password or token: without it, plain and
+	// oauthbearer need TLS, and tokenURL needs https unless it is on loopback.
+	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
+	// Region of the cluster, for aws-msk-iam; empty takes AWS_REGION from the environment. Credentials come from there too:
+	// an access key, a role for the service account, or EKS Pod Identity.
+	Region string `mapstructure:"region"`
+}
+
+// OAuth says where tokens come from (RFC 6749, 4.4).
+type OAuth struct {
+	// TokenURL is the endpoint that is asked for a token, https://… Its certificate must be trusted by the system. Tokens are
+	// renewed after four fifths of their life.
+	TokenURL string `mapstructure:"tokenURL"`
+	// ClientID is who asks.
+	ClientID string `mapstructure:"clientID"`
+	// ClientSecret, or the file it is in, read whenever a token is asked for: one of the two.
+	ClientSecret     string `mapstructure:"clientSecret"`
+	ClientSecretFile string `mapstructure:"clientSecretFile"`
+	// Scope is asked for, where it is given.
+	Scope string `mapstructure:"scope"`
+}
+
+// Validate says what is wrong with t, beginning with the path of the field ("kafka.tls.enabled: …"). It opens no file.
+func (t TLS) Validate() error {
+	if !t.Enabled && t != (TLS{}) {
+		return errors.New("kafka.tls.enabled: false, but other settings of kafka.tls are given; set it to true or remove them")
+	}
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		return errors.New("kafka.tls.certFile, kafka.tls.keyFile: only one is given; expected both or none")
+	}
+	return nil
+}
+
+// Validate says what is wrong with s, beginning with the path of the field ("kafka.sasl.mechanism: …"), and shows no secret.
+// It opens no file.
+func (s SASL) Validate() error {
+	const mechanisms = "plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam"
+	users, tokens := s.Username+s.Password+s.PasswordFile != "", s.TokenFile != "" || s.OAuth != OAuth{}
+	switch s.Mechanism {
+	case "":
+		if s != (SASL{}) {
+			return errors.New("kafka.sasl.mechanism: missing; expected " + mechanisms)
+		}
+		return nil
+	case "plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "aws-msk-iam":
+	default:
+		return fmt.Errorf("kafka.sasl.mechanism: %q; expected %s", s.Mechanism, mechanisms)
+	}
+	if s.Region != "" && s.Mechanism != "aws-msk-iam" {
+		return fmt.Errorf("kafka.sasl.region: given, but only aws-msk-iam has a region, and the mechanism is %s; remove it", s.Mechanism)
+	}
+	switch {
+	case s.Mechanism == "aws-msk-iam":
+		if users || tokens {
+			return errors.New("kafka.sasl.mechanism: aws-msk-iam, whose credentials are those of the Pod, but others are given; remove them")
+		}
+		return nil
+	case s.Mechanism == "oauthbearer":
+		return s.validateTokens(users)
+	case tokens:
+		return fmt.Errorf("kafka.sasl.mechanism: %s, but tokenFile or oauth is given; set it to oauthbearer or remove them", s.Mechanism)
+	case s.Username == "":
+		return errors.New("kafka.sasl.username: missing; expected the name to authenticate as")
+	case (s.Password == "") == (s.PasswordFile == ""):
+		return errors.New("kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one of them")
+	}
+	return nil
+}
+
+// validateTokens checks what oauthbearer needs.
+func (s SASL) validateTokens(users bool) error {
+	if users {
+		return errors.New("kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer has tokens instead; remove them")
+	}
+	o := s.OAuth
+	if (s.TokenFile == "") == (o == OAuth{}) {
+		return errors.New("kafka.sasl.tokenFile, kafka.sasl.oauth: expected exactly one of them")
+	}
+	if s.TokenFile != "" {
+		return nil
+	}
+	if u, err := url.Parse(o.TokenURL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return errors.New("kafka.sasl.oauth.tokenURL: expected the address of a token endpoint, https://…")
+	}
+	if o.ClientID == "" {
+		return errors.New("kafka.sasl.oauth.clientID: missing; expected who asks for a token")
+	}
+	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
+		return errors.New("kafka.sasl.oauth.clientSecret, kafka.sasl.oauth.clientSecretFile: expected exactly one of them")
+	}
+	return nil
+}
