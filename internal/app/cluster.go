@@ -83,5 +83,5 @@ func (a *app) lost() (string, error) {
 		a.recovered = true
 		return "the journal was broken and begun anew (" + recovery.Reason + ")", nil
 	}
-	return a.journal.BegunAnew()
+	return a.journal.ResetReason()
 }

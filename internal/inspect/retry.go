@@ -84,7 +84,7 @@ func (r retrying) send(ctx context.Context, d journal.DeadLetter) error {
 	if d.Change.Withheld != "" {
 		return errors.New("its body could not be redacted and was not kept")
 	}
-	last, err := r.journal.LastWord(d.Change)
+	last, err := r.journal.IsLatest(d.Change)
 	if err != nil {
 		return err
 	}

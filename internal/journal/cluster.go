@@ -50,9 +50,9 @@ func (j *Journal) BeginAnew(ctx context.Context, uid, reason string) error {
 	}, func(b *bodies) { *b = newBodies() })
 }
 
-// BegunAnew returns the reason of a BeginAnew that is not Announced yet, now or by an earlier process; "" when there is
+// ResetReason returns the reason of a BeginAnew that is not Announced yet, now or by an earlier process; "" when there is
 // none. The caller announces a gap for every resource.
-func (j *Journal) BegunAnew() (reason string, err error) {
+func (j *Journal) ResetReason() (reason string, err error) {
 	done, err := j.use()
 	if err != nil {
 		return "", err

@@ -13,7 +13,7 @@ func held(t *testing.T, j *Journal) (cluster, anew string, resources []string) {
 	t.Helper()
 	var errs [3]error
 	cluster, errs[0] = j.Cluster()
-	anew, errs[1] = j.BegunAnew()
+	anew, errs[1] = j.ResetReason()
 	resources, errs[2] = j.Resources()
 	for _, err := range errs {
 		if err != nil {

@@ -112,7 +112,7 @@ func (s *Sink) exchange(header http.Header, body []byte) error {
 	defer func() { _ = answer.Body.Close() }() // only read
 	// The status decides, whatever becomes of the rest of the answer.
 	text, _ := io.ReadAll(io.LimitReader(answer.Body, answerLimit))
-	return judge(answer, quote(text, secrets), len(body))
+	return classifyAnswer(answer, quote(text, secrets), len(body))
 }
 
 // authorize sets the configured headers and returns the secrets among their values.
@@ -191,8 +191,8 @@ func cause(err error) error {
 	return err
 }
 
-// judge says what an answer means for the messages of its request.
-func judge(answer *http.Response, said string, size int) error {
+// classifyAnswer says what an answer means for the messages of its request.
+func classifyAnswer(answer *http.Response, said string, size int) error {
 	reason := func(text string) string {
 		return fmt.Sprintf("the webhook answers %s: %s%s", answer.Status, text, said)
 	}
