@@ -77,7 +77,7 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 func redactionOf(cfg *config.Config) string {
 	h := sha256.New()
 	for _, r := range cfg.Resources {
-		fmt.Fprintf(h, "%q %q %s\n", r.Select, r.Exclude, r.Policy.Fingerprint([]byte(cfg.Redaction.Key)))
+		fmt.Fprintf(h, "%q %q %s\n", r.Select, r.Exclude, r.Fingerprint([]byte(cfg.Redaction.Key)))
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

@@ -215,7 +215,7 @@ func (w *rewriter) named(key []byte) (event.Resource, string, error) {
 	if resource.Resource == "" {
 		resource.Resource, resource.Group, _ = strings.Cut(name, ".")
 	}
-	return resource, string(object), err
+	return resource, object, err
 }
 
 // purge leaves nothing in the files that is not stored any more. Tables are compacted, which drops what was replaced; the logs

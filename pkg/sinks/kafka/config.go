@@ -152,8 +152,8 @@ func isPort(text string) bool {
 // validateCleartext sees to it that nobody's password or token crosses the network readable by mistake. The brokers to
 // begin with name others, so that loopback is no excuse.
 func (c Config) validateCleartext() error {
-	if c.SASL.AllowCleartextCredentials || c.TLS.Validate() != nil || c.SASL.Validate() != nil {
-		return nil // or it is not known yet what is sent
+	if c.SASL.AllowCleartextCredentials || !c.knowsCredentials() {
+		return nil
 	}
 	const remedy = "; use TLS, or say kafka.sasl.allowCleartextCredentials: true where the network is trusted"
 	var errs []error
@@ -165,6 +165,9 @@ func (c Config) validateCleartext() error {
 	}
 	return errors.Join(errs...)
 }
+
+// knowsCredentials says whether TLS and SASL are valid, and so what is sent.
+func (c Config) knowsCredentials() bool { return c.TLS.Validate() == nil && c.SASL.Validate() == nil }
 
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 

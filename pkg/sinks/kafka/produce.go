@@ -34,7 +34,10 @@ type cutShort struct {
 	err      error
 }
 
-var _ Exchanger = (*pipelinedProduce)(nil)
+var (
+	_ Exchanger = (*pipelinedProduce)(nil)
+	_ Exchanger = (*protocol.RawRequest)(nil)
+)
 
 func (t *pipelinedProduce) ApiKey() kproto.ApiKey { return kproto.Produce }
 func (a produceAnswers) ApiKey() kproto.ApiKey    { return kproto.Produce }

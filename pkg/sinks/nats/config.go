@@ -175,10 +175,12 @@ func (c Config) validateURL() error {
 	return nil
 }
 
+func (c Config) hasURL() bool { return c.validateURL() == nil }
+
 // validateCleartext sees to it that no password or token crosses the network readable by mistake. A server names others
 // to connect to, so that loopback is no excuse. Seeds and .creds files sign a challenge and are never sent.
 func (c Config) validateCleartext() error {
-	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || c.validateURL() != nil {
+	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || !c.hasURL() {
 		return nil
 	}
 	for i, address := range strings.Split(c.URL, ",") {

@@ -157,10 +157,15 @@ func isPort(text string) bool {
 	return err == nil && n > 0
 }
 
+// isCleartext says whether requests leave this machine readable.
+func (c Config) isCleartext() bool {
+	u, err := url.Parse(c.URL)
+	return err == nil && u.Scheme == "http" && u.Hostname() != "localhost" && !net.ParseIP(u.Hostname()).IsLoopback()
+}
+
 // validateCleartext sees to it that nothing that authenticates crosses the network readable by mistake.
 func (c Config) validateCleartext() error {
-	u, err := url.Parse(c.URL)
-	if err != nil || u.Scheme != "http" || c.AllowCleartextCredentials || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback() {
+	if c.AllowCleartextCredentials || !c.isCleartext() {
 		return nil
 	}
 	carries := ""

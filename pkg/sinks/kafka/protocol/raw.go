@@ -43,7 +43,7 @@ const lengthPrefix = 4
 const maxAnswer = 64 << 20
 
 // Exchange writes the request and reads its answer.
-func (r *RawRequest) exchange(rw io.ReadWriter, _ int16, correlation int32, clientID string) (protocol.Message, error) {
+func (r *RawRequest) Exchange(rw io.ReadWriter, _ int16, correlation int32, clientID string) (protocol.Message, error) {
 	be := binary.BigEndian
 	b := make([]byte, lengthPrefix, 64+len(clientID)+len(r.body))
 	b = be.AppendUint16(b, uint16(r.key))
