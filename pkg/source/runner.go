@@ -34,7 +34,7 @@ func (s *Source) newRunner(resource event.Resource, scopes []selection.Scope) *r
 	r := &runner{source: s, resource: resource, current: resource, planned: make(chan struct{}), done: make(chan struct{})}
 	for _, scope := range scopes {
 		f := &follower{
-			runner: r, scope: scope, health: newHealth(s.cfg.Log, scope), slots: s.slots, confirm: s.confirm,
+			runner: r, scope: scope, health: newHealth(s.cfg.Log, s.conditions, scope), slots: s.slots, confirm: s.confirm,
 			append: s.cfg.appendOf(scope.Rule), nudged: make(chan struct{}, 1), resync: newResync(scope.Resync),
 		}
 		if scope.Mandatory {
@@ -123,7 +123,7 @@ func (r *runner) load(ctx context.Context, cluster, lost string) (others *follow
 		return nil, nil
 	}
 	s := selection.Scope{ID: r.resource.String(), Resource: stored.Resource}
-	others = &follower{runner: r, scope: s, append: r.source.cfg.Append, health: newHealth(r.source.cfg.Log, s)}
+	others = &follower{runner: r, scope: s, append: r.source.cfg.Append}
 	return others, others.begin(cluster, event.StoredScope{}, sets.rest)
 }
 

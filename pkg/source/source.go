@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -65,6 +66,8 @@ type Source struct {
 	cfg      Config
 	slots    chan struct{}
 	identity *identity
+	// conditions are those of the scopes, for the log.
+	conditions *condition.Set
 
 	mu         sync.Mutex
 	cluster    string
@@ -114,7 +117,7 @@ func New(cfg Config) (*Source, error) {
 		cfg.Interval = defaultInterval
 	}
 	s := &Source{
-		cfg: cfg, cluster: cfg.Cluster, slots: make(chan struct{}, concurrentLists),
+		cfg: cfg, cluster: cfg.Cluster, slots: make(chan struct{}, concurrentLists), conditions: condition.NewSet(cfg.Log, "scopes"),
 		runners: map[string]*runner{}, since: map[string]time.Time{}, remembered: map[string]*remembered{},
 		trouble: "the API server has not been asked yet",
 	}
@@ -130,6 +133,7 @@ func (s *Source) Run(ctx context.Context) error {
 	// What client-go has to say about its retries is told by the states of scopes, once instead of each time.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	ctx, s.failed = context.WithCancelCause(ctx)
+	defer s.conditions.Close()
 	defer s.running.Wait()
 	defer s.failed(nil)
 	if err := s.identify(ctx); err != nil {

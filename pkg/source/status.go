@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -46,9 +47,29 @@ type Status struct {
 	Changes map[event.Type]uint64 // told since the process started
 }
 
+// inLog is what the log says when scopes enter a state. A fault of the API server hits all scopes; it is one line for each
+// reason.
+var inLog = map[State]condition.State{
+	Syncing:     {Severity: condition.Degraded, Message: "not watching yet"},
+	Live:        {Message: "watching"},
+	Stale:       {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "the watch fell silent, opening it again"},
+	Gone:        {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "resource is served no more"},
+	Forbidden:   {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "not watching, will try again"},
+	Unreachable: {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "not watching, will try again"},
+	Waiting:     {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "not watching, will try again"},
+}
+
+// logged is the state as a condition.
+func (s State) logged() condition.State {
+	c := inLog[s]
+	c.Name = string(s)
+	return c
+}
+
 // health is the state of one scope as its runner sees it. Safe for concurrent use.
 type health struct {
-	log *slog.Logger
+	log       *slog.Logger
+	condition *condition.Condition
 
 	mu       sync.Mutex
 	s        Status
@@ -65,14 +86,15 @@ type health struct {
 // the way, such as a conversion webhook that is down.
 const startingLimit = 30 * time.Second
 
-func newHealth(log *slog.Logger, s selection.Scope) *health {
+// newHealth returns the health of a scope that starts. all are those of the Source.
+func newHealth(log *slog.Logger, all *condition.Set, s selection.Scope) *health {
 	return &health{
-		log: log.With("scope", s.ID),
-		s:   Status{Scope: s.ID, Resource: s.Resource, State: Syncing, Reason: "starting", Since: time.Now()},
+		log: log.With("scope", s.ID), condition: all.Add(s.ID, Syncing.logged()),
+		s: Status{Scope: s.ID, Resource: s.Resource, State: Syncing, Reason: "starting", Since: time.Now()},
 	}
 }
 
-// become notes the state and writes one line if it is another than before.
+// become notes the state. The log has a line if it is another than before.
 func (h *health) become(state State, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,24 +105,8 @@ func (h *health) become(state State, reason string) {
 		h.s.Reason = reason
 		return
 	}
-	before, since := h.s.State, h.s.Since
 	h.s.State, h.s.Reason, h.s.Since = state, reason, time.Now()
-	attrs := []any{"state", state, "before", before, "beforeFor", h.s.Since.Sub(since).Round(time.Millisecond)}
-	if reason != "" {
-		attrs = append(attrs, "reason", reason)
-	}
-	switch state {
-	case Live:
-		h.log.Info("watching", attrs...)
-	case Syncing:
-		h.log.Info("not watching yet", attrs...)
-	case Stale:
-		h.log.Warn("the watch fell silent, opening it again", attrs...)
-	case Gone:
-		h.log.Warn("resource is served no more", attrs...)
-	default:
-		h.log.Warn("not watching, will try again", attrs...)
-	}
+	h.condition.Become(state.logged(), reason, "")
 }
 
 // lost notes that history ends at position. That is always worth a line.
