@@ -39,10 +39,12 @@ type Snapshot struct {
 type Record struct {
 	Object
 	ID, Type, Cluster  string
+	Version, Kind      string
 	UID                string
 	ResourceVersion    string
 	Coalesced          bool
 	FinalStateUnknown  bool
+	Left               bool
 	Gap                *Gap
 	Snapshot           *Snapshot
 	Before, After      json.RawMessage

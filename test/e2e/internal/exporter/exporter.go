@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -40,6 +41,14 @@ func New(program string, settings Settings) (*Exporter, error) {
 	return e, err
 }
 
+// Configure edits the settings, for the next start.
+func (e *Exporter) Configure(edit func(*Settings)) error {
+	edit(&e.settings)
+	var err error
+	e.config, err = e.settings.write("config.yaml", e.address)
+	return err
+}
+
 // Config is the path of the configuration.
 func (e *Exporter) Config() string { return e.config }
 
@@ -50,8 +59,9 @@ func (e *Exporter) Start(ctx context.Context) error { return e.start(ctx, e.Read
 func (e *Exporter) Launch(ctx context.Context) error { return e.start(ctx, nil) }
 
 func (e *Exporter) start(ctx context.Context, ready func(context.Context) error) error {
+	command := append(slices.Clone(e.settings.Wrap), e.program, "run", "--config", e.config)
 	p, err := process.Start(ctx, process.Options{
-		Name: "exporter", Path: e.program, Args: []string{"run", "--config", e.config}, Dir: e.settings.Dir, Log: e.log(),
+		Name: "exporter", Path: command[0], Args: command[1:], Env: append(os.Environ(), e.settings.Env...), Dir: e.settings.Dir, Log: e.Log(),
 		Ready: ready, ReadyTimeout: readyWithin, Grace: readyWithin,
 	})
 	if err != nil {
@@ -61,7 +71,8 @@ func (e *Exporter) start(ctx context.Context, ready func(context.Context) error)
 	return nil
 }
 
-func (e *Exporter) log() string { return filepath.Join(e.settings.Dir, "exporter.log") }
+// Log is the path of the log, which holds all runs.
+func (e *Exporter) Log() string { return filepath.Join(e.settings.Dir, "exporter.log") }
 
 // Kill kills the exporter with SIGKILL. One that ended by itself before is an error.
 func (e *Exporter) Kill() error {
@@ -93,6 +104,9 @@ func (e *Exporter) Pause() error { return syscall.Kill(e.running.Pid(), syscall.
 
 // Resume lets a paused exporter go on.
 func (e *Exporter) Resume() error { return syscall.Kill(e.running.Pid(), syscall.SIGCONT) }
+
+// Process is the running exporter, nil if none was started. It is the caller's to read, not to stop.
+func (e *Exporter) Process() *process.Process { return e.running }
 
 // result is how the exporter ended by itself; an exit code of 0 is no better then.
 func (e *Exporter) result() error {
@@ -160,7 +174,7 @@ func Run(ctx context.Context, program, dir string, args ...string) (int, string,
 // LogTail returns the end of the log over all runs.
 func (e *Exporter) LogTail() string {
 	const most = 8 << 10
-	text, err := os.ReadFile(e.log())
+	text, err := os.ReadFile(e.Log())
 	if err != nil {
 		return err.Error()
 	}

@@ -17,6 +17,9 @@ type Settings struct {
 
 	Kafka map[string]any // more keys of the Kafka sink, in the place of those that are set here
 
+	// File is written to by the only sink, in the place of Kafka and NATS.
+	File string
+
 	KafkaBrokers []string
 	TopicPrefix  string // topics are PREFIX.RESOURCE
 	NATSURL      string
@@ -24,15 +27,19 @@ type Settings struct {
 
 	Rule      mapping // further keys of the one rule
 	Redaction mapping // the section of that name
+	Journal   mapping // further keys of the section of that name
 
 	DeadLetters mapping // of the sink "nats"
 	Routes      []mapping
 
 	Format       string // of both sinks, as in the file; empty leaves the default
 	DrainTimeout string // as in the file; empty leaves the default
+
+	Env  []string // beside what this process has
+	Wrap []string // a command that ends by executing what follows it, and begins with its program
 }
 
-// JournalDir is where the journal is.
+// JournalDir is where the journal is, unless Journal says otherwise.
 func (s Settings) JournalDir() string { return filepath.Join(s.Dir, "journal") }
 
 type mapping = map[string]any
@@ -42,26 +49,11 @@ func (s Settings) content(listen string) mapping {
 	c := mapping{
 		"cluster":   mapping{"name": "e2e", "kubeconfig": s.Kubeconfig},
 		"resources": []mapping{{"select": s.Select}},
-		"sinks": []mapping{
-			{"name": "kafka", "kafka": mapping{
-				"brokers":      s.KafkaBrokers,
-				"topic":        s.TopicPrefix + ".{resource}",
-				"createTopics": mapping{"enabled": true, "partitions": 4},
-			}},
-			{"name": "nats", "nats": mapping{
-				"url":     s.NATSURL,
-				"stream":  s.Stream,
-				"subject": s.Stream + ".{group}.{resource}.{namespace}.{name}",
-				"create":  mapping{"enabled": true},
-			}},
-		},
-		"journal": mapping{"dir": s.JournalDir()},
-		"admin":   mapping{"listen": listen},
+		"sinks":     s.sinks(),
+		"journal":   mapping{"dir": s.JournalDir()},
+		"admin":     mapping{"listen": listen},
 		// Servers come back within seconds in a test; half a minute of back-off would only make it slow.
 		"delivery": mapping{"retry": mapping{"min": "50ms", "max": "1s"}},
-	}
-	if s.DeadLetters != nil {
-		c["sinks"].([]mapping)[1]["deadLetters"] = s.DeadLetters
 	}
 	maps.Copy(c["resources"].([]mapping)[0], s.Rule)
 	if s.Resources != nil {
@@ -73,16 +65,41 @@ func (s Settings) content(listen string) mapping {
 	if s.Redaction != nil {
 		c["redaction"] = s.Redaction
 	}
-	maps.Copy(c["sinks"].([]mapping)[0]["kafka"].(mapping), s.Kafka)
-	if s.Format != "" {
-		for _, sink := range c["sinks"].([]mapping) {
-			sink["format"] = s.Format
-		}
-	}
+	maps.Copy(c["journal"].(mapping), s.Journal)
 	if s.DrainTimeout != "" {
 		c["delivery"].(mapping)["drainTimeout"] = s.DrainTimeout
 	}
 	return c
+}
+
+func (s Settings) sinks() []mapping {
+	if s.File != "" {
+		return []mapping{{"name": "file", "stdout": mapping{"path": s.File}}}
+	}
+	toKafka := mapping{
+		"brokers":      s.KafkaBrokers,
+		"topic":        s.TopicPrefix + ".{resource}",
+		"createTopics": mapping{"enabled": true, "partitions": 4},
+	}
+	maps.Copy(toKafka, s.Kafka)
+	all := []mapping{
+		{"name": "kafka", "kafka": toKafka},
+		{"name": "nats", "nats": mapping{
+			"url":     s.NATSURL,
+			"stream":  s.Stream,
+			"subject": s.Stream + ".{group}.{resource}.{namespace}.{name}",
+			"create":  mapping{"enabled": true},
+		}},
+	}
+	if s.DeadLetters != nil {
+		all[1]["deadLetters"] = s.DeadLetters
+	}
+	if s.Format != "" {
+		for _, sink := range all {
+			sink["format"] = s.Format
+		}
+	}
+	return all
 }
 
 // write writes the configuration into a file of that name and returns its path.

@@ -116,27 +116,80 @@ func (c *Cluster) CreateNamespace(ctx context.Context, name string) error {
 	return c.create(ctx, namespaces, "", o)
 }
 
-// Define creates the definition of a custom resource with free content and waits until it is served.
+// Definition is a custom resource with free content.
+type Definition struct {
+	Group, Plural, Kind string
+	// Versions that are served; the first is the stored one. Without any it is "v1" alone.
+	Versions []string
+	// ClusterScoped objects live in no namespace.
+	ClusterScoped bool
+}
+
+// Define creates the definition of a custom resource that lives in namespaces and waits until it is served.
 func (c *Cluster) Define(ctx context.Context, group, plural, kind string) error {
-	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"group": group,
-		"scope": "Namespaced",
-		"names": map[string]any{"plural": plural, "kind": kind},
-		"versions": []any{map[string]any{
-			"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
+	return c.Install(ctx, Definition{Group: group, Plural: plural, Kind: kind})
+}
+
+// Install creates a definition and waits until all its versions are served.
+func (c *Cluster) Install(ctx context.Context, d Definition) error {
+	if len(d.Versions) == 0 {
+		d.Versions = []string{"v1"}
+	}
+	if err := c.create(ctx, definitions, "", d.object()); err != nil {
+		return err
+	}
+	for _, version := range d.Versions {
+		served := c.client.Resource(schema.GroupVersionResource{Group: d.Group, Version: version, Resource: d.Plural})
+		if err := c.until(ctx, func() error {
+			_, err := served.List(ctx, metav1.ListOptions{Limit: 1})
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d Definition) object() *unstructured.Unstructured {
+	var versions []any
+	for i, name := range d.Versions {
+		versions = append(versions, map[string]any{
+			"name": name, "served": true, "storage": i == 0, "subresources": map[string]any{"status": map[string]any{}},
 			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-		}},
+		})
+	}
+	scope := "Namespaced"
+	if d.ClusterScoped {
+		scope = "Cluster"
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"group": d.Group, "scope": scope, "names": map[string]any{"plural": d.Plural, "kind": d.Kind}, "versions": versions,
 	}}}
 	o.SetAPIVersion("apiextensions.k8s.io/v1")
 	o.SetKind("CustomResourceDefinition")
-	o.SetName(plural + "." + group)
-	if err := c.create(ctx, definitions, "", o); err != nil {
+	o.SetName(d.Plural + "." + d.Group)
+	return o
+}
+
+// List reads all objects of a kind; what is not served has none.
+func (c *Cluster) List(ctx context.Context, kind Kind) (all []unstructured.Unstructured, err error) {
+	err = c.until(ctx, func() error {
+		list, err := c.client.Resource(kind.Resource).List(ctx, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			all = list.Items
+		}
 		return err
-	}
-	served := c.client.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: plural})
-	return c.until(ctx, func() error {
-		_, err := served.List(ctx, metav1.ListOptions{Limit: 1})
-		return err
+	})
+	return all, err
+}
+
+// Clear deletes all objects of a kind in a namespace; "" stands for those without one.
+func (c *Cluster) Clear(ctx context.Context, kind Kind, namespace string) error {
+	return persist(ctx, func() error {
+		return c.client.Resource(kind.Resource).Namespace(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	})
 }
 

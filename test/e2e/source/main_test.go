@@ -1,0 +1,151 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// startWithin bounds the start of a control plane. The first build of the API server is not in it, see "parts build all".
+const startWithin = 10 * time.Minute
+
+// environment is a control plane and the exporter's program.
+type environment struct {
+	dir          string
+	program      string
+	controlPlane *controlplane.ControlPlane
+	cluster      *workload.Cluster
+	etcd         *oracle.Etcd
+}
+
+// shared is what the tests share. plain is its like without WatchList, as API servers before Kubernetes 1.32 were.
+var (
+	shared, plain           environment
+	startShared, startPlain sync.Once
+	sharedError, plainError error
+	build                   sync.Once
+	buildError              error
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := errors.Join(shared.stop(), plain.stop(), os.RemoveAll(programDir)); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the servers:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// control returns the shared control plane.
+func control(t *testing.T) *environment {
+	t.Helper()
+	startShared.Do(func() { sharedError = shared.start(t) })
+	if sharedError != nil {
+		t.Fatal(sharedError)
+	}
+	return &shared
+}
+
+// withoutWatchList returns the shared control plane that cannot stream what exists.
+func withoutWatchList(t *testing.T) *environment {
+	t.Helper()
+	startPlain.Do(func() { plainError = plain.start(t, "--feature-gates=WatchList=false") })
+	if plainError != nil {
+		t.Fatal(plainError)
+	}
+	return &plain
+}
+
+// ownControl returns a control plane that ends with the test.
+func ownControl(t *testing.T, args ...string) *environment {
+	t.Helper()
+	own := &environment{}
+	if err := own.start(t, args...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return own
+}
+
+func (e *environment) start(t *testing.T, args ...string) (err error) {
+	t.Helper()
+	require.Integration(t)
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	if e.program, err = program(ctx); err != nil {
+		return err
+	}
+	if e.dir, err = os.MkdirTemp("", "kubecdc-e2e-source-"); err != nil {
+		return err
+	}
+	// A stop waits this long for open watches, which do not end by themselves.
+	e.controlPlane, err = controlplane.Start(ctx, controlplane.Options{
+		Dir: e.dir, NoAudit: true, APIServerArgs: append([]string{"--request-timeout=5s"}, args...),
+	})
+	if err != nil {
+		return err
+	}
+	if e.etcd, err = oracle.Open(e.controlPlane.EtcdEndpoint()); err != nil {
+		return err
+	}
+	e.cluster, err = workload.Connect(e.controlPlane.Kubeconfig())
+	return err
+}
+
+// programDir is where the exporter is built to, once.
+var programDir string
+
+func program(ctx context.Context) (string, error) {
+	build.Do(func() {
+		if programDir, buildError = os.MkdirTemp("", "kubecdc-e2e-program-"); buildError == nil {
+			_, buildError = exporter.Build(ctx, programDir)
+		}
+	})
+	return filepath.Join(programDir, "exporter"), buildError
+}
+
+// stop stops what runs and takes away what it left, but not after an error, so that logs can be read.
+func (e *environment) stop() error {
+	if e.controlPlane == nil {
+		return nil
+	}
+	var errs []error
+	if e.etcd != nil {
+		errs = append(errs, e.etcd.Close())
+	}
+	if err := errors.Join(append(errs, e.controlPlane.Stop())...); err != nil {
+		return err
+	}
+	return os.RemoveAll(e.dir)
+}
+
+// gateway starts a gateway before the API server and returns it with a kubeconfig through it.
+func (e *environment) gateway(t *testing.T) (*proxy.Gateway, string) {
+	t.Helper()
+	g, err := proxy.StartGateway(e.controlPlane.APIServers()[0].Address(), e.controlPlane.CAFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Close)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := g.Kubeconfig(e.controlPlane.Kubeconfig(), path); err != nil {
+		t.Fatal(err)
+	}
+	return g, path
+}
