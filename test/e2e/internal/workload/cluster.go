@@ -171,6 +171,19 @@ func (d Definition) object() *unstructured.Unstructured {
 	return o
 }
 
+// Serves says whether the API server knows a kind.
+func (c *Cluster) Serves(ctx context.Context, kind Kind) (served bool, err error) {
+	err = c.until(ctx, func() error {
+		_, err := c.client.Resource(kind.Resource).List(ctx, metav1.ListOptions{Limit: 1})
+		served = err == nil
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	return served, err
+}
+
 // List reads all objects of a kind; what is not served has none.
 func (c *Cluster) List(ctx context.Context, kind Kind) (all []unstructured.Unstructured, err error) {
 	err = c.until(ctx, func() error {

@@ -1,0 +1,79 @@
+package source
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// tally counts the records in a file by their types without taking them apart, for those that are many or large.
+type tally struct {
+	path  string
+	file  *os.File
+	lines *bufio.Reader
+	head  []byte // of the line that is being read, as much of it as was read and is looked at
+	types map[string]int
+}
+
+// headBytes is how much of a record is looked at; its type is near its beginning.
+const headBytes = 1024
+
+func (s *scene) tally() *tally {
+	t := &tally{path: s.settings.File, types: map[string]int{}}
+	s.t.Cleanup(func() {
+		if t.file != nil {
+			t.file.Close()
+		}
+	})
+	return t
+}
+
+// read reads on to the end that the file has now.
+func (t *tally) read() (map[string]int, error) {
+	if t.file == nil {
+		file, err := os.Open(t.path)
+		if errors.Is(err, os.ErrNotExist) {
+			return t.types, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.file, t.lines = file, bufio.NewReaderSize(file, 1<<20)
+	}
+	for {
+		part, err := t.lines.ReadSlice('\n')
+		if more := headBytes - len(t.head); more > 0 {
+			t.head = append(t.head, part[:min(len(part), more)]...)
+		}
+		switch {
+		case err == nil:
+			t.types[typeOf(t.head)]++
+			t.head = t.head[:0]
+		case errors.Is(err, io.EOF):
+			return t.types, nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+}
+
+// awaitCount waits until so many records of a type are told.
+func (s *scene) awaitCount(t *tally, what string, n int) {
+	s.t.Helper()
+	s.await(func() string {
+		types, err := t.read()
+		if s.must(err); types[what] < n {
+			return fmt.Sprintf("%d records of type %s; there are %v", n, what, types)
+		}
+		return ""
+	})
+}
+
+func typeOf(head []byte) string {
+	_, rest, _ := bytes.Cut(head, []byte(`"type":"`))
+	name, _, _ := bytes.Cut(rest, []byte(`"`))
+	return string(name)
+}

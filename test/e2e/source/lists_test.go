@@ -1,0 +1,204 @@
+package source
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestAnAPIServerWithoutWatchListThatRestartsIsReadOn restarts an API server that cannot stream what exists and knows no
+// history from before its start: what was lost is told by one gap, and what happens then is told.
+func TestAnAPIServerWithoutWatchListThatRestartsIsReadOn(t *testing.T) {
+	s, gateway := behind(t, withoutWatchList(t), []rule{{"select": []string{"configmaps"}}})
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
+	s.start()
+	s.settle(workload.ConfigMaps, s.name)
+	told, asked := len(s.records), len(gateway.Requests())
+
+	// The history goes on without a ConfigMap, so that the position is behind where the next API server begins.
+	for i := range 5 {
+		s.must(s.cluster.Create(t.Context(), workload.Services, s.name, fmt.Sprintf("other-%d", i)))
+	}
+	s.must(s.controlPlane.KillAPIServer())
+	s.must(s.controlPlane.StartAPIServer(t.Context()))
+	gateway.Cut()
+	s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "one", 1))
+	s.awaitTold(workload.ConfigMaps, s.name, "one", "updated")
+	s.awaitAnswer("/readyz", http.StatusOK)
+	s.settle(workload.ConfigMaps, s.name)
+	s.stop()
+	if n := len(gaps(s.records[told:], workload.ConfigMaps)); n > 1 {
+		t.Errorf("%d gaps of one loss", n)
+	}
+	for _, r := range gateway.Requests()[asked:] {
+		if r.Resource == "configmaps" && r.Query.Get("resourceVersionMatch") == "Exact" {
+			t.Errorf("asked for the past: %s?%s", r.Path, r.Query.Encode())
+		}
+	}
+}
+
+// TestAListThatGoesNowhereIsAStateAndNotAGap gives every watch a 410 and every list the same old answer: a cache that does not
+// come on. The first gap is the truth; there is no second one, and readiness names the resource until it goes on.
+func TestAListThatGoesNowhereIsAStateAndNotAGap(t *testing.T) {
+	t.Parallel()
+	s, gateway := behind(t, control(t), nil)
+	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
+	s.start()
+	s.settle(workload.ConfigMaps, s.name)
+	told := len(s.records)
+
+	var old frozen
+	var lists atomic.Int32
+	ours := func(r proxy.Request) bool { return r.Resource == "configmaps" }
+	healLists := gateway.Fault(func(r proxy.Request) bool { return ours(r) && !r.Watch() }, func(w http.ResponseWriter, r *http.Request) {
+		lists.Add(1)
+		old.answer(w, r, gateway.Pass)
+	})
+	healWatches := gateway.Fault(func(r proxy.Request) bool { return ours(r) && r.Watch() && !r.Initial() }, proxy.Expired)
+	healInitial := gateway.Fault(func(r proxy.Request) bool { return ours(r) && r.Initial() }, proxy.NoWatchList)
+	gateway.Cut()
+	s.await(func() string {
+		if n := lists.Load(); n < 8 {
+			return fmt.Sprintf("eight lists, there were %d", n)
+		}
+		return ""
+	})
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "resource/configmaps")
+	if n := len(gaps(s.read()[told:], workload.ConfigMaps)); n > 1 {
+		t.Errorf("%d gaps of one loss", n)
+	}
+
+	healLists()
+	healWatches()
+	healInitial()
+	s.awaitAnswer("/readyz", http.StatusOK)
+	s.settle(workload.ConfigMaps, s.name)
+	s.stop()
+	if n := len(gaps(s.records[told:], workload.ConfigMaps)); n > 2 {
+		t.Errorf("%d gaps of one loss and one recovery", n)
+	}
+}
+
+// frozen answers every question as it answered the first of its like.
+type frozen struct {
+	mu      sync.Mutex
+	answers map[string]*httptest.ResponseRecorder
+}
+
+func (f *frozen) answer(w http.ResponseWriter, r *http.Request, ask http.HandlerFunc) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.answers == nil {
+		f.answers = map[string]*httptest.ResponseRecorder{}
+	}
+	query := r.URL.Query()
+	query.Del("timeoutSeconds")
+	question := query.Encode()
+	if f.answers[question] == nil {
+		f.answers[question] = httptest.NewRecorder()
+		ask(f.answers[question], r)
+	}
+	old := f.answers[question]
+	for name, values := range old.Header() {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(old.Code)
+	_, _ = w.Write(old.Body.Bytes())
+}
+
+// TestAListWhoseTokenExpiresBeginsAgainInPages lets the continue token of every first list expire after some pages. The list
+// begins again, in pages; at no time everything is asked for at once, nothing is told twice, and all is told.
+func TestAListWhoseTokenExpiresBeginsAgainInPages(t *testing.T) {
+	t.Parallel()
+	const objects = 60
+	large := weighing(100 << 10)
+	s, gateway := behind(t, control(t), nil)
+	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	for i := range objects {
+		s.must(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%02d", i)))
+	}
+	var expired atomic.Int32
+	gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && r.Initial() }, proxy.NoWatchList)
+	// A page of few objects, whatever is asked for, so that there are several.
+	gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && !r.Watch() }, func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		if query.Get("continue") != "" && expired.Load() < 2 {
+			expired.Add(1)
+			proxy.Expired(w, r)
+			return
+		}
+		if limit, err := strconv.Atoi(query.Get("limit")); err == nil && limit > 20 {
+			query.Set("limit", "20")
+			r.URL.RawQuery = query.Encode()
+		}
+		gateway.Pass(w, r)
+	})
+	s.start()
+	s.settle(workload.ConfigMaps, s.name)
+	s.stop()
+
+	snapshots := map[string]int{}
+	for _, r := range s.records {
+		if r.Type == "snapshot" && strings.HasPrefix(r.Name, "o-") {
+			snapshots[r.Name]++
+		}
+	}
+	for name, n := range snapshots {
+		if n != 1 {
+			t.Errorf("%s is told %d times", name, n)
+		}
+	}
+	if len(snapshots) != objects || expired.Load() != 2 {
+		t.Errorf("%d objects are told of %d; %d tokens have expired", len(snapshots), objects, expired.Load())
+	}
+	for _, r := range gateway.Requests() {
+		if r.Resource == "configmaps" && !r.Watch() && r.Query.Get("limit") == "" {
+			t.Errorf("everything was asked for at once: %s?%s", r.Path, r.Query.Encode())
+		}
+	}
+}
+
+// mostForLarge is the peak RSS that 300 objects of 900 KB may take while they are read.
+const mostForLarge = int64(200_000_000)
+
+// TestLargeObjectsAreReadInSmallPages has 300 ConfigMaps of 900 KB and an API server without WatchList.
+func TestLargeObjectsAreReadInSmallPages(t *testing.T) {
+	const objects = 300
+	large := weighing(900 << 10)
+	s := newScene(t, withoutWatchList(t), nil)
+	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	for i := range objects {
+		s.must(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%03d", i)))
+	}
+	s.must(s.exporter.Launch(t.Context()))
+	s.awaitCount(s.tally(), "snapshot", objects)
+	s.awaitAnswer("/readyz", http.StatusOK)
+	peak := s.exporter.Process().Usage().PeakRSS
+	s.must(s.exporter.Stop())
+	t.Logf("peak RSS %d MB", peak/1e6)
+	if peak > mostForLarge {
+		t.Errorf("peak RSS %d MB, at most %d", peak/1e6, mostForLarge/1e6)
+	}
+}
+
+// weighing is the kind of ConfigMaps with so many bytes of ballast.
+func weighing(bytes int) workload.Kind {
+	kind := workload.ConfigMaps
+	kind.Object = func() *unstructured.Unstructured {
+		o := workload.ConfigMaps.Object()
+		o.Object["data"] = map[string]any{"step": "0", "ballast": strings.Repeat("0123456789abcdef", bytes/16)}
+		return o
+	}
+	return kind
+}
