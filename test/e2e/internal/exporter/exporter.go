@@ -128,6 +128,9 @@ func (e *Exporter) Ready(ctx context.Context) error {
 	return nil
 }
 
+// Address is that of the admin server, "127.0.0.1:PORT".
+func (e *Exporter) Address() string { return e.address }
+
 // Get asks the admin server.
 func (e *Exporter) Get(ctx context.Context, path string) (int, string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+e.address+path, nil)

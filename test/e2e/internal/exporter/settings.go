@@ -19,6 +19,8 @@ type Settings struct {
 
 	// File is written to by the only sink, in the place of Kafka and NATS.
 	File string
+	// Sinks are whole sinks, as in the file, in the place of all others.
+	Sinks []map[string]any
 
 	KafkaBrokers []string
 	TopicPrefix  string // topics are PREFIX.RESOURCE
@@ -73,6 +75,9 @@ func (s Settings) content(listen string) mapping {
 }
 
 func (s Settings) sinks() []mapping {
+	if s.Sinks != nil {
+		return s.Sinks
+	}
 	if s.File != "" {
 		return []mapping{{"name": "file", "stdout": mapping{"path": s.File}}}
 	}

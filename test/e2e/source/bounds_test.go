@@ -1,0 +1,216 @@
+package source
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+const (
+	// probes are how many ask at once while the exporter stands at a bound.
+	probes = 1000
+	// noise is by how much goroutines and descriptors may differ between two looks at an exporter that does the same.
+	noise = 20
+)
+
+// TestPagesAnswerWhileTheJournalIsFull fills the journal up to its bound, because its only sink takes nothing, and asks for
+// everything that could explain that, a thousand times at once. When the sink takes changes again, all come.
+func TestPagesAnswerWhileTheJournalIsFull(t *testing.T) {
+	t.Parallel()
+	to := newReceiver(t)
+	s := newScene(t, control(t), nil, func(settings *exporter.Settings) {
+		settings.Sinks, settings.Journal = []map[string]any{to.sink()}, map[string]any{"maxBytes": "16Mi"}
+	})
+	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.must(s.exporter.Launch(t.Context()))
+	s.crowd(260)
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
+	s.checkPages()
+	to.set(true)
+	s.awaitTaken(to, 260)
+}
+
+// TestPagesAnswerWhileTheDiskIsFull does the same with a disk that is smaller than the journal may be. What the sinks have
+// taken makes room, so that it goes on by itself.
+func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+	to := newReceiver(t)
+	s := newScene(t, control(t), nil, func(settings *exporter.Settings) {
+		settings.Sinks = []map[string]any{to.sink()}
+		settings.Wrap = smallDisk(t, settings.JournalDir(), "96m")
+	})
+	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.must(s.exporter.Launch(t.Context()))
+	s.crowd(1200)
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
+	s.checkPages()
+	to.set(true)
+	s.awaitTaken(to, 1200)
+}
+
+// smallDisk is a command that runs another one with a disk of a size in the place of a directory, which nobody else sees. It
+// needs a right that not every environment gives.
+func smallDisk(t *testing.T, dir, size string) []string {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	unshare := []string{"unshare", "--mount"}
+	if os.Getuid() != 0 {
+		unshare = append(unshare, "--map-root-user")
+	}
+	if out, err := exec.Command(unshare[0], append(unshare[1:], "mount", "-t", "tmpfs", "tmpfs", dir)...).CombinedOutput(); err != nil {
+		require.Skip(t, fmt.Sprintf("a disk of its own cannot be mounted (%v: %s): allow unprivileged user namespaces, or run as root", err, out))
+	}
+	return append(unshare, "sh", "-c", `mount -t tmpfs -o size="$1" tmpfs "$2" && shift 2 && exec "$@"`, "sh", size, filepath.Clean(dir))
+}
+
+// TestPagesAnswerDuringALongList stops the first list in its middle.
+func TestPagesAnswerDuringALongList(t *testing.T) {
+	t.Parallel()
+	s, gateway := behind(t, control(t), nil)
+	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.crowd(100)
+	heal := gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && r.Initial() }, func(w http.ResponseWriter, r *http.Request) {
+		gateway.Pass(&rationed{ResponseWriter: w, left: 5 << 20, until: r.Context().Done()}, r)
+	})
+	s.must(s.exporter.Launch(t.Context()))
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "resource/configmaps", "first list is not complete")
+	s.checkPages()
+	heal()
+	gateway.Cut()
+	s.awaitAnswer("/readyz", http.StatusOK)
+}
+
+// rationed is an answer that stops after so many bytes.
+type rationed struct {
+	http.ResponseWriter
+	left  int
+	until <-chan struct{}
+}
+
+func (r *rationed) Write(p []byte) (int, error) {
+	if r.left -= len(p); r.left < 0 {
+		<-r.until
+	}
+	return r.ResponseWriter.Write(p)
+}
+
+// Unwrap lets a response controller flush.
+func (r *rationed) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// crowd creates ConfigMaps of 100 KB that do not compress.
+func (s *scene) crowd(objects int) {
+	s.t.Helper()
+	const clients = 8
+	numbers := make([]int, clients)
+	for i := range numbers {
+		numbers[i] = i
+	}
+	each(s.t, numbers, func(ctx context.Context, client int) error {
+		for i := client; i < objects; i += clients {
+			if err := s.cluster.Create(ctx, incompressible(i), s.name, fmt.Sprintf("o-%04d", i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// incompressible is the kind of ConfigMaps that hold 75 KB of noise, the same for the same seed, in 100 KB of text.
+func incompressible(seed int) workload.Kind {
+	kind := workload.ConfigMaps
+	kind.Object = func() *unstructured.Unstructured {
+		text := make([]byte, 75_000)
+		_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(text)
+		o := workload.ConfigMaps.Object()
+		o.Object["data"] = map[string]any{"step": "0", "noise": base64.StdEncoding.EncodeToString(text)}
+		return o
+	}
+	return kind
+}
+
+// checkPages asks a thousand times at once, and for each page beside that. Every question is answered, and nothing of the
+// exporter stays behind.
+func (s *scene) checkPages() {
+	s.t.Helper()
+	goroutines, files := s.metric("go_goroutines"), s.openFiles()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: probes}}
+	var all sync.WaitGroup
+	unanswered := make(chan error, probes)
+	for range probes {
+		all.Go(func() {
+			if err := s.probe(client, "/readyz"); err != nil {
+				unanswered <- err
+			}
+		})
+	}
+	for _, path := range []string{"/readyz", "/readyz?verbose", "/metrics", "/", "/livez"} {
+		if code, text := s.answer(path); code == 0 {
+			s.t.Errorf("%s does not answer within %v: %s", path, answersWithin, text)
+		}
+	}
+	all.Wait()
+	client.CloseIdleConnections()
+	close(unanswered)
+	if n := len(unanswered); n > 0 {
+		s.t.Errorf("%d of %d probes were not answered within %v, the first: %v", n, probes, answersWithin, <-unanswered)
+	}
+	s.await(func() string {
+		if g, f := s.metric("go_goroutines"), s.openFiles(); g > goroutines+noise || f > files+noise {
+			return fmt.Sprintf("%d goroutines and %d descriptors to become again %d and %d", g, f, goroutines, files)
+		}
+		return ""
+	})
+}
+
+// probe asks once, over a connection that nobody else uses meanwhile.
+func (s *scene) probe(client *http.Client, path string) error {
+	ctx, cancel := context.WithTimeout(s.t.Context(), answersWithin)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.exporter.Address()+path, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	return answer.Body.Close()
+}
+
+// openFiles is how many descriptors the exporter has open.
+func (s *scene) openFiles() int {
+	s.t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.exporter.Process().Pid()))
+	s.must(err)
+	return len(all)
+}
+
+// awaitTaken waits until a receiver has all objects that crowd created, and the exporter is ready.
+func (s *scene) awaitTaken(by *receiver, objects int) {
+	s.t.Helper()
+	s.await(func() string {
+		for i := range objects {
+			if name := fmt.Sprintf("o-%04d", i); !by.has(name) {
+				return name
+			}
+		}
+		return ""
+	})
+	s.awaitAnswer("/readyz", http.StatusOK)
+}

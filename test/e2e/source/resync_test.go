@@ -1,0 +1,69 @@
+package source
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestResyncTellsEveryKnownObjectAgain has a rule with resync and objects that change meanwhile: each known object is told
+// again as it was last told, never as it was before that, and never what is gone. A rule without resync tells nothing again.
+func TestResyncTellsEveryKnownObjectAgain(t *testing.T) {
+	t.Parallel()
+	const objects = 40
+	s := newScene(t, control(t), nil)
+	only := rule{"include": []string{s.name}}
+	s.edit(rule{"select": []string{"configmaps"}, "namespaces": only, "resync": "1m"}, rule{"select": []string{"services"}, "namespaces": only})
+	for i := range objects {
+		s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%02d", i)))
+	}
+	s.must(s.cluster.Create(t.Context(), workload.Services, s.name, "one"))
+	s.start()
+	s.settle(workload.ConfigMaps, s.name)
+	s.must(s.cluster.Delete(t.Context(), workload.ConfigMaps, s.name, "o-00"))
+	step := 0
+	s.await(func() string { // changes go on until each was told again, and once more; every second one stays as it is
+		step++
+		s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%02d", 1+2*(step%(objects/2))), step))
+		return s.lacksSync(objects, 2)
+	})
+	s.stop()
+
+	newest, ids := map[string]string{}, map[string]bool{}
+	for _, r := range s.records {
+		switch {
+		case r.Name == "":
+			continue
+		case ids[r.ID]:
+			t.Errorf("two records have the ID %s", r.ID)
+		case r.Type == "sync" && r.ResourceVersion != newest[r.Object.String()]:
+			t.Errorf("%s was last told at %q and is told again at %q", r.Object, newest[r.Object.String()], r.ResourceVersion)
+		case r.Type == "sync" && len(r.After) == 0:
+			t.Errorf("told again without what it is: %s", r.Payload)
+		case r.Type == "sync" && r.Resource != "configmaps":
+			t.Errorf("told again though nothing asks for it: %s", r.Payload)
+		}
+		ids[r.ID] = true
+		newest[r.Object.String()] = r.ResourceVersion
+		if r.Type == "deleted" {
+			newest[r.Object.String()] = "nothing, as it is gone"
+		}
+	}
+}
+
+// lacksSync says which object was told again fewer times than that.
+func (s *scene) lacksSync(objects, times int) string {
+	synced := map[string]int{}
+	for _, r := range s.read() {
+		if r.Type == "sync" {
+			synced[r.Name]++
+		}
+	}
+	for i := 1; i < objects; i++ {
+		if name := fmt.Sprintf("o-%02d", i); synced[name] < times {
+			return fmt.Sprintf("%s was told again %d times", name, synced[name])
+		}
+	}
+	return ""
+}
