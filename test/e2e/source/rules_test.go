@@ -38,7 +38,7 @@ var allEdits = []edited{
 	{plural: "removed", before: selects(nil), after: []rule{}, left: []string{"a/red", "a/blue", "b/red", "b/blue"}},
 	{plural: "pinned", before: selects(nil), after: selects(rule{"select": []string{"pinned.v1.GROUP"}}), same: true},
 	{plural: "unpinned", before: selects(rule{"select": []string{"unpinned.v1.GROUP"}}), after: selects(nil), same: true},
-	{plural: "reordered", before: selects(label("red"), everything), after: selects(everything, label("red")), entered: []string{"a/blue", "b/blue"}},
+	{plural: "overtaken", before: selects(everything), after: selects(label("red"), everything), left: []string{"a/blue", "b/blue"}},
 	{plural: "moved", before: selects(nil, nothing), after: selects(nothing, nil), same: true},
 	{plural: "widened", before: selects(nil), after: selects(everything), same: true},
 }

@@ -1,0 +1,149 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+)
+
+// pick is a rule as the model of the rules understands it: what docs/configuration.md says, said again.
+type pick struct {
+	plural, version  string // "*" for all of the group; "" for the version that the API server prefers
+	excluded         string // plural, "" for none
+	include, exclude []string
+	labels, field    string
+}
+
+// rule is what stands in the configuration.
+func (p pick) rule(group string) rule {
+	name := p.plural + "."
+	if p.version != "" {
+		name += p.version + "."
+	}
+	r := rule{"select": []string{name + group}}
+	if p.excluded != "" {
+		r["exclude"] = []string{p.excluded + "." + group}
+	}
+	namespaces := rule{}
+	if len(p.include) > 0 {
+		namespaces["include"] = p.include
+	}
+	if len(p.exclude) > 0 {
+		namespaces["exclude"] = p.exclude
+	}
+	if len(namespaces) > 0 {
+		r["namespaces"] = namespaces
+	}
+	if p.labels != "" {
+		r["labelSelector"] = p.labels
+	}
+	if p.field != "" {
+		r["fieldSelector"] = p.field
+	}
+	return r
+}
+
+func (p pick) selects(plural string) bool {
+	return (p.plural == "*" || p.plural == plural) && p.excluded != plural
+}
+
+// takes says whether the rule takes an object of a resource that it has.
+func (p pick) takes(o bus.Object, of map[string]string) bool {
+	matches := func(globs []string) bool {
+		return slices.ContainsFunc(globs, func(glob string) bool {
+			yes, err := path.Match(glob, o.Namespace)
+			return yes && err == nil
+		})
+	}
+	if o.Namespace != "" && (len(p.include) > 0 && !matches(p.include) || matches(p.exclude)) {
+		return false
+	}
+	byLabel, err := labels.Parse(p.labels)
+	if err != nil {
+		panic(err)
+	}
+	return byLabel.Matches(labels.Set(of)) && fields.ParseSelectorOrDie(p.field).Matches(fields.Set{"metadata.name": o.Name})
+}
+
+// picks are rules in their order.
+type picks []pick
+
+// take says whether an object with these labels is selected: the first rule that selects its resource has it alone.
+func (all picks) take(o bus.Object, of map[string]string) bool {
+	i := slices.IndexFunc(all, func(p pick) bool { return p.selects(o.Resource) })
+	return i >= 0 && all[i].takes(o, of)
+}
+
+// rules are what stands in the configuration, beside one rule that selects nothing of the group.
+func (all picks) rules(group string) []rule {
+	rules := []rule{{"select": []string{"namespaces"}, "fieldSelector": "metadata.name=default"}}
+	for _, p := range all {
+		rules = append(rules, p.rule(group))
+	}
+	return rules
+}
+
+func (all picks) String() string {
+	var lines []string
+	for _, p := range all {
+		lines = append(lines, fmt.Sprintf("%v", p.rule("G")))
+	}
+	return strings.Join(lines, "; ")
+}
+
+// edited is what a person makes of rules: nothing, another order, another rule for one resource or for all. The rule for all
+// stays the last one, as none behind it would be reached.
+func (all picks) edited(rnd *rand.Rand) picks {
+	next := slices.Clone(all)
+	switch rnd.IntN(6) {
+	case 0:
+		return next
+	case 1:
+		rnd.Shuffle(len(next), func(i, j int) { next[i], next[j] = next[j], next[i] })
+		return next.wildcardLast()
+	}
+	for range 1 + rnd.IntN(2) {
+		plural := append(slices.Sorted(maps.Keys(fruits)), "*")[rnd.IntN(len(fruits)+1)]
+		next = slices.DeleteFunc(next, func(p pick) bool { return p.plural == plural })
+		if rnd.IntN(5) > 0 {
+			next = slices.Insert(next, rnd.IntN(len(next)+1), drawPick(rnd, plural))
+		}
+	}
+	return next.wildcardLast()
+}
+
+func (all picks) wildcardLast() picks {
+	i := slices.IndexFunc(all, func(p pick) bool { return p.plural == "*" })
+	if i < 0 {
+		return all
+	}
+	wildcard := all[i]
+	return append(slices.Delete(all, i, i+1), wildcard)
+}
+
+// drawPick draws a rule for a resource, or for all.
+func drawPick(rnd *rand.Rand, plural string) pick {
+	p := pick{plural: plural}
+	if plural == "*" {
+		p.excluded = oneOf(rnd, "", slices.Sorted(maps.Keys(fruits))[rnd.IntN(len(fruits))])
+	} else {
+		p.version = oneOf(rnd, "", "", "", "v1", "v2")
+	}
+	p.include = oneOf(rnd, nil, nil, []string{"fruit-a"}, []string{"fruit-b", "fruit-c"}, []string{"fruit-[ab]"}, []string{"*-c", "fruit-a"})
+	if len(p.include) == 0 || strings.ContainsAny(p.include[0], "*[") {
+		p.exclude = oneOf(rnd, nil, nil, nil, []string{"fruit-b"}, []string{"*-a"})
+	}
+	p.labels = oneOf(rnd, "", "", "", "color=red", "color in (red,blue)", "!ripe", "color!=red,ripe")
+	p.field = oneOf(rnd, "", "", "", "", "metadata.name=o1", "metadata.name!=o0")
+	return p
+}
+
+func oneOf[T any](rnd *rand.Rand, all ...T) T { return all[rnd.IntN(len(all))] }
