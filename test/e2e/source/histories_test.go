@@ -16,7 +16,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kubecdc/kubecdc/test/consumer"
+	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"

@@ -108,16 +108,16 @@ func (e *environment) start(t *testing.T, args ...string) (err error) {
 	return err
 }
 
-// programDir is where the exporter is built to, once.
-var programDir string
+// programDir is where the exporter is built to, once, and programPath the exporter.
+var programDir, programPath string
 
 func program(ctx context.Context) (string, error) {
 	build.Do(func() {
 		if programDir, buildError = os.MkdirTemp("", "kubecdc-e2e-program-"); buildError == nil {
-			_, buildError = exporter.Build(ctx, programDir)
+			programPath, buildError = exporter.Build(ctx, programDir)
 		}
 	})
-	return filepath.Join(programDir, "exporter"), buildError
+	return programPath, buildError
 }
 
 // stop stops what runs and takes away what it left, but not after an error, so that logs can be read.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kubecdc/kubecdc/test/consumer"
+	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 

@@ -167,11 +167,12 @@ func TestTypesThatNeverAnswerHoldUpNobody(t *testing.T) {
 	s.must(s.exporter.Launch(t.Context()))
 	s.awaitTold(workload.ConfigMaps, s.name, "one", "snapshot")
 	s.awaitTold(workload.Services, s.name, "one", "snapshot")
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "has not answered")
 	var named []string
 	for _, resource := range hung {
-		named = append(named, "[-]resource/"+resource)
+		named = append(named, fmt.Sprintf("kubecdc_resource_state{resource=%q,state=\"unreachable\"} 1", resource))
 	}
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, named...)
+	s.awaitAnswer("/metrics", http.StatusOK, named...)
 	s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "one", 1))
 	s.awaitTold(workload.ConfigMaps, s.name, "one", "updated")
 

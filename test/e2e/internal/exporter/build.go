@@ -11,8 +11,12 @@ import (
 )
 
 // Build builds the exporter from the working tree into a directory and returns the program's path.
-// KUBECDC_E2E_RACE=1 adds the race detector.
+// KUBECDC_E2E_RACE=1 adds the race detector. KUBECDC_E2E_PROGRAM is the path of a program to test in the place of that, such
+// as the one of an earlier version.
 func Build(ctx context.Context, dir string) (string, error) {
+	if given := os.Getenv("KUBECDC_E2E_PROGRAM"); given != "" {
+		return given, nil
+	}
 	root, err := build.Root()
 	if err != nil {
 		return "", err
