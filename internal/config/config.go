@@ -147,7 +147,8 @@ type Journal struct {
 	// sink catches up, so that what sinks acknowledge can still be written down. 0: nothing.
 	Reserve Bytes `mapstructure:"reserve"`
 	// For how long changes are kept that every sink has delivered, to send them again when a destination lost what it had
-	// acknowledged (NATS, after a power loss). They give way when half of maxBytes is taken. 0s: not at all.
+	// acknowledged (NATS, after a power loss). They give way when half of maxBytes is taken, or no more than
+	// reserve is left of the disk. 0s: not at all.
 	Keep time.Duration `mapstructure:"keep"`
 	// When writes reach the disk: always (before anything is sent) or interval (every few milliseconds; after a power
 	// loss the last ones are watched again).

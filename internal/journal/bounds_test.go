@@ -331,7 +331,7 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := where(t)
-			opts.Sinks, opts.Reserve = []string{"main"}, 512<<20
+			opts.Sinks, opts.Reserve, opts.KeepSettled = []string{"main"}, 512<<20, time.Hour
 			j := start(t, opts)
 			fill := func(n int) int {
 				for ctx := t.Context(); ; n++ {

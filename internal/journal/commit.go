@@ -214,6 +214,7 @@ type group struct {
 	batch     *pebble.Batch
 	ext       extent // as it will be after the commit
 	room      int64  // for changes
+	scarce    bool   // the disk has no more than the reserve left
 	writes    uint64
 	open      []*event.Change
 	openBytes int
@@ -232,7 +233,7 @@ func (j *Journal) newGroup(packer *packer) *group {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return &group{
-		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.ext, room: j.room(), writes: j.writes,
+		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.ext, room: j.room(), scarce: j.low, writes: j.writes,
 		scopes: map[scopePlace]bool{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
 	}
 }
@@ -292,8 +293,8 @@ func (g *group) settledByAll() uint64 {
 // offset comes next.
 func (g *group) trim() error {
 	low := g.settledByAll()
-	if passed := g.j.retention.passed(low, time.Now()); g.ext.bytes() < g.room/2 {
-		low = passed // what is kept for a while gives way before the bound does
+	if passed := g.j.retention.passed(low, time.Now()); g.ext.bytes() < g.room/2 && !g.scarce {
+		low = passed // what is kept for a while gives way before a bound does
 	}
 	if low < g.ext.oldest || !g.worthTrimming(low) {
 		return nil
