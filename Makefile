@@ -42,6 +42,12 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	FULL_SIZE=200000 REQUIRE_INTEGRATION=1 go test -v -run TestThreeBrokersLoseAndRepeatNothing ./pkg/sinks/kafka
 	KUBECDC_E2E_CHANGES=50000 KUBECDC_E2E_START_OBJECTS=100000 REQUIRE_INTEGRATION=1 \
 		go test -C test/e2e -v -timeout 30m -run 'TestRestartsAndCutWatchesLoseNothing|TestAStartOnManyObjectsReadsThemOnce' .
+	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
+
+.PHONY: memory
+memory: ## Prove at full size how little memory a million objects take (minutes)
+	KUBECDC_E2E_MEMORY=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m \
+		-run 'TestManyObjectsFitIntoLittleMemory|TestAMillionObjectsFitIntoMemory|TestLargeObjectsAreReadInSmallPages' ./source
 
 .PHONY: microbench
 microbench: ## Run the Go benchmarks of single packages

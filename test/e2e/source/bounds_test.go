@@ -37,7 +37,7 @@ func TestPagesAnswerWhileTheJournalIsFull(t *testing.T) {
 	})
 	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
 	s.must(s.exporter.Launch(t.Context()))
-	s.crowd(260)
+	s.crowd(260, 75_000)
 	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
 	s.checkPages()
 	to.set(true)
@@ -51,15 +51,15 @@ func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
 	to := newReceiver(t)
 	s := newScene(t, control(t), nil, func(settings *exporter.Settings) {
 		settings.Sinks = []map[string]any{to.sink()}
-		settings.Wrap = smallDisk(t, settings.JournalDir(), "96m")
+		settings.Wrap = smallDisk(t, settings.JournalDir(), "192m")
 	})
 	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
 	s.must(s.exporter.Launch(t.Context()))
-	s.crowd(1200)
+	s.crowd(400, 540_000)
 	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
 	s.checkPages()
 	to.set(true)
-	s.awaitTaken(to, 1200)
+	s.awaitTaken(to, 400)
 }
 
 // smallDisk is a command that runs another one with a disk of a size in the place of a directory, which nobody else sees. It
@@ -84,7 +84,7 @@ func TestPagesAnswerDuringALongList(t *testing.T) {
 	t.Parallel()
 	s, gateway := behind(t, control(t), nil)
 	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
-	s.crowd(100)
+	s.crowd(100, 75_000)
 	heal := gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && r.Initial() }, func(w http.ResponseWriter, r *http.Request) {
 		gateway.Pass(&rationed{ResponseWriter: w, left: 5 << 20, until: r.Context().Done()}, r)
 	})
@@ -113,8 +113,8 @@ func (r *rationed) Write(p []byte) (int, error) {
 // Unwrap lets a response controller flush.
 func (r *rationed) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// crowd creates ConfigMaps of 100 KB that do not compress.
-func (s *scene) crowd(objects int) {
+// crowd creates ConfigMaps that hold so many bytes of noise each.
+func (s *scene) crowd(objects, bytes int) {
 	s.t.Helper()
 	const clients = 8
 	numbers := make([]int, clients)
@@ -123,7 +123,7 @@ func (s *scene) crowd(objects int) {
 	}
 	each(s.t, numbers, func(ctx context.Context, client int) error {
 		for i := client; i < objects; i += clients {
-			if err := s.cluster.Create(ctx, incompressible(i), s.name, fmt.Sprintf("o-%04d", i)); err != nil {
+			if err := s.cluster.Create(ctx, incompressible(i, bytes), s.name, fmt.Sprintf("o-%04d", i)); err != nil {
 				return err
 			}
 		}
@@ -131,11 +131,12 @@ func (s *scene) crowd(objects int) {
 	})
 }
 
-// incompressible is the kind of ConfigMaps that hold 75 KB of noise, the same for the same seed, in 100 KB of text.
-func incompressible(seed int) workload.Kind {
+// incompressible is the kind of ConfigMaps that hold so many bytes of noise, the same for the same seed, in text a third
+// longer, which does not compress below them.
+func incompressible(seed, bytes int) workload.Kind {
 	kind := workload.ConfigMaps
 	kind.Object = func() *unstructured.Unstructured {
-		text := make([]byte, 75_000)
+		text := make([]byte, bytes)
 		_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(text)
 		o := workload.ConfigMaps.Object()
 		o.Object["data"] = map[string]any{"step": "0", "noise": base64.StdEncoding.EncodeToString(text)}
