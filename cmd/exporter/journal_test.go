@@ -65,8 +65,8 @@ func writeJournal(t *testing.T, dir string) {
 	}
 	do(j.Flush(ctx))
 	at := time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC)
-	do(j.Settle(ctx, "main", journal.Cursor{Low: 9}, nil))
-	do(j.Settle(ctx, "bus", journal.Cursor{Low: 4, Lanes: map[string]uint64{"7": 6}, Layout: "x"}, []journal.DeadLetter{
+	do(j.Settle(ctx, "main", event.Cursor{Low: 9}, nil))
+	do(j.Settle(ctx, "bus", event.Cursor{Low: 4, Lanes: map[string]uint64{"7": 6}, Layout: "x"}, []event.DeadLetter{
 		{Offset: 2, Time: at, Reason: "message of 2 MB is larger than max_payload", Change: change(2)},
 		{Offset: 3, Time: at.Add(time.Second), Reason: "refused:\n\"no\"", Change: change(3)},
 	}))

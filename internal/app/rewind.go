@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -27,10 +28,10 @@ func (r *runner) deliver(ctx context.Context) error {
 }
 
 // rewind stores a cursor from which everything that may be lost is published again.
-func (r *runner) rewind(ctx context.Context, lost *sinks.LostError) (delivery.Cursor, error) {
+func (r *runner) rewind(ctx context.Context, lost *sinks.LostError) (event.Cursor, error) {
 	cursor, _, err := r.journal.journal.Cursor(r.name)
 	if err != nil {
-		return delivery.Cursor{}, err
+		return event.Cursor{}, err
 	}
 	from, oldest := min(lost.From, cursor.Low), r.journal.journal.Oldest()
 	if from+1 < oldest {
@@ -39,9 +40,9 @@ func (r *runner) rewind(ctx context.Context, lost *sinks.LostError) (delivery.Cu
 		from = oldest - 1
 	}
 	r.log.Warn("the destination lost changes that it had accepted; they are sent again", "reason", lost.Reason, "after", from, "upTo", cursor.Low)
-	back := delivery.Cursor{Low: from, Layout: cursor.Layout, State: cursor.State}
+	back := event.Cursor{Low: from, Layout: cursor.Layout, State: cursor.State}
 	if err := r.journal.Settle(ctx, back, nil); err != nil {
-		return delivery.Cursor{}, fmt.Errorf("rewind to offset %d: %w", from, err)
+		return event.Cursor{}, fmt.Errorf("rewind to offset %d: %w", from, err)
 	}
 	return back, nil
 }

@@ -49,10 +49,10 @@ func TestWhatADestinationLostIsSentAgain(t *testing.T) {
 	committing := start("journal", j.Run, failed)
 	sink := &forgetful{at: 8, from: 3}
 	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, journal: sinkJournal{j, "a"}, log: slog.New(slog.DiscardHandler)}
-	r.renew = func(start delivery.Cursor) *delivery.Pipeline {
+	r.renew = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond}, r.log)
 	}
-	r.pipeline = r.renew(delivery.Cursor{})
+	r.pipeline = r.renew(event.Cursor{})
 	for n := range 10 {
 		c := &event.Change{Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "pods"}, Name: "web", UID: "u", ResourceVersion: fmt.Sprint(n)}
 		if err := j.Append(t.Context(), event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}}); err != nil {

@@ -21,7 +21,7 @@ type runner struct {
 	deadLetters *deadLetterPublisher // where its dead letters go besides the journal; nil for nowhere
 	journal     sinkJournal
 	log         *slog.Logger
-	renew       func(start delivery.Cursor) *delivery.Pipeline
+	renew       func(start event.Cursor) *delivery.Pipeline
 
 	mu       sync.Mutex
 	pipeline *delivery.Pipeline
@@ -47,10 +47,10 @@ func (a *app) openRunner(s config.Sink, deadLetters *deadLetterPublisher, observ
 	cfg.Observe = observe
 	layout := sink.layout + a.routes.id
 	r := &runner{configuredSink: sink, deadLetters: deadLetters, journal: sinkJournal{a.journal, s.Name}, log: log}
-	r.renew = func(start delivery.Cursor) *delivery.Pipeline {
+	r.renew = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New(s.Name, sink.sink, layout, r.journal, start, cfg, a.log)
 	}
-	r.pipeline = r.renew(delivery.Cursor(start))
+	r.pipeline = r.renew(start)
 	return r, nil
 }
 
@@ -118,10 +118,6 @@ func (s sinkJournal) Read(ctx context.Context, after uint64) ([]event.Record, er
 	return s.journal.Read(ctx, after)
 }
 
-func (s sinkJournal) Settle(ctx context.Context, c delivery.Cursor, dead []delivery.DeadLetter) error {
-	letters := make([]journal.DeadLetter, len(dead))
-	for i, d := range dead {
-		letters[i] = journal.DeadLetter(d)
-	}
-	return s.journal.Settle(ctx, s.sink, journal.Cursor(c), letters)
+func (s sinkJournal) Settle(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
+	return s.journal.Settle(ctx, s.sink, c, dead)
 }

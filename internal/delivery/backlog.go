@@ -51,12 +51,12 @@ type backlog struct {
 // deadLetter is one not stored yet. It holds its bytes of the window until then, so that a destination that rejects
 // everything cannot fill the memory (I6).
 type deadLetter struct {
-	DeadLetter
+	event.DeadLetter
 	size int
 }
 
 // newBacklog starts behind a stored cursor. Lane positions count only under the layout they were made with.
-func newBacklog(layout string, limit int64, start Cursor) *backlog {
+func newBacklog(layout string, limit int64, start event.Cursor) *backlog {
 	if start.Layout != layout {
 		start.High, start.Lanes = start.Low, nil
 	}
@@ -311,7 +311,7 @@ func (b *backlog) reject(l *lane, reason string, now time.Time) {
 		e.change = e.change.Clone()
 	}
 	b.bytes += int64(e.size)
-	b.dead = append(b.dead, deadLetter{DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.change}, e.size})
+	b.dead = append(b.dead, deadLetter{event.DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.change}, e.size})
 	b.deadLetters++
 }
 
@@ -331,11 +331,11 @@ func (b *backlog) advanced() bool {
 }
 
 // snapshot returns the cursor as of now and the dead letters that must be stored with it.
-func (b *backlog) snapshot() (c Cursor, dead []DeadLetter) {
+func (b *backlog) snapshot() (c event.Cursor, dead []event.DeadLetter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.changed = false
-	c = Cursor{Low: b.read, High: b.read, Lanes: map[string]uint64{}, Layout: b.layout}
+	c = event.Cursor{Low: b.read, High: b.read, Lanes: map[string]uint64{}, Layout: b.layout}
 	for l := range b.busy { // I2
 		position := l.position(b.read)
 		c.Low = min(c.Low, position)
@@ -355,7 +355,7 @@ func (b *backlog) snapshot() (c Cursor, dead []DeadLetter) {
 }
 
 // stored says that a snapshot with this cursor and so many dead letters is durable.
-func (b *backlog) stored(c Cursor, dead int) {
+func (b *backlog) stored(c event.Cursor, dead int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, d := range b.dead[:dead] {

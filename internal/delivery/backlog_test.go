@@ -20,7 +20,7 @@ func (b *backlog) mustAdd(t *testing.T, r event.Record) *lane {
 }
 
 func TestTheCursorNamesOnlyLanesThatAreNotDone(t *testing.T) {
-	b := newBacklog("", 1<<20, Cursor{})
+	b := newBacklog("", 1<<20, event.Cursor{})
 	lanes := map[uint64]*lane{}
 	for _, r := range changesIn("a", "b", "c", "a", "c") {
 		lanes[r.Offset] = b.mustAdd(t, r)
@@ -40,7 +40,7 @@ func TestTheCursorNamesOnlyLanesThatAreNotDone(t *testing.T) {
 }
 
 func TestADeadLetterMadeDuringAWriteGoesIntoTheNext(t *testing.T) {
-	b := newBacklog("", 1<<20, Cursor{})
+	b := newBacklog("", 1<<20, event.Cursor{})
 	var l *lane
 	for _, r := range changesIn("a", "a", "a") {
 		l = b.mustAdd(t, r)
@@ -60,7 +60,7 @@ func TestADeadLetterMadeDuringAWriteGoesIntoTheNext(t *testing.T) {
 }
 
 func TestABatchIsBoundedButNeverEmpty(t *testing.T) {
-	b := newBacklog("", 1<<20, Cursor{})
+	b := newBacklog("", 1<<20, event.Cursor{})
 	var l *lane
 	for _, r := range changesIn("a", "a", "a", "a", "a") {
 		l = b.mustAdd(t, r)
@@ -79,7 +79,7 @@ func TestABatchIsBoundedButNeverEmpty(t *testing.T) {
 
 func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 	const frames, frameSize = 60, 1 << 16
-	b := newBacklog("", 10*frameSize, Cursor{})
+	b := newBacklog("", 10*frameSize, event.Cursor{})
 	alive := make([]weak.Pointer[[frameSize]byte], frames)
 	for i := range frames {
 		frame := new([frameSize]byte)
@@ -113,7 +113,7 @@ func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 }
 
 func TestALaneInSteadyFlowDoesNotAllocate(t *testing.T) {
-	b := newBacklog("", 1<<30, Cursor{})
+	b := newBacklog("", 1<<30, event.Cursor{})
 	change := &event.Change{Namespace: "a"}
 	offset := uint64(0)
 	add := func() *lane {

@@ -41,13 +41,13 @@ func benchmark(b *testing.B, lanes int) {
 			}
 			return frame[:n], nil
 		},
-		settle: func(context.Context, Cursor, []DeadLetter) error { return nil },
+		settle: func(context.Context, event.Cursor, []event.DeadLetter) error { return nil },
 	}
 	sink := sinkFuncs{
 		lane:    func(c *event.Change) (sinks.Lane, error) { return names[c.Generation], nil },
 		publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) { return len(batch), nil },
 	}
-	p := New("null", sink, "", journal, Cursor{}, Config{}, slog.New(slog.DiscardHandler))
+	p := New("null", sink, "", journal, event.Cursor{}, Config{}, slog.New(slog.DiscardHandler))
 	p.Drain(uint64(b.N))
 	b.ReportAllocs()
 	b.ResetTimer()

@@ -27,7 +27,7 @@ type world struct {
 	received map[string][]uint64   // by object and topic: what the destination accepted, told or not, in order
 	acked    map[uint64]bool       // what the pipeline was told is accepted
 	dead     map[uint64]bool       // what is stored as a dead letter
-	cursor   Cursor                // as stored
+	cursor   event.Cursor          // as stored
 	inLane   map[sinks.Lane]bool   // lanes with a Publish under way
 	ackedTo  map[sinks.Lane]uint64 // of this process
 	started  uint64                // where this process goes on in lanes that the cursor does not name
@@ -163,7 +163,7 @@ func (w *world) Read(ctx context.Context, after uint64) ([]event.Record, error) 
 	return w.records[after:n], nil
 }
 
-func (w *world) Settle(_ context.Context, c Cursor, dead []DeadLetter) error {
+func (w *world) Settle(_ context.Context, c event.Cursor, dead []event.DeadLetter) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.gone || w.chance(10) {

@@ -24,14 +24,14 @@ var (
 
 type journalFuncs struct {
 	read   func(ctx context.Context, after uint64) ([]event.Record, error)
-	settle func(ctx context.Context, c Cursor, dead []DeadLetter) error
+	settle func(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error
 }
 
 func (j journalFuncs) Read(ctx context.Context, after uint64) ([]event.Record, error) {
 	return j.read(ctx, after)
 }
 
-func (j journalFuncs) Settle(ctx context.Context, c Cursor, dead []DeadLetter) error {
+func (j journalFuncs) Settle(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
 	return j.settle(ctx, c, dead)
 }
 
@@ -68,12 +68,12 @@ func changesIn(lanes ...string) []event.Record {
 // stored is what a journal of fixed records was told to store.
 type stored struct {
 	mu     sync.Mutex
-	cursor Cursor
-	dead   []DeadLetter
+	cursor event.Cursor
+	dead   []event.DeadLetter
 	writes int
 }
 
-func (s *stored) get() (Cursor, []DeadLetter) {
+func (s *stored) get() (event.Cursor, []event.DeadLetter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cursor, s.dead
@@ -91,7 +91,7 @@ func journalOf(records []event.Record, s *stored) journalFuncs {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		},
-		settle: func(_ context.Context, c Cursor, dead []DeadLetter) error {
+		settle: func(_ context.Context, c event.Cursor, dead []event.DeadLetter) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.cursor, s.writes = c, s.writes+1
@@ -110,7 +110,7 @@ type running struct {
 }
 
 // run starts a pipeline whose retries wait exactly one second, unless cfg says otherwise.
-func run(t *testing.T, sink sinks.Sink, journal Journal, start Cursor, cfg Config) *running {
+func run(t *testing.T, sink sinks.Sink, journal Journal, start event.Cursor, cfg Config) *running {
 	t.Helper()
 	if cfg.Retry == (RetryConfig{}) {
 		cfg.Retry = RetryConfig{Min: time.Second, Max: time.Second}

@@ -65,7 +65,7 @@ func (s *stream) Read(ctx context.Context, after uint64) ([]event.Record, error)
 	return frame, nil
 }
 
-func (s *stream) Settle(_ context.Context, c Cursor, dead []DeadLetter) error {
+func (s *stream) Settle(_ context.Context, c event.Cursor, dead []event.DeadLetter) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cursor, s.writes = c, s.writes+1
@@ -140,7 +140,7 @@ func TestOneSickLaneOfTenCostsTheOthersNothing(t *testing.T) {
 				s, to := newStream(300, 10), newCounts(t)
 				to.sick = only("lane3", err)
 				cfg := Config{WindowBytes: 150_000, Retry: RetryConfig{Min: time.Second, Max: 30 * time.Second}}
-				p := run(t, sinkFuncs{publish: to.publish}, s, Cursor{}, cfg)
+				p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, cfg)
 				time.Sleep(time.Minute)
 				early := p.Stats().WindowBytes
 				time.Sleep(20*time.Minute - time.Minute)
@@ -193,7 +193,7 @@ func TestASlowLaneDelaysNoOther(t *testing.T) {
 			}
 			return to.publish(ctx, lane, batch)
 		}
-		p := run(t, sinkFuncs{publish: publish}, s, Cursor{}, Config{WindowBytes: 300_000, BatchMessages: 10})
+		p := run(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 300_000, BatchMessages: 10})
 		time.Sleep(10 * time.Minute)
 		for l, n := range to.cure(nil) {
 			if want := 30 * 600 * 95 / 100; l != "lane3" && n < want {
@@ -208,7 +208,7 @@ func TestAParkedLaneGoesOnWhereItWasAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newStream(300, 10), newCounts(t)
 		to.sick = only("lane3", errors.New("no leader"))
-		var start Cursor
+		var start event.Cursor
 		for range 3 {
 			p := run(t, sinkFuncs{publish: to.publish}, s, start, Config{WindowBytes: 150_000})
 			time.Sleep(time.Minute)
@@ -243,7 +243,7 @@ func TestManySickLanesAreAllToldAndAllCured(t *testing.T) {
 			return nil
 		}
 		cfg := Config{WindowBytes: 1 << 20, Workers: 64, Retry: RetryConfig{Min: time.Second, Max: 30 * time.Second}}
-		p := run(t, sinkFuncs{publish: to.publish}, s, Cursor{}, cfg)
+		p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, cfg)
 		time.Sleep(10 * time.Second)
 		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.Trouble) != maxTold || got.WindowBytes > 1<<20 {
 			t.Errorf("%d lanes fail, %d are told, %d bytes are held", got.LanesFailing, len(got.Trouble), got.WindowBytes)
@@ -269,7 +269,7 @@ func TestLanesUsedOnceLeaveNothingBehind(t *testing.T) {
 		s.closed.Store(lanes)
 		var forgotten atomic.Int64
 		sink := forgetting{sinkFuncs{publish: to.publish}, &forgotten}
-		p := run(t, sink, s, Cursor{}, Config{Workers: 64})
+		p := run(t, sink, s, event.Cursor{}, Config{Workers: 64})
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if got := p.Stats(); got.Lanes != 0 || forgotten.Load() != lanes || got.Delivered != lanes {
@@ -349,7 +349,7 @@ func TestLanesAreReplacedWhenAllOfThemWork(t *testing.T) {
 		s, to := newStream(300, 1), newCounts(t)
 		to.sick = only("1 of 3", errors.New("no leader"))
 		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3}
-		p := run(t, g, s, Cursor{}, Config{WindowBytes: 150_000})
+		p := run(t, g, s, event.Cursor{}, Config{WindowBytes: 150_000})
 		time.Sleep(time.Second)
 		g.grow(6)
 		time.Sleep(time.Minute)
@@ -384,7 +384,7 @@ func TestLanesThatAreGoneBeginAgainWhereTheyWere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newStream(300, 1), newCounts(t)
 		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3}
-		p := run(t, g, s, Cursor{}, Config{WindowBytes: 150_000})
+		p := run(t, g, s, event.Cursor{}, Config{WindowBytes: 150_000})
 		time.Sleep(10 * time.Second)
 		to.cure(only("2 of 3", errors.New("no such partition")))
 		time.Sleep(10 * time.Second)
@@ -406,7 +406,7 @@ func TestADestinationThatRejectsEverythingIsAway(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, to := newStream(300, lanes), newCounts(t)
 			to.sick = func(sinks.Lane) error { return &sinks.RejectedError{Reason: "400 Bad Request"} }
-			p := run(t, sinkFuncs{publish: to.publish}, s, Cursor{}, Config{WindowBytes: 150_000})
+			p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, Config{WindowBytes: 150_000})
 			time.Sleep(10 * time.Minute)
 			if _, dead := s.get(); len(dead) > tolerated {
 				t.Errorf("%d lanes: %d dead letters of a destination that takes nothing", lanes, len(dead))
@@ -455,7 +455,7 @@ func TestADeadLetterThatWaitsHoldsItsLaneOnly(t *testing.T) {
 			}
 			return Route{}
 		}
-		p := run(t, sinkFuncs{publish: publish}, s, Cursor{}, Config{WindowBytes: 150_000, Bury: bury, Route: withheld})
+		p := run(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 150_000, Bury: bury, Route: withheld})
 		time.Sleep(10 * time.Minute)
 		for l, n := range to.cure(nil) {
 			if l != "lane3" && n < 17_990 {
@@ -478,7 +478,7 @@ func TestADeadLetterThatWaitsHoldsItsLaneOnly(t *testing.T) {
 func TestNoLaneThatWorksIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newStream(300, 10), newCounts(t)
-		p := run(t, sinkFuncs{publish: to.publish}, s, Cursor{}, Config{WindowBytes: 150_000})
+		p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, Config{WindowBytes: 150_000})
 		time.Sleep(time.Minute)
 		to.cure(func(l sinks.Lane) error { return fmt.Errorf("%s: leader unknown: start its broker", l) })
 		time.Sleep(time.Minute)
@@ -520,7 +520,7 @@ func TestAnIdleSinkIsAskedWhetherItsDestinationIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := newCounts(t)
 		sink := &absent{sinkFuncs: sinkFuncs{publish: to.publish}, until: time.Now().Add(time.Minute)}
-		p := New("test", sink, "", journalOf(nil, &stored{}), Cursor{}, Config{}, slog.New(slog.DiscardHandler))
+		p := New("test", sink, "", journalOf(nil, &stored{}), event.Cursor{}, Config{}, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		if got := p.Stats().Condition.NotReady(); got == "" {

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -57,7 +58,7 @@ type Pipeline struct {
 // part of what it logs. layout names what the sink's lane names depend on (its kind, target and naming scheme): when it
 // is not start.Layout, the lane positions of start are ignored and delivery goes on from start.Low. The pipeline uses
 // the sink but does not close it.
-func New(name string, sink sinks.Sink, layout string, journal Journal, start Cursor, cfg Config, log *slog.Logger) *Pipeline {
+func New(name string, sink sinks.Sink, layout string, journal Journal, start event.Cursor, cfg Config, log *slog.Logger) *Pipeline {
 	cfg = cfg.withDefaults()
 	log = log.With("sink", name)
 	stateful, _ := sink.(sinks.Stateful)

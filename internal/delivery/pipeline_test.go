@@ -45,7 +45,7 @@ func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 			return len(batch), nil
 		}}
 		records := changesIn("bad", "good", "bad", "good", "good")
-		p := run(t, sink, journalOf(records, &s), Cursor{}, Config{})
+		p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{})
 		settled()
 		to.want(t, "map[good:[2 4 5]]")
 		wantCursor(t, &s, "0 map[bad:0]")
@@ -91,7 +91,7 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 			to.accept(lane, batch)
 			return len(batch), nil
 		}}
-		p := run(t, sink, journalOf(changesIn("a", "b", "c", "d", "e"), &s), Cursor{}, Config{Workers: 3})
+		p := run(t, sink, journalOf(changesIn("a", "b", "c", "d", "e"), &s), event.Cursor{}, Config{Workers: 3})
 		time.Sleep(9 * time.Second)
 		if got := p.Stats(); got.Gate.State == ratelimit.Open || got.Gate.Reason != "no broker answers" || got.LanesFailing != 0 || got.Condition.NotReady() != "no broker answers" {
 			t.Errorf("in the outage: %+v", got)
@@ -136,7 +136,7 @@ func TestAProbeThatSaysNothingAboutTheSinkLeavesProbingToAnotherLane(t *testing.
 				return len(batch), nil
 			}}
 			records := changesIn(strings.Fields(lanes)...)
-			p := run(t, sink, journalOf(records, &s), Cursor{}, Config{})
+			p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{})
 			p.drained(t, uint64(len(records)))
 			if got := fmt.Sprint(calls); got != want {
 				t.Errorf("lanes %s: calls at %s, want %s", lanes, got, want)
@@ -162,7 +162,7 @@ func TestProgressEndsTheBackOffOfALane(t *testing.T) {
 		records := changesIn("a", "a")
 		journal := journalOf(records, &s)
 		journal.read = func(ctx context.Context, after uint64) ([]event.Record, error) { return records[after:], nil }
-		p := run(t, sink, journal, Cursor{}, Config{Retry: RetryConfig{Min: time.Second, Max: time.Hour}})
+		p := run(t, sink, journal, event.Cursor{}, Config{Retry: RetryConfig{Min: time.Second, Max: time.Hour}})
 		p.drained(t, 2)
 		if wait := tries[5].Sub(tries[4]); wait < 16*time.Second {
 			t.Errorf("the fifth failure in a row waits %v, want at least 16s", wait)
@@ -189,7 +189,7 @@ func TestARejectedMessageBecomesADeadLetterAndItsLaneGoesOn(t *testing.T) {
 		}}
 		journal := journalOf(changesIn("a", "a", "a", "a", "a"), &s)
 		begin := time.Now()
-		p := run(t, sink, journal, Cursor{}, Config{})
+		p := run(t, sink, journal, event.Cursor{}, Config{})
 		p.drained(t, 5)
 		to.want(t, "map[a:[1 2 4 5]]")
 		wantCursor(t, &s, "5 map[]")
@@ -236,7 +236,7 @@ func TestADeadLetterIsBuriedElsewhereBeforeItsLaneGoesOn(t *testing.T) {
 			}
 			return nil
 		}
-		p := run(t, sink, journalOf(records, &s), Cursor{}, Config{Workers: 1, Bury: bury})
+		p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{Workers: 1, Bury: bury})
 		p.drained(t, 6)
 		to.want(t, "map[a:[1 4 6]]")
 		slices.Sort(buried)
@@ -280,7 +280,7 @@ func TestAChangeThatIsTooLargeIsDeliveredInASmallerForm(t *testing.T) {
 			d.After = c.After[:len(c.After)/2]
 			return &d, len(c.After) > 4
 		}
-		p := run(t, upTo(5, &to), journalOf(records, &s), Cursor{}, Config{Smaller: halve})
+		p := run(t, upTo(5, &to), journalOf(records, &s), event.Cursor{}, Config{Smaller: halve})
 		p.drained(t, 4)
 		to.want(t, "map[a:[1 2 3 4]]") // I3
 		if got := p.Stats(); got.Reduced != 2 || got.DeadLetters != 0 || got.WindowBytes != 0 {
@@ -300,7 +300,7 @@ func TestADeadLetterOfWhatIsTooLargeIsWhole(t *testing.T) {
 			d.After = c.After[:9]
 			return &d, len(c.After) > 9
 		}
-		p := run(t, upTo(5, &to), journalOf(records, &s), Cursor{}, Config{Smaller: once})
+		p := run(t, upTo(5, &to), journalOf(records, &s), event.Cursor{}, Config{Smaller: once})
 		p.drained(t, 3)
 		to.want(t, "map[a:[1 3]]")
 		if _, dead := s.get(); len(dead) != 1 || dead[0].Offset != 2 || string(dead[0].Change.After) != "[1,2,3,4,5]" {
@@ -346,7 +346,7 @@ func TestRoutesPassAndRedirectChanges(t *testing.T) {
 			}
 			return Route{}
 		}
-		p := run(t, sink, journalOf(changesIn("a", "a", "a", "a", "a"), &s), Cursor{}, Config{Route: route, Workers: 1})
+		p := run(t, sink, journalOf(changesIn("a", "a", "a", "a", "a"), &s), event.Cursor{}, Config{Route: route, Workers: 1})
 		p.drained(t, 5)
 		to.want(t, "map[a:[1 4] other:[3]]")
 		wantCursor(t, &s, "5 map[]") // the cursor passes what is not for this sink
@@ -366,7 +366,7 @@ func TestAWithheldChangeBecomesADeadLetterAndIsShownToNoSink(t *testing.T) {
 			to.accept(lane, batch)
 			return len(batch), nil
 		}}
-		p := run(t, sink, journalOf(records, &s), Cursor{}, Config{})
+		p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{})
 		p.drained(t, 3)
 		to.want(t, "map[a:[1 3]]")
 		wantCursor(t, &s, "3 map[]")
@@ -411,7 +411,7 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 		full.Store(true)
 		journal := journalOf(records, &s)
 		store := journal.settle
-		journal.settle = func(ctx context.Context, c Cursor, dead []DeadLetter) error {
+		journal.settle = func(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
 			if full.Load() {
 				return errors.New("no space left on device")
 			}
@@ -426,7 +426,7 @@ func TestRejectedMessagesHoldTheirMemoryUntilStored(t *testing.T) {
 			}
 			return 1, nil
 		}}
-		p := run(t, sink, journal, Cursor{}, Config{WindowBytes: 10 * size})
+		p := run(t, sink, journal, event.Cursor{}, Config{WindowBytes: 10 * size})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := p.Stats(); got.Read != 20 || got.WindowBytes != 10*size || !strings.Contains(got.Condition.NotReady(), "no space left") {
@@ -450,13 +450,13 @@ func TestProgressThatCouldNotBeStoredIsStoredLater(t *testing.T) {
 		var s stored
 		journal, failures := journalOf(changesIn("a"), &s), 3
 		store := journal.settle
-		journal.settle = func(ctx context.Context, c Cursor, dead []DeadLetter) error {
+		journal.settle = func(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
 			if failures--; failures >= 0 {
 				return errors.New("busy")
 			}
 			return store(ctx, c, dead)
 		}
-		p := run(t, acceptAll(&recorder{}), journal, Cursor{}, Config{})
+		p := run(t, acceptAll(&recorder{}), journal, event.Cursor{}, Config{})
 		time.Sleep(time.Second)
 		synctest.Wait()
 		wantCursor(t, &s, "1 map[]")
@@ -507,7 +507,7 @@ func TestAnAnswerThatContradictsItselfIsNeverTakenForDelivery(t *testing.T) {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				}
-				p := run(t, sink, journal, Cursor{}, Config{})
+				p := run(t, sink, journal, event.Cursor{}, Config{})
 				p.drained(t, 3)
 				if got := fmt.Sprint(next); got != c.want {
 					t.Errorf("sent next %s, want %s", got, c.want)
@@ -538,7 +538,7 @@ func TestAFullWindowStopsReading(t *testing.T) {
 			}
 			return 1, nil
 		}}
-		p := run(t, sink, journalOf(records, &s), Cursor{}, Config{WindowBytes: 7*size + 1})
+		p := run(t, sink, journalOf(records, &s), event.Cursor{}, Config{WindowBytes: 7*size + 1})
 		synctest.Wait()
 		if got := p.Stats(); got.Read != 7 || got.WindowBytes != 7*size {
 			t.Errorf("with a sink that accepts nothing: %+v", got)
@@ -573,7 +573,7 @@ func TestAFullWindowStopsReading(t *testing.T) {
 func TestAfterARestartALaneGoesOnBehindItsOwnPosition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := changesIn("a", "b", "a", "b", "a", "b")
-		start := Cursor{Low: 1, Lanes: map[string]uint64{"a": 3, "b": 4, "unused": 5}}
+		start := event.Cursor{Low: 1, Lanes: map[string]uint64{"a": 3, "b": 4, "unused": 5}}
 		var to recorder
 		var s stored
 		p := run(t, acceptAll(&to), journalOf(records, &s), start, Config{})
@@ -595,7 +595,7 @@ func TestStoredLanePositionsOutliveASettleBeforeTheyAreReached(t *testing.T) {
 		}}
 		records := changesIn("a", "b", "a", "b", "c", "b")
 		size := int64(records[0].Change.Size())
-		start := Cursor{Low: 0, Lanes: map[string]uint64{"a": 1, "b": 6}}
+		start := event.Cursor{Low: 0, Lanes: map[string]uint64{"a": 1, "b": 6}}
 		p := run(t, sink, journalOf(records, &s), start, Config{WindowBytes: size})
 		settled()
 		p.stop()
@@ -610,7 +610,7 @@ func TestLanePositionsOfAnotherLayoutAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to recorder
 		var s stored
-		start := Cursor{Low: 1, Lanes: map[string]uint64{"a": 3}, Layout: "another"}
+		start := event.Cursor{Low: 1, Lanes: map[string]uint64{"a": 3}, Layout: "another"}
 		p := run(t, acceptAll(&to), journalOf(changesIn("a", "b", "a", "b"), &s), start, Config{})
 		p.drained(t, 4)
 		to.want(t, "map[a:[3] b:[2 4]]")
@@ -625,7 +625,7 @@ func TestARateIsKept(t *testing.T) {
 		var to recorder
 		var s stored
 		start := time.Now()
-		p := run(t, acceptAll(&to), journalOf(changesIn(slices.Repeat([]string{"a", "b"}, 25)...), &s), Cursor{}, Config{Rate: 10, Burst: 5})
+		p := run(t, acceptAll(&to), journalOf(changesIn(slices.Repeat([]string{"a", "b"}, 25)...), &s), event.Cursor{}, Config{Rate: 10, Burst: 5})
 		p.drained(t, 50)
 		if got, want := time.Since(start), 4500*time.Millisecond; got != want {
 			t.Errorf("50 messages at 10/s with bursts of 5 took %v, want %v", got, want)
@@ -646,7 +646,7 @@ func TestADrainFinishesWhatIsThereAndThenReturns(t *testing.T) {
 				}
 				return 1, nil
 			}}
-			p := run(t, sink, journalOf(changesIn("a", "a", "a", "b"), &s), Cursor{}, Config{})
+			p := run(t, sink, journalOf(changesIn("a", "a", "a", "b"), &s), event.Cursor{}, Config{})
 			switch when {
 			case "while delivering":
 				time.Sleep(1500 * time.Millisecond)
@@ -665,7 +665,7 @@ func TestAnEmptyJournalIsDrainedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s stored
 		start := time.Now()
-		p := run(t, acceptAll(&recorder{}), journalOf(nil, &s), Cursor{}, Config{})
+		p := run(t, acceptAll(&recorder{}), journalOf(nil, &s), event.Cursor{}, Config{})
 		p.drained(t, 0)
 		if time.Since(start) != 0 || s.writes != 0 {
 			t.Errorf("took %v and %d writes", time.Since(start), s.writes)
@@ -702,7 +702,7 @@ func TestAStopSaysWhatIsLeftAndKeepsWhatIsDone(t *testing.T) {
 			}
 			return read(ctx, after)
 		}
-		p := run(t, sink, journal, Cursor{}, Config{})
+		p := run(t, sink, journal, event.Cursor{}, Config{})
 		synctest.Wait()
 		p.Drain(5)
 		synctest.Wait()
@@ -733,7 +733,7 @@ func TestAJournalThatCannotBeReadEndsThePipelineWithAReason(t *testing.T) {
 		} {
 			journal := journalOf(nil, &s)
 			journal.read = read
-			p := run(t, acceptAll(&recorder{}), journal, Cursor{}, Config{})
+			p := run(t, acceptAll(&recorder{}), journal, event.Cursor{}, Config{})
 			if err := <-p.done; err == nil || err.Error() != want {
 				t.Errorf("got %v, want %s", err, want)
 			}
@@ -749,7 +749,7 @@ func TestLanesThatAreDoneTakeNoMemory(t *testing.T) {
 		}
 		var s stored
 		journal := journalOf(changesIn(lanes...), &s)
-		p := run(t, acceptAll(&recorder{}), journal, Cursor{}, Config{})
+		p := run(t, acceptAll(&recorder{}), journal, event.Cursor{}, Config{})
 		settled()
 		if got := p.Stats().Lanes; got != 1000 {
 			t.Errorf("%d lanes after the first settle, want 1000: they may come back at once", got)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -46,7 +47,7 @@ func TestASinksStateIsStoredWithTheCursorAndHandedBack(t *testing.T) {
 			return len(batch), nil
 		}
 		cfg := Config{Newest: 7, Selection: "this"}
-		p := run(t, sink, journalOf(changesIn("a"), s), Cursor{}, cfg)
+		p := run(t, sink, journalOf(changesIn("a"), s), event.Cursor{}, cfg)
 		synctest.Wait()
 		p.end(t)
 		cursor, _ := s.get()
@@ -81,7 +82,7 @@ func TestAStatefulSinkCanStoreBeforeItPublishes(t *testing.T) {
 			}
 			return len(batch), nil
 		}
-		p := run(t, sink, journalOf(changesIn("a", "b", "c"), s), Cursor{}, Config{})
+		p := run(t, sink, journalOf(changesIn("a", "b", "c"), s), event.Cursor{}, Config{})
 		synctest.Wait()
 		p.end(t)
 		if got := p.Stats().Delivered; got != 3 {
@@ -96,7 +97,7 @@ func TestADeadLetterIsDurableBeforeAStatefulSinkGoesOn(t *testing.T) {
 		s := &stored{}
 		journal := journalOf(changesIn("a", "a"), s)
 		store, broken := journal.settle, 2
-		journal.settle = func(ctx context.Context, c Cursor, dead []DeadLetter) error {
+		journal.settle = func(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
 			if len(dead) > 0 && broken > 0 {
 				broken--
 				return errors.New("disk")
@@ -113,7 +114,7 @@ func TestADeadLetterIsDurableBeforeAStatefulSinkGoesOn(t *testing.T) {
 			}
 			return len(batch), nil
 		}
-		p := run(t, sink, journal, Cursor{}, Config{BatchMessages: 1})
+		p := run(t, sink, journal, event.Cursor{}, Config{BatchMessages: 1})
 		p.Drain(2)
 		if err := <-p.done; err != nil {
 			t.Error(err)

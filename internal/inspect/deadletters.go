@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
@@ -77,7 +78,7 @@ type deadLine struct {
 	Name      string    `json:"name,omitempty"`
 }
 
-func newDeadLine(d journal.DeadLetter) deadLine {
+func newDeadLine(d event.DeadLetter) deadLine {
 	c := d.Change
 	return deadLine{
 		Offset: d.Offset, Time: d.Time.UTC(), Reason: d.Reason, ID: c.ID(), Type: string(c.Type),
@@ -88,14 +89,14 @@ func newDeadLine(d journal.DeadLetter) deadLine {
 func listJSON(j *journal.Offline, sink string, w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	return j.DeadLetters(sink, func(d journal.DeadLetter) error { return e.Encode(newDeadLine(d)) })
+	return j.DeadLetters(sink, func(d event.DeadLetter) error { return e.Encode(newDeadLine(d)) })
 }
 
 func listText(j *journal.Offline, sink string, w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "OFFSET\tTIME\tTYPE\tRESOURCE\tOBJECT\tREASON")
 	n := 0
-	err := j.DeadLetters(sink, func(d journal.DeadLetter) error {
+	err := j.DeadLetters(sink, func(d event.DeadLetter) error {
 		l := newDeadLine(d)
 		object := strings.TrimPrefix(l.Namespace+"/"+l.Name, "/")
 		_, err := fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\n",
@@ -120,7 +121,7 @@ func printable(r rune) rune {
 }
 
 // writeDeadLetter writes a dead letter with its whole change. The change is copied as it is: encoding/json would rewrite it.
-func writeDeadLetter(w io.Writer, d journal.DeadLetter) error {
+func writeDeadLetter(w io.Writer, d event.DeadLetter) error {
 	reason, err := json.Marshal(d.Reason)
 	if err != nil {
 		return err

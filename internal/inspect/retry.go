@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -29,7 +30,7 @@ func RetryDeadLetters(ctx context.Context, cfg *config.Config, sink string, offs
 	backoff := ratelimit.NewBackoff[uint64](cfg.Delivery.Retry.Min, cfg.Delivery.Retry.Max, rand.Float64)
 	err = withJournal(cfg.Journal.Dir, out, func(j *journal.Offline, w io.Writer) error {
 		r := retrying{destination, j, backoff}
-		return eachDeadLetter(j, sink, offsets, func(d journal.DeadLetter) error {
+		return eachDeadLetter(j, sink, offsets, func(d event.DeadLetter) error {
 			if err := r.send(ctx, d); err != nil {
 				kept++
 				_, err = fmt.Fprintf(w, "%d kept: %v\n", d.Offset, err)
@@ -53,7 +54,7 @@ func RetryDeadLetters(ctx context.Context, cfg *config.Config, sink string, offs
 }
 
 // eachDeadLetter calls each for the dead letters at some offsets, or with nil for all, in order of offsets.
-func eachDeadLetter(j *journal.Offline, sink string, offsets []uint64, each func(journal.DeadLetter) error) error {
+func eachDeadLetter(j *journal.Offline, sink string, offsets []uint64, each func(event.DeadLetter) error) error {
 	if offsets == nil {
 		return j.DeadLetters(sink, each)
 	}
@@ -80,7 +81,7 @@ type retrying struct {
 }
 
 // send publishes a dead letter until the destination has answered. An error says why it stays one.
-func (r retrying) send(ctx context.Context, d journal.DeadLetter) error {
+func (r retrying) send(ctx context.Context, d event.DeadLetter) error {
 	if d.Change.Withheld != "" {
 		return errors.New("its body could not be redacted and was not kept")
 	}

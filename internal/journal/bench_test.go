@@ -68,7 +68,7 @@ func BenchmarkAppendCommitRead(b *testing.B) {
 	go func() {
 		defer close(settled)
 		for low := range reads {
-			_ = j.Settle(context.Background(), "main", Cursor{Low: low}, nil)
+			_ = j.Settle(context.Background(), "main", event.Cursor{Low: low}, nil)
 		}
 	}()
 	for after := uint64(0); after < uint64(b.N); {
@@ -168,7 +168,7 @@ func BenchmarkPaced(b *testing.B) {
 			settling, stop := context.WithCancel(context.Background())
 			go func() {
 				for settling.Err() == nil {
-					_ = j.Settle(settling, "main", Cursor{Low: j.Newest()}, nil)
+					_ = j.Settle(settling, "main", event.Cursor{Low: j.Newest()}, nil)
 					time.Sleep(200 * time.Millisecond)
 				}
 			}()

@@ -63,7 +63,7 @@ func TestSettledChangesAreTrimmedThoughNothingIsCommitted(t *testing.T) {
 			j.append(appended(n, 200<<10))
 		}
 		j.waitFor(40)
-		j.settle("main", Cursor{Low: 40})
+		j.settle("main", event.Cursor{Low: 40})
 		time.Sleep(30 * time.Second)
 		if j.Oldest() != 1 {
 			t.Errorf("trimmed to %d, though settled changes are kept for a minute", j.Oldest())
@@ -78,13 +78,13 @@ func TestSettledChangesAreTrimmedThoughNothingIsCommitted(t *testing.T) {
 func TestDeadLettersAndSettledChangesAtTheBoundStopNothing(t *testing.T) {
 	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 4 << 20, KeepSettled: time.Hour}
 	virtually(t, opts, func(t *testing.T, j *running) {
-		var dead []DeadLetter
+		var dead []event.DeadLetter
 		for n := range 18 {
 			j.append(appended(n, 200<<10))
-			dead = append(dead, DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: bulk(n, 200<<10)})
+			dead = append(dead, event.DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: bulk(n, 200<<10)})
 		}
 		j.waitFor(18)
-		j.settle("main", Cursor{Low: 18}, dead...)
+		j.settle("main", event.Cursor{Low: 18}, dead...)
 		for n := range 20 {
 			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 			if err := j.Append(ctx, appended(n, 200<<10)); err != nil {
@@ -92,7 +92,7 @@ func TestDeadLettersAndSettledChangesAtTheBoundStopNothing(t *testing.T) {
 			}
 			stop()
 			j.waitFor(uint64(19 + n))
-			j.settle("main", Cursor{Low: uint64(19 + n)})
+			j.settle("main", event.Cursor{Low: uint64(19 + n)})
 		}
 	})
 }
@@ -107,7 +107,7 @@ func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
 		if err := j.DeadLetterRoom(); err != nil {
 			t.Fatalf("dead letter %d: %v", n+1, err)
 		}
-		j.settle("bus", Cursor{}, DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: bulk(n, 20<<10)})
+		j.settle("bus", event.Cursor{}, event.DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: bulk(n, 20<<10)})
 	}
 	for what, full := range map[string]string{"room": j.DeadLetterRoom().Error(), "stat": j.Stat().DeadLetters} {
 		if !strings.Contains(full, "journal.maxDeadLetters") || !strings.Contains(full, "deadletter discard --sink bus") {
@@ -116,7 +116,7 @@ func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
 	}
 	j.append(appended(5, 20<<10)) // nothing else stops
 	j.waitFor(5)
-	j.settle("main", Cursor{Low: 5})
+	j.settle("main", event.Cursor{Low: 5})
 	if s := j.Stat(); s.Blocked != "" {
 		t.Errorf("blocked: %q", s.Blocked)
 	}
@@ -155,7 +155,7 @@ func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
 	for n := range 20 {
 		j.append(appended(n, 100<<10))
 		j.waitFor(uint64(n + 1))
-		j.settle("main", Cursor{Low: uint64(n + 1)})
+		j.settle("main", event.Cursor{Low: uint64(n + 1)})
 	}
 	for n := 0; j.Stat().Blocked == ""; n++ { // nobody takes these
 		j.append(appended(n, 100<<10))
@@ -208,7 +208,7 @@ func TestADamagedLogIsNotTakenForItsEnd(t *testing.T) {
 				}
 			}
 			j.waitFor(400)
-			j.settle("main", Cursor{Low: 300})
+			j.settle("main", event.Cursor{Low: 300})
 			dir := stop(t, j)
 			damage(t, dir)
 			j = start(t, Options{Dir: dir, Sinks: []string{"main"}})
@@ -368,7 +368,7 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 				if err := j.Flush(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				j.settle("main", Cursor{Low: j.Newest()})
+				j.settle("main", event.Cursor{Low: j.Newest()})
 				j.append(appended(n, 1)) // waits until there is room
 				n++
 			}

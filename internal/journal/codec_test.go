@@ -175,9 +175,9 @@ func FuzzDecodeChanges(f *testing.F) {
 func FuzzDecodeStored(f *testing.F) {
 	p, u := newTestPacker(f)
 	f.Add(append([]byte{}, p.frame(frameHeader{count: 1, before: 9}, []*event.Change{smallChange(1)})...))
-	f.Add(encodeCursor(Cursor{Low: 9, State: []byte("s")}))
-	f.Add(encodeCursor(Cursor{Low: 3, Layout: "l", Lanes: map[string]uint64{"a": 5, "b": 1 << 40}}))
-	f.Add(encodeDead(p, &DeadLetter{Time: time.Unix(1, 2), Reason: "too large", Change: smallChange(2)}))
+	f.Add(encodeCursor(event.Cursor{Low: 9, State: []byte("s")}))
+	f.Add(encodeCursor(event.Cursor{Low: 3, Layout: "l", Lanes: map[string]uint64{"a": 5, "b": 1 << 40}}))
+	f.Add(encodeDead(p, &event.DeadLetter{Time: time.Unix(1, 2), Reason: "too large", Change: smallChange(2)}))
 	f.Add(appendKnown(nil, &event.Known{UID: "u", ResourceVersion: "1"}))
 	f.Add(appendKnown(nil, &event.Known{UID: "u", ResourceVersion: "1", Summary: "s"}))
 	stored, _ := appendBody(nil, nil, &event.Body{UID: "u", ResourceVersion: "1", Raw: []byte(`{"a":1}`)})

@@ -59,13 +59,13 @@ func crashWorkload(ctx context.Context, j *Journal, seed uint64, w *witness) (wa
 			w.Lock()
 			w.read = newest
 			w.Unlock()
-			var dead []DeadLetter
+			var dead []event.DeadLetter
 			for _, rec := range records {
 				if rec.Offset%deadEvery == 0 {
-					dead = append(dead, DeadLetter{Offset: rec.Offset, Reason: "test", Change: rec.Change})
+					dead = append(dead, event.DeadLetter{Offset: rec.Offset, Reason: "test", Change: rec.Change})
 				}
 			}
-			if j.Settle(ctx, "main", Cursor{Low: newest}, dead) != nil {
+			if j.Settle(ctx, "main", event.Cursor{Low: newest}, dead) != nil {
 				return
 			}
 			after = newest
@@ -114,7 +114,7 @@ func checkCrashed(t *testing.T, opts Options, read, settled uint64) {
 		t.Fatalf("cursor %+v %v, settled %d, newest %d", c, err, settled, newest)
 	}
 	next := uint64(deadEvery)
-	if err := j.deadLetters("main", func(d DeadLetter) error {
+	if err := j.deadLetters("main", func(d event.DeadLetter) error {
 		if d.Offset != next {
 			t.Errorf("dead letter %d where %d is due", d.Offset, next)
 		}

@@ -4,70 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Cursor says how far a sink got. A change is settled when the sink's destination has acknowledged it or it is
-// dead-lettered (I2).
-type Cursor struct {
-	Low    uint64            // every change up to here is settled: what follows is kept
-	High   uint64            // every change up to here is settled, but for those of Lanes; below Low it counts as Low
-	Lanes  map[string]uint64 // by lane: every change of the lane up to here is settled; only where that is not High
-	Layout string            // fingerprint of the sink's routing; Lanes and High say nothing under another one
-	State  []byte            // what the sink asked to have stored with exactly these positions; may be nil
-}
-
-// newest returns the highest offset the cursor speaks of.
-func (c Cursor) newest() uint64 {
-	n := max(c.Low, c.High)
-	for _, offset := range c.Lanes {
-		n = max(n, offset)
-	}
-	return n
-}
-
-// normal returns a copy without lanes that say no more than High.
-func (c Cursor) normal() Cursor {
-	c.High = max(c.High, c.Low)
-	c.Lanes = maps.Clone(c.Lanes)
-	maps.DeleteFunc(c.Lanes, func(_ string, offset uint64) bool { return offset == c.High })
-	if len(c.Lanes) == 0 {
-		c.Lanes = nil
-	}
-	return c
-}
-
-// DeadLetter is a change that a sink gave up on, with the reason. It stays until it is discarded.
-type DeadLetter struct {
-	Offset uint64
-	Time   time.Time // when it was given up
-	Reason string    // one line for people
-	Change *event.Change
-}
-
 // Cursor returns how far a sink got, as last settled. The second result is false for a sink that never settled anything.
-func (j *Journal) Cursor(sink string) (Cursor, bool, error) {
+func (j *Journal) Cursor(sink string) (event.Cursor, bool, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s := j.sinks[sink]
 	if !s.declared {
-		return Cursor{}, false, fmt.Errorf("journal: sink %q is not declared", sink)
+		return event.Cursor{}, false, fmt.Errorf("journal: sink %q is not declared", sink)
 	}
-	return s.cursor.normal(), s.settled, nil
+	return s.cursor.Normal(), s.settled, nil
 }
 
 // Settle stores how far a declared sink got, and the changes it gave up on, in one atomic write; both are durable when it
 // returns nil (I2). A cursor may go back, to publish again, but not below what is trimmed, and never past the newest
 // change. When ctx ends first the outcome is unknown, and settling again is harmless.
-func (j *Journal) Settle(ctx context.Context, sink string, c Cursor, dead []DeadLetter) error {
-	c = c.normal()
+func (j *Journal) Settle(ctx context.Context, sink string, c event.Cursor, dead []event.DeadLetter) error {
+	c = c.Normal()
 	return j.submit(ctx, func(g *group) error { return g.settle(sink, c, dead) }, nil)
 }
 
-func (g *group) settle(sink string, c Cursor, dead []DeadLetter) error {
+func (g *group) settle(sink string, c event.Cursor, dead []event.DeadLetter) error {
 	state := g.sink(sink)
 	if err := g.checkSettled(state, c, dead); err != nil {
 		return fmt.Errorf("journal: settle for sink %q: %w", sink, err)
@@ -93,13 +53,13 @@ func (g *group) settle(sink string, c Cursor, dead []DeadLetter) error {
 }
 
 // checkSettled refuses a settlement that contradicts the log. It compares with what is committed: nothing newer can be read.
-func (g *group) checkSettled(state sinkState, c Cursor, dead []DeadLetter) error {
+func (g *group) checkSettled(state sinkState, c event.Cursor, dead []event.DeadLetter) error {
 	newest := g.j.Newest()
 	switch {
 	case !state.declared:
 		return errors.New("not declared")
-	case c.newest() > newest:
-		return fmt.Errorf("cursor %d is past the newest change %d", c.newest(), newest)
+	case c.Newest() > newest:
+		return fmt.Errorf("cursor %d is past the newest change %d", c.Newest(), newest)
 	case c.Low+1 < g.ext.oldest:
 		return fmt.Errorf("cursor %d is below the oldest change %d", c.Low, g.ext.oldest)
 	}

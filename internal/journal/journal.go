@@ -132,7 +132,7 @@ func (e extent) bytes() int64 { return int64(e.end - e.start) }
 type sinkState struct {
 	declared  bool
 	settled   bool // it has a cursor
-	cursor    Cursor
+	cursor    event.Cursor
 	dead      int64
 	deadBytes int64
 }

@@ -143,7 +143,7 @@ func (r *running) append(obs ...event.Observation) {
 	}
 }
 
-func (r *running) settle(sink string, c Cursor, dead ...DeadLetter) {
+func (r *running) settle(sink string, c event.Cursor, dead ...event.DeadLetter) {
 	r.t.Helper()
 	if err := r.Settle(r.t.Context(), sink, c, dead); err != nil {
 		r.t.Fatalf("settle: %v", err)

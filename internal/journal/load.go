@@ -89,7 +89,7 @@ func (j *Journal) load() (err error) {
 			if err := j.db.Delete(keyCursor(name), pebble.Sync); err != nil {
 				return err
 			}
-			s.settled, s.cursor = false, Cursor{}
+			s.settled, s.cursor = false, event.Cursor{}
 		}
 		if s.declared || s.dead > 0 {
 			j.sinks[name] = s

@@ -22,8 +22,8 @@ type model struct {
 	bodies  map[string]map[string]event.Body
 	known   map[string]map[string]event.Known
 	version map[string]string // of every resource of which anything is stored
-	cursors map[string]Cursor
-	dead    map[string]map[uint64]DeadLetter
+	cursors map[string]event.Cursor
+	dead    map[string]map[uint64]event.DeadLetter
 }
 
 // modelRun plays random steps against a journal and its model at once.
@@ -117,17 +117,17 @@ func (m *modelRun) settleSome() {
 			c.Lanes[fmt.Sprint("lane-", lane)] = c.Low + 1 + m.r.Uint64N(newest-c.Low)
 		}
 	}
-	var dead []DeadLetter
+	var dead []event.DeadLetter
 	for range m.r.IntN(3) {
 		if c.Low == 0 {
 			break
 		}
 		offset := 1 + m.r.Uint64N(c.Low)
-		d := DeadLetter{Offset: offset, Time: time.Unix(m.r.Int64N(1e9), 0).UTC(), Reason: fmt.Sprint(m.r.Int()), Change: m.log[offset-1]}
+		d := event.DeadLetter{Offset: offset, Time: time.Unix(m.r.Int64N(1e9), 0).UTC(), Reason: fmt.Sprint(m.r.Int()), Change: m.log[offset-1]}
 		dead = append(dead, d)
 		m.dead[name][offset] = d
 	}
-	m.cursors[name] = c.normal()
+	m.cursors[name] = c.Normal()
 	m.settle(name, c, dead...)
 }
 
@@ -259,8 +259,8 @@ func (m *modelRun) compare() {
 		if err != nil || !reflect.DeepEqual(c, m.cursors[name]) {
 			m.t.Fatalf("%s: cursor %+v %v, want %+v", name, c, err, m.cursors[name])
 		}
-		got := map[uint64]DeadLetter{}
-		if err := m.deadLetters(name, func(d DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
+		got := map[uint64]event.DeadLetter{}
+		if err := m.deadLetters(name, func(d event.DeadLetter) error { got[d.Offset] = d; return nil }); err != nil {
 			m.t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, m.dead[name]) {
@@ -282,13 +282,13 @@ func TestTheJournalBehavesAsItsModel(t *testing.T) {
 				model: model{
 					scopes: map[string]map[string]event.StoredScope{}, version: map[string]string{},
 					known: map[string]map[string]event.Known{}, bodies: map[string]map[string]event.Body{},
-					cursors: map[string]Cursor{}, dead: map[string]map[uint64]DeadLetter{},
+					cursors: map[string]event.Cursor{}, dead: map[string]map[uint64]event.DeadLetter{},
 				},
 			}
 			for i := range modelSinks {
 				name := fmt.Sprint("sink-", i)
 				m.opts.Sinks = append(m.opts.Sinks, name)
-				m.dead[name] = map[uint64]DeadLetter{}
+				m.dead[name] = map[uint64]event.DeadLetter{}
 			}
 			m.running = start(t, m.opts)
 			for range 600 {

@@ -95,9 +95,9 @@ func (o *Offline) Changes(from, to uint64, each func(event.Record) error) error 
 
 // DeadLetters calls each for every dead letter of a sink, in order of offsets, until each returns an error, which it
 // returns. A sink that is not known has none.
-func (o *Offline) DeadLetters(sink string, each func(DeadLetter) error) error {
+func (o *Offline) DeadLetters(sink string, each func(event.DeadLetter) error) error {
 	var stopped error
-	err := o.deadLetters(sink, func(d DeadLetter) error {
+	err := o.deadLetters(sink, func(d event.DeadLetter) error {
 		stopped = each(d)
 		return stopped
 	})
@@ -108,11 +108,11 @@ func (o *Offline) DeadLetters(sink string, each func(DeadLetter) error) error {
 }
 
 // DeadLetter returns the dead letter of a sink at an offset; false when there is none.
-func (o *Offline) DeadLetter(sink string, offset uint64) (DeadLetter, bool, error) {
+func (o *Offline) DeadLetter(sink string, offset uint64) (event.DeadLetter, bool, error) {
 	doing := fmt.Sprintf("dead letter %d of sink %q", offset, sink)
 	value, err := o.get(keyDead(sink, offset))
 	if err != nil || value == nil {
-		return DeadLetter{}, false, o.checked(doing, err)
+		return event.DeadLetter{}, false, o.checked(doing, err)
 	}
 	d, err := decodeDead(o.unpacker, offset, value)
 	return d, err == nil, o.checked(doing, err)

@@ -37,9 +37,9 @@ type ResourceStat struct {
 // OfflineSink is what is stored about one sink: it has a cursor, or dead letters, or both.
 type OfflineSink struct {
 	Name        string
-	Settled     bool   // it has a cursor
-	Cursor      Cursor // where Settled
-	Backlog     uint64 // changes above Cursor.Low; lanes ahead of it may have settled some. Everything where not Settled
+	Settled     bool         // it has a cursor
+	Cursor      event.Cursor // where Settled
+	Backlog     uint64       // changes above Cursor.Low; lanes ahead of it may have settled some. Everything where not Settled
 	DeadLetters int64
 	DeadBytes   int64
 }
@@ -55,7 +55,7 @@ func (o *Offline) Stat() (OfflineStat, error) {
 		state := o.states[name]
 		s.RetainedBytes += state.deadBytes
 		s.Sinks = append(s.Sinks, OfflineSink{
-			Name: name, Settled: state.settled, Cursor: state.cursor.normal(),
+			Name: name, Settled: state.settled, Cursor: state.cursor.Normal(),
 			Backlog: s.Newest - min(s.Newest, max(state.cursor.Low, s.Oldest-1)), DeadLetters: state.dead, DeadBytes: state.deadBytes,
 		})
 	}

@@ -44,9 +44,9 @@ func written(t *testing.T, dir string) []*event.Change {
 	}
 	j.append(event.Observation{Resource: resource("deployments.apps"), Scope: "deployments.apps", Position: "77"})
 	j.waitFor(300)
-	j.settle("bus", Cursor{Low: 120, Lanes: map[string]uint64{"3": 125}, Layout: "v1"},
-		DeadLetter{Offset: 5, Time: time.Unix(1_800_000_000, 0).UTC(), Reason: "too large", Change: all[4]},
-		DeadLetter{Offset: 9, Time: time.Unix(1_800_000_001, 0).UTC(), Reason: "refused", Change: all[8]})
+	j.settle("bus", event.Cursor{Low: 120, Lanes: map[string]uint64{"3": 125}, Layout: "v1"},
+		event.DeadLetter{Offset: 5, Time: time.Unix(1_800_000_000, 0).UTC(), Reason: "too large", Change: all[4]},
+		event.DeadLetter{Offset: 9, Time: time.Unix(1_800_000_001, 0).UTC(), Reason: "refused", Change: all[8]})
 	j.end()
 	return all
 }
@@ -228,13 +228,15 @@ func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 
 func TestABrokenStoreIsReportedAndLeftAsItIs(t *testing.T) {
 	for name, breakIt := range map[string]func(t *testing.T, dir string){
-		"manifest":          func(t *testing.T, dir string) { spoil(t, dir, "") },
-		"tables are gone":   func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
-		"manifest is gone":  func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
-		"marked":            func(t *testing.T, dir string) { markStore(t, dir) },
-		"version is odd":    func(t *testing.T, dir string) { put(t, dir, keyVersion, []byte("kubecdc journal zero")) },
-		"frame is odd":      func(t *testing.T, dir string) { put(t, dir, keyFrame(999), []byte{frameFormat}) },
-		"cursor is too far": func(t *testing.T, dir string) { put(t, dir, keyCursor("main"), encodeCursor(Cursor{Low: 1 << 40})) },
+		"manifest":         func(t *testing.T, dir string) { spoil(t, dir, "") },
+		"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
+		"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
+		"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
+		"version is odd":   func(t *testing.T, dir string) { put(t, dir, keyVersion, []byte("kubecdc journal zero")) },
+		"frame is odd":     func(t *testing.T, dir string) { put(t, dir, keyFrame(999), []byte{frameFormat}) },
+		"cursor is too far": func(t *testing.T, dir string) {
+			put(t, dir, keyCursor("main"), encodeCursor(event.Cursor{Low: 1 << 40}))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

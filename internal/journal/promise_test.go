@@ -170,7 +170,7 @@ func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
 	if got := j.Stat().Blocked; !strings.Contains(got, `"main"`) {
 		t.Errorf("blocked reason %q does not name the slowest sink", got)
 	}
-	j.settle("main", Cursor{Low: full})
+	j.settle("main", event.Cursor{Low: full})
 	j.waitFor(full + 1) // appending goes on
 	stop()
 	<-appended
@@ -185,7 +185,7 @@ func TestASinkThatNeverSettledHoldsEverything(t *testing.T) {
 		j.append(event.Observation{Resource: resource("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
 	}
 	j.waitFor(200)
-	j.settle("fast", Cursor{Low: 200})
+	j.settle("fast", event.Cursor{Low: 200})
 	if got := j.Oldest(); got != 1 {
 		t.Fatalf("oldest %d, want 1", got)
 	}
@@ -198,7 +198,7 @@ func TestTheLastOffsetIsNeverReused(t *testing.T) {
 		j := start(t, opts)
 		j.append(observe("s", n))
 		j.waitFor(uint64(n + 1))
-		j.settle("main", Cursor{Low: uint64(n + 1)})
+		j.settle("main", event.Cursor{Low: uint64(n + 1)})
 		j.end()
 	}
 }
@@ -210,22 +210,22 @@ func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
 		j.append(observe("s", n))
 	}
 	records := j.readTo(0, 10)
-	dead := DeadLetter{Offset: 3, Time: time.Unix(5, 6).UTC(), Reason: "too large", Change: records[2].Change}
-	j.settle("main", Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7, "b": 9}, Layout: "v1"}, dead)
-	j.settle("main", Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}, dead) // the same once more
+	dead := event.DeadLetter{Offset: 3, Time: time.Unix(5, 6).UTC(), Reason: "too large", Change: records[2].Change}
+	j.settle("main", event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7, "b": 9}, Layout: "v1"}, dead)
+	j.settle("main", event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}, dead) // the same once more
 	j.end()
 
 	opts.Sinks = []string{"main", "new"}
 	j = start(t, opts)
 	got, ok, err := j.Cursor("main")
-	if want := (Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}); err != nil || !ok || !reflect.DeepEqual(got, want) {
+	if want := (event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}); err != nil || !ok || !reflect.DeepEqual(got, want) {
 		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, want)
 	}
-	var letters []DeadLetter
-	if err := j.deadLetters("main", func(d DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
+	var letters []event.DeadLetter
+	if err := j.deadLetters("main", func(d event.DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(letters, []DeadLetter{dead}) {
+	if !reflect.DeepEqual(letters, []event.DeadLetter{dead}) {
 		t.Errorf("dead letters %+v, want %+v", letters, dead)
 	}
 	if _, ok, err := j.Cursor("new"); ok || err != nil {
@@ -245,15 +245,15 @@ func TestASettlementThatContradictsTheLogIsRefused(t *testing.T) {
 	j.waitFor(1)
 	for _, c := range []struct {
 		sink   string
-		cursor Cursor
-		dead   []DeadLetter
+		cursor event.Cursor
+		dead   []event.DeadLetter
 		want   string
 	}{
-		{"main", Cursor{Low: 2}, nil, "past the newest change 1"},
-		{"main", Cursor{Lanes: map[string]uint64{"a": 2}}, nil, "past the newest change 1"},
-		{"main", Cursor{High: 2}, nil, "past the newest change 1"},
-		{"main", Cursor{Low: 1}, []DeadLetter{{Offset: 2, Change: smallChange(0)}}, "names no change"},
-		{"nobody", Cursor{Low: 1}, nil, "not declared"},
+		{"main", event.Cursor{Low: 2}, nil, "past the newest change 1"},
+		{"main", event.Cursor{Lanes: map[string]uint64{"a": 2}}, nil, "past the newest change 1"},
+		{"main", event.Cursor{High: 2}, nil, "past the newest change 1"},
+		{"main", event.Cursor{Low: 1}, []event.DeadLetter{{Offset: 2, Change: smallChange(0)}}, "names no change"},
+		{"nobody", event.Cursor{Low: 1}, nil, "not declared"},
 	} {
 		if err := j.Settle(t.Context(), c.sink, c.cursor, c.dead); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("settle %+v: %v, want %q", c, err, c.want)
@@ -270,7 +270,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	stop()
 	for what, call := range map[string]func() error{
 		"append": func() error { return j.Append(ctx, observe("s", 1)) },
-		"settle": func() error { return j.Settle(ctx, "main", Cursor{}, nil) },
+		"settle": func() error { return j.Settle(ctx, "main", event.Cursor{}, nil) },
 		"read":   func() error { _, err := j.Read(ctx, 0); return err },
 	} {
 		if err := call(); !errors.Is(err, context.Canceled) {
@@ -282,7 +282,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	}
 	for what, call := range map[string]func() error{
 		"append": func() error { return j.Append(t.Context(), observe("s", 1)) },
-		"settle": func() error { return j.Settle(t.Context(), "main", Cursor{}, nil) },
+		"settle": func() error { return j.Settle(t.Context(), "main", event.Cursor{}, nil) },
 		"read":   func() error { _, err := j.Read(t.Context(), 0); return err },
 		"load":   func() error { _, err := j.LoadResource("s", nil); return err },
 	} {
@@ -330,13 +330,15 @@ func spoil(t *testing.T, dir, suffix string) {
 
 func TestABrokenStoreIsMovedAsideAndSaidSo(t *testing.T) {
 	for name, breakIt := range map[string]func(t *testing.T, dir string){
-		"manifest":          func(t *testing.T, dir string) { spoil(t, dir, "") },
-		"tables are gone":   func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
-		"manifest is gone":  func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
-		"marked":            func(t *testing.T, dir string) { markStore(t, dir) },
-		"version is odd":    func(t *testing.T, dir string) { put(t, dir, keyVersion, []byte("kubecdc journal zero")) },
-		"frame is odd":      func(t *testing.T, dir string) { put(t, dir, keyFrame(999), []byte{frameFormat}) },
-		"cursor is too far": func(t *testing.T, dir string) { put(t, dir, keyCursor("main"), encodeCursor(Cursor{Low: 1 << 40})) },
+		"manifest":         func(t *testing.T, dir string) { spoil(t, dir, "") },
+		"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
+		"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
+		"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
+		"version is odd":   func(t *testing.T, dir string) { put(t, dir, keyVersion, []byte("kubecdc journal zero")) },
+		"frame is odd":     func(t *testing.T, dir string) { put(t, dir, keyFrame(999), []byte{frameFormat}) },
+		"cursor is too far": func(t *testing.T, dir string) {
+			put(t, dir, keyCursor("main"), encodeCursor(event.Cursor{Low: 1 << 40}))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -453,7 +455,7 @@ func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
 func TestACursorOfVersion1IsReadOn(t *testing.T) {
 	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}}
 	fill(t, opts)
-	old := Cursor{Low: 2, High: 2, Layout: "v1", Lanes: map[string]uint64{"a": 3}}
+	old := event.Cursor{Low: 2, High: 2, Layout: "v1", Lanes: map[string]uint64{"a": 3}}
 	encoded := encodeCursor(old)
 	put(t, opts.Dir, keyCursor("main"), append([]byte{1, 2}, encoded[3:len(encoded)-1]...)) // without what came later
 	put(t, opts.Dir, keyVersion, []byte("kubecdc journal 1"))
@@ -699,7 +701,7 @@ func TestAFailedFsyncEndsRunAndNothingUnsyncedIsSeen(t *testing.T) {
 	disk.dead.Store(true)
 	_ = j.Append(context.Background(), observe("s", 1))
 	_, readErr := j.Read(context.Background(), 1)
-	settleErr := j.Settle(context.Background(), "main", Cursor{Low: 1}, nil)
+	settleErr := j.Settle(context.Background(), "main", event.Cursor{Low: 1}, nil)
 	runErr := <-done
 	for what, err := range map[string]error{"read": readErr, "settle": settleErr, "run": runErr} {
 		if !errors.Is(err, syscall.EIO) {

@@ -93,8 +93,8 @@ func (r reader) sinkStates(newest uint64) (map[string]sinkState, error) {
 		r.each([]byte{prefixCursor}, func(key, value []byte) error {
 			name := string(key[1:])
 			c, err := decodeCursor(value)
-			if err == nil && c.newest() > newest {
-				err = fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", errMalformed, name, c.newest(), newest)
+			if err == nil && c.Newest() > newest {
+				err = fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", errMalformed, name, c.Newest(), newest)
 			}
 			sinks[name] = sinkState{settled: true, cursor: c}
 			return err
@@ -110,7 +110,7 @@ func (r reader) sinkStates(newest uint64) (map[string]sinkState, error) {
 }
 
 // deadLetters calls each for every dead letter of a sink, in order of offsets.
-func (r reader) deadLetters(sink string, each func(DeadLetter) error) error {
+func (r reader) deadLetters(sink string, each func(event.DeadLetter) error) error {
 	return r.each(appendNamePrefix(nil, prefixDead, sink), func(key, value []byte) error {
 		_, offset, err := cutDead(key)
 		if err != nil {

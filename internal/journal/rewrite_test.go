@@ -81,7 +81,7 @@ func TestWhatIsRewrittenIsLeftInNoFile(t *testing.T) {
 	}
 	letter := smallChange(3)
 	letter.After = old
-	r.settle("main", Cursor{Low: 1, Lanes: map[string]uint64{"l": 3}}, DeadLetter{Offset: 3, Time: time.Unix(1, 0), Reason: "r", Change: letter})
+	r.settle("main", event.Cursor{Low: 1, Lanes: map[string]uint64{"l": 3}}, event.DeadLetter{Offset: 3, Time: time.Unix(1, 0), Reason: "r", Change: letter})
 	r.end()
 	if filesWith(t, dir, old) == 0 {
 		t.Fatal("the files do not show what they hold, so nothing is proved")

@@ -73,7 +73,7 @@ func checkVersion1(t *testing.T, j *running) {
 		t.Errorf("deleted %+v", c)
 	}
 	dead := 0
-	err := j.deadLetters("main", func(d DeadLetter) error { dead++; return nil })
+	err := j.deadLetters("main", func(d event.DeadLetter) error { dead++; return nil })
 	if err != nil || dead != 1 {
 		t.Errorf("%d dead letters, %v", dead, err)
 	}

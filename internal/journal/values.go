@@ -35,7 +35,7 @@ const (
 	knownSummary = 2 // a bit: the resourceVersion is a string and a summary follows
 )
 
-func encodeCursor(c Cursor) []byte {
+func encodeCursor(c event.Cursor) []byte {
 	b := binary.AppendUvarint([]byte{cursorFormat}, c.Low)
 	b = binary.AppendUvarint(b, c.High)
 	b = appendString(b, c.Layout)
@@ -46,13 +46,13 @@ func encodeCursor(c Cursor) []byte {
 	return appendString(b, string(c.State))
 }
 
-func decodeCursor(b []byte) (Cursor, error) {
+func decodeCursor(b []byte) (event.Cursor, error) {
 	s := scanner{s: string(b)}
 	format := s.byte()
 	if format < 1 || format > cursorFormat {
-		return Cursor{}, fmt.Errorf("%w: cursor format", errMalformed)
+		return event.Cursor{}, fmt.Errorf("%w: cursor format", errMalformed)
 	}
-	c := Cursor{Low: s.uvarint()}
+	c := event.Cursor{Low: s.uvarint()}
 	c.High = c.Low
 	if format >= 3 { // what older versions wrote names the lanes above Low
 		c.High = s.uvarint()
@@ -77,7 +77,7 @@ func decodeCursor(b []byte) (Cursor, error) {
 		}
 	}
 	if s.failed || len(s.s) > 0 {
-		return Cursor{}, fmt.Errorf("%w: cursor", errMalformed)
+		return event.Cursor{}, fmt.Errorf("%w: cursor", errMalformed)
 	}
 	return c, nil
 }
@@ -147,26 +147,26 @@ func decodeRecovery(b []byte) (*Recovery, error) {
 }
 
 // encodeDead writes a dead letter; its change is stored as a frame of one.
-func encodeDead(p *packer, d *DeadLetter) []byte {
+func encodeDead(p *packer, d *event.DeadLetter) []byte {
 	b := appendString(appendTime([]byte{deadFormat}, d.Time), d.Reason)
 	return append(b, p.frame(frameHeader{count: 1}, []*event.Change{d.Change})...)
 }
 
-func decodeDead(u *unpacker, offset uint64, value []byte) (DeadLetter, error) {
+func decodeDead(u *unpacker, offset uint64, value []byte) (event.DeadLetter, error) {
 	s := scanner{s: string(value)}
 	if s.byte() != deadFormat {
-		return DeadLetter{}, fmt.Errorf("%w: dead letter format", errMalformed)
+		return event.DeadLetter{}, fmt.Errorf("%w: dead letter format", errMalformed)
 	}
-	d := DeadLetter{Offset: offset, Time: s.time(), Reason: s.string()}
+	d := event.DeadLetter{Offset: offset, Time: s.time(), Reason: s.string()}
 	if s.failed {
-		return DeadLetter{}, fmt.Errorf("%w: dead letter", errMalformed)
+		return event.DeadLetter{}, fmt.Errorf("%w: dead letter", errMalformed)
 	}
 	changes, err := u.changes([]byte(s.s))
 	if err != nil {
-		return DeadLetter{}, err
+		return event.DeadLetter{}, err
 	}
 	if len(changes) != 1 {
-		return DeadLetter{}, fmt.Errorf("%w: dead letter of %d changes", errMalformed, len(changes))
+		return event.DeadLetter{}, fmt.Errorf("%w: dead letter of %d changes", errMalformed, len(changes))
 	}
 	d.Change = &changes[0]
 	return d, nil

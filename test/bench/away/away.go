@@ -75,8 +75,8 @@ func Run(ctx context.Context, o Options) (_ Report, err error) {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, sink.Close(context.WithoutCancel(ctx))) }()
-	r.away = delivery.New("away", sink, "away", view{r.journal, "away"}, delivery.Cursor{}, delivery.Config{Workers: workers}, quiet)
-	r.other = delivery.New("well", r.well, "counter", view{r.journal, "well"}, delivery.Cursor{}, delivery.Config{}, quiet)
+	r.away = delivery.New("away", sink, "away", view{r.journal, "away"}, event.Cursor{}, delivery.Config{Workers: workers}, quiet)
+	r.other = delivery.New("well", r.well, "counter", view{r.journal, "well"}, event.Cursor{}, delivery.Config{}, quiet)
 	if err := r.live(ctx); err != nil {
 		return r.report, err
 	}
@@ -244,11 +244,11 @@ type view struct {
 	sink string
 }
 
-func (v view) Settle(ctx context.Context, c delivery.Cursor, dead []delivery.DeadLetter) error {
+func (v view) Settle(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
 	if len(dead) > 0 {
 		return fmt.Errorf("sink %s refused change %d: %s", v.sink, dead[0].Offset, dead[0].Reason)
 	}
-	return v.Journal.Settle(ctx, v.sink, journal.Cursor(c), nil)
+	return v.Journal.Settle(ctx, v.sink, c, nil)
 }
 
 // counter is a sink that takes everything, and knows how late what it took was.
