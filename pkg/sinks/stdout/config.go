@@ -9,7 +9,8 @@ import (
 // Config says where the lines go.
 type Config struct {
 	// Path names a file to append to. It is created, for its owner only (0600), since objects may hold secrets; an
-	// existing file keeps its mode. Empty means standard output.
+	// existing file keeps its mode, and is refused if it holds something else than changes. It may be renamed, deleted or
+	// emptied at any time. Empty means standard output.
 	Path string `mapstructure:"path"`
 }
 

@@ -6,5 +6,7 @@
 // no such promise: what it has taken counts as accepted, whether or not its reader lives to use it. When the reader of
 // standard output goes away, the process ends by SIGPIPE, as programs in a pipeline do.
 //
-// The package never rotates, renames or deletes a file. Two processes must not write the same file.
+// The package never rotates, renames or deletes a file, and copes with others who do: when the name is another file's, or
+// nobody's, the lines go on in a file of that name; when the file was emptied (copytruncate), at its end. A file that does
+// not begin as ours do is refused, and nothing of it is cut. Two processes must not write the same file.
 package stdout

@@ -25,17 +25,16 @@ const writeBytes = 1 << 20
 // Sink writes JSON lines. Its methods are called as [sinks.Sink] says; there is one lane, so one Publish at a time.
 type Sink struct {
 	out     *os.File
+	path    string // of a file opened here, which is closed here, and opened again when the name is another file's; else ""
 	format  format.Format
 	regular bool // a file that can be cut back and made durable; otherwise a pipe or a terminal
-	owned   bool // opened here, so closed here
 
 	buf     []byte
 	writing chan error // gives the result of the running write; nil when there is none
 
 	// What follows belongs to the running write, or to Publish when there is none.
-	end     int64 // where the last acknowledged line ends, in bytes; regular files only
-	written int64 // bytes of the batch in hand that stand behind end
-	torn    bool  // something may stand behind the last acknowledged line
+	end  int64 // where the last acknowledged line ends, in bytes; regular files only
+	torn bool  // something of ours may stand behind the last acknowledged line
 }
 
 var _ sinks.Sink = (*Sink)(nil)
@@ -52,15 +51,10 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 	if cfg.Path == "" {
 		return on(os.Stdout, f)
 	}
-	out, err := openFile(cfg.Path)
-	if err != nil {
-		return nil, fmt.Errorf("open the file of stdout.path: %w", err)
+	s := &Sink{path: cfg.Path, format: f}
+	if err := s.open(); err != nil {
+		return nil, err
 	}
-	s, err := on(out, f)
-	if err != nil {
-		return nil, errors.Join(err, out.Close())
-	}
-	s.owned = true
 	return s, nil
 }
 
@@ -74,11 +68,63 @@ func on(out *os.File, f format.Format) (*Sink, error) {
 	if !s.regular {
 		return s, nil
 	}
-	if s.end, err = lastLineEnd(out, info.Size()); err != nil {
-		return nil, fmt.Errorf("look for the last whole line: %w", err)
+	return s, s.adopt(info.Size())
+}
+
+// open opens the file, or creates it.
+func (s *Sink) open() error {
+	out, err := openFile(s.path)
+	if err != nil {
+		return fmt.Errorf("open the file of stdout.path: %w", err)
 	}
-	s.torn = s.end < info.Size()
-	return s, s.repair()
+	next, err := on(out, s.format)
+	if err != nil {
+		return errors.Join(fmt.Errorf("stdout.path: %s: %w", s.path, err), out.Close())
+	}
+	s.out, s.regular, s.end, s.torn = next.out, next.regular, next.end, next.torn
+	return nil
+}
+
+// adopt finds the end of the last whole line of a file of this size, and cuts off what stands behind it. A file that
+// somebody else has written is refused: nothing of it is cut.
+func (s *Sink) adopt(size int64) (err error) {
+	if err := ours(s.out, size); err != nil {
+		return err
+	}
+	if s.end, err = lastLineEnd(s.out, size); err != nil {
+		return fmt.Errorf("look for the last whole line: %w", err)
+	}
+	s.torn = s.end < size
+	return s.repair(size)
+}
+
+// follow takes up what has become of the file between two batches: it was renamed or deleted, and the lines go to a new one
+// of its name; it was emptied (copytruncate), and they go on at its end, wherever that is now.
+func (s *Sink) follow() error {
+	if !s.regular {
+		return nil
+	}
+	info, err := s.out.Stat()
+	if err != nil {
+		return err
+	}
+	if s.path != "" {
+		named, err := os.Stat(s.path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err != nil || !os.SameFile(named, info) {
+			before := s.out
+			if err := s.open(); err != nil {
+				return err
+			}
+			return before.Close()
+		}
+	}
+	if info.Size() < s.end {
+		return s.adopt(info.Size())
+	}
+	return s.repair(info.Size())
 }
 
 // canRead tells a file of our own from standard output redirected to one, which is open for writing only: where others
@@ -152,7 +198,7 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 			return accepted, err
 		}
 		if failure != nil {
-			return accepted, &sinks.UnavailableError{Reason: "cannot write to " + s.out.Name(), Err: failure}
+			return accepted, &sinks.UnavailableError{Reason: fmt.Sprintf("cannot write to %s: %v", s.name(), failure), Err: failure}
 		}
 		if last || !s.regular {
 			accepted = done
@@ -197,45 +243,57 @@ func (s *Sink) write(first, last bool) error {
 		return err
 	}
 	if first {
-		if err := s.repair(); err != nil {
+		if err := s.follow(); err != nil {
 			return err
 		}
 	}
 	s.torn = true
 	_, err := s.out.Write(s.buf)
-	s.written += int64(len(s.buf))
 	if err == nil && last {
 		err = s.out.Sync()
 	}
+	if err == nil && !last {
+		return nil
+	}
+	info, statErr := s.out.Stat()
+	if statErr != nil {
+		return errors.Join(err, statErr)
+	}
 	if err != nil {
-		return errors.Join(err, s.repair())
+		return errors.Join(err, s.repair(info.Size()))
 	}
-	if last {
-		s.torn, s.end, s.written = false, s.end+s.written, 0
-	}
+	s.torn, s.end = false, info.Size()
 	return nil
 }
 
-// repair cuts off what stands behind the last whole line.
-func (s *Sink) repair() error {
-	if !s.torn {
-		return nil
+// repair cuts off what of ours stands behind the last whole line in a file of this size. One that was made shorter meanwhile
+// has nothing of the kind.
+func (s *Sink) repair(size int64) error {
+	if s.torn && size > s.end {
+		if err := s.out.Truncate(s.end); err != nil {
+			return fmt.Errorf("cut off a torn line: %w", err)
+		}
 	}
-	if err := s.out.Truncate(s.end); err != nil {
-		return fmt.Errorf("cut off a torn line: %w", err)
-	}
-	s.torn, s.written = false, 0
+	s.torn = false
 	return nil
+}
+
+// name is that of the file, for people.
+func (s *Sink) name() string {
+	if s.path != "" {
+		return s.path
+	}
+	return os.Stdout.Name()
 }
 
 // Close waits for a write that is still running and closes the file. Standard output stays open.
 func (s *Sink) Close(ctx context.Context) error {
 	if s.writing != nil {
 		if _, err := s.wait(ctx); err != nil {
-			return fmt.Errorf("a write to %s is still running: %w", s.out.Name(), err)
+			return fmt.Errorf("a write to %s is still running: %w", s.name(), err)
 		}
 	}
-	if s.owned {
+	if s.path != "" {
 		return s.out.Close()
 	}
 	return nil

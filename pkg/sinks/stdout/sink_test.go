@@ -172,9 +172,6 @@ func TestAFailedWriteCountsNothingAndIsNotAcknowledged(t *testing.T) {
 	if n != 0 || !errors.As(err, &unavailable) || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %d, %v; want 0 and an UnavailableError that names %s", n, err, path)
 	}
-	if !s.torn {
-		t.Error("the next write will not cut the file back")
-	}
 	if got := ids(delivered(t, path)); got != "c/one//added" {
 		t.Errorf("the file holds %s", got)
 	}
@@ -364,4 +361,115 @@ func TestADirectoryIsRefusedWithARemedy(t *testing.T) {
 	if _, err := New(Config{Path: t.TempDir()}, format.JSON); err == nil || !strings.Contains(err.Error(), "stdout.path") {
 		t.Errorf("a directory was opened: %v", err)
 	}
+}
+
+func TestLinesGoToANewFileAfterARename(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	s := newSink(t, path)
+	publish(t, s, "one", "two")
+	for _, away := range []func() error{
+		func() error { return os.Rename(path, path+".1") },
+		func() error { return os.Remove(path) },
+		func() error { return errors.Join(os.Rename(path, path+".2"), os.WriteFile(path, nil, 0o600)) }, // as logrotate's create does
+	} {
+		if err := away(); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, s, "three")
+		if got := linesIn(t, path); got != 1 {
+			t.Errorf("the new file has %d lines", got)
+		}
+	}
+	if got := linesIn(t, path+".1"); got != 2 {
+		t.Errorf("the renamed file has %d lines", got)
+	}
+}
+
+func TestAFileThatWasEmptiedIsWrittenOnAtItsEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	s := newSink(t, path)
+	publish(t, s, "one", "two")
+	for range 3 {
+		if err := os.Truncate(path, 0); err != nil { // copytruncate
+			t.Fatal(err)
+		}
+		publish(t, s, "three")
+		s.torn = true // as after a failed write
+		publish(t, s, "four")
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.IndexByte(content, 0) >= 0 || bytes.Count(content, []byte("\n")) != 2 {
+			t.Errorf("the file holds %q", content)
+		}
+	}
+}
+
+func TestAFileThatIsNotOursIsRefusedAndNotTouched(t *testing.T) {
+	for _, foreign := range []string{"127.0.0.1 localhost\n::1", "{\"level\":\"info\"}\n{\"lev", "no newline", "\n", "[1]\n"} {
+		path := filepath.Join(t.TempDir(), "foreign")
+		if err := os.WriteFile(path, []byte(foreign), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := New(Config{Path: path}, format.JSON)
+		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "name another one") {
+			t.Errorf("%q: %v", foreign, err)
+		}
+		if content, err := os.ReadFile(path); err != nil || string(content) != foreign {
+			t.Errorf("%q has become %q (%v)", foreign, content, err)
+		}
+	}
+}
+
+// TestAFileThatIsNotOursTakesOursPlace has somebody else write a file of the name after a rename: it is waited for until it
+// is gone.
+func TestAFileThatIsNotOursTakesOursPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	s := newSink(t, path)
+	publish(t, s, "one")
+	if err := errors.Join(os.Rename(path, path+".1"), os.WriteFile(path, []byte("mine\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var away *sinks.UnavailableError
+	if n, err := s.Publish(t.Context(), lane, batch("two")); n != 0 || !errors.As(err, &away) || !strings.Contains(away.Reason, "name another one") {
+		t.Errorf("%d, %v", n, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, s, "two")
+	if got := linesIn(t, path); got != 1 {
+		t.Errorf("%d lines", got)
+	}
+}
+
+// TestAnotherFormatGoesOnInTheSameFile has the configuration edited between two runs.
+func TestAnotherFormatGoesOnInTheSameFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	for _, f := range []format.Format{format.JSON, format.CloudEventsStructured, format.JSON} {
+		s, err := New(Config{Path: path}, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish(t, s, "one")
+		closeSink(t, s)
+	}
+	if got := linesIn(t, path); got != 3 {
+		t.Errorf("%d lines", got)
+	}
+}
+
+func linesIn(t *testing.T, path string) int {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(content) {
+		if !json.Valid(line) {
+			t.Errorf("%s has the line %q", path, line)
+		}
+	}
+	return bytes.Count(content, []byte("\n"))
 }

@@ -1,0 +1,40 @@
+package stdout
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// beginnings are how the lines of all formats begin: the format of a file may be another one than last time.
+var beginnings = func() (all [][]byte) {
+	for _, f := range format.All() {
+		if f.NeedsHeaders() {
+			continue
+		}
+		line := f.AppendValue(nil, &event.Change{})
+		if i := bytes.IndexByte(line, ':'); i > 0 {
+			all = append(all, line[:i+1])
+		}
+	}
+	return all
+}()
+
+// ours returns an error unless a file of size bytes begins as ours do, or is empty. A crash may have left no more than a part
+// of the first line.
+func ours(f io.ReaderAt, size int64) error {
+	begin := make([]byte, min(size, 64))
+	if _, err := f.ReadAt(begin, 0); err != nil {
+		return err
+	}
+	for _, b := range beginnings {
+		if n := min(len(b), len(begin)); bytes.Equal(b[:n], begin[:n]) {
+			return nil
+		}
+	}
+	line, _, _ := bytes.Cut(begin, []byte("\n"))
+	return fmt.Errorf("this file holds something else than changes (it begins with %q): name another one", line)
+}
