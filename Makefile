@@ -49,6 +49,10 @@ memory: ## Prove at full size how little memory a million objects take (minutes)
 	KUBECDC_E2E_MEMORY=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m \
 		-run 'TestManyObjectsFitIntoLittleMemory|TestAMillionObjectsFitIntoMemory|TestLargeObjectsAreReadInSmallPages' ./source
 
+.PHONY: sick
+sick: ## Make one topic of ten sick for ten minutes at 3,000 changes a second, in each way (an hour; an idle machine)
+	SICK_FOR=10m REQUIRE_INTEGRATION=1 go test -v -timeout 2h -run TestOneSickTopicOfTen ./test/sick
+
 .PHONY: microbench
 microbench: ## Run the Go benchmarks of single packages
 	go test -run '^$$' -bench . -benchmem ./pkg/... ./internal/...

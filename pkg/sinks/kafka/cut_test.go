@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -121,15 +122,33 @@ func cuttable(t testing.TB, opts ...kfake.Opt) (*cutter, *kfake.Cluster, []strin
 	return c, cluster, brokers
 }
 
+// grow gives every topic of the contract two partitions more. The sink must look again soon.
+func grow(brokers []string) func(t testing.TB) {
+	return func(t testing.TB) {
+		ask(t, brokers, func(ctx context.Context, c *kafka.Client) error {
+			meta, err := c.Metadata(ctx, &kafka.MetadataRequest{})
+			for _, topic := range meta.Topics {
+				addPartitions(t, brokers, topic.Name, int32(len(topic.Partitions)+2))
+			}
+			return err
+		})
+	}
+}
+
 func TestContractThroughAnOutage(t *testing.T) {
 	cut, _, brokers := cuttable(t, kfake.NumBrokers(3))
 	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", RequestTimeout: lateTimeout, BatchBytes: minBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
 	sinktest.Run(t, sinktest.Harness{
-		New:        func(t testing.TB) sinks.Sink { return unclosed(t, cfg) },
+		New: func(t testing.TB) sinks.Sink {
+			s := unclosed(t, cfg).(*Sink)
+			s.lookEvery = 10 * time.Millisecond
+			return s
+		},
 		Read:       func(t testing.TB) []sinktest.Delivered { return delivered(readAll(t, brokers, "k8s.")) },
 		Key:        (*event.Change).Key,
 		ExactRetry: true, Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
+		Grow:    grow(brokers),
 		Cut:     func(testing.TB) { cut.set(true) },
 		Restore: func(testing.TB) { cut.set(false) },
 		Slow:    func(_ testing.TB, on bool) { cut.late.Store(on) },

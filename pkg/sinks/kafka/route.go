@@ -159,7 +159,7 @@ func (s *Sink) drop(lanes []sinks.Lane) {
 
 // lookAround asks about all topics in use, in the background, when that was long ago.
 func (s *Sink) lookAround() {
-	if time.Since(s.looked) < layoutAge || !s.looking.CompareAndSwap(false, true) {
+	if time.Since(s.looked) < s.lookEvery || !s.looking.CompareAndSwap(false, true) {
 		return
 	}
 	s.looked = time.Now()

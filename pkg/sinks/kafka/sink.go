@@ -38,9 +38,10 @@ type Sink struct {
 	recoveryWarned sync.Once // the warning about what the process before left in flight is logged once
 
 	// Of Lane, and of what is never called while Lane is.
-	scratch []byte
-	routes  map[string]*route // by topic
-	looked  time.Time         // when all topics were asked about last
+	scratch   []byte
+	routes    map[string]*route // by topic
+	looked    time.Time         // when all topics were asked about last
+	lookEvery time.Duration     // how old that may be
 
 	moved      topicSet    // those whose partitions have changed in number since they were routed
 	looking    atomic.Bool // somebody asks about all topics
@@ -65,8 +66,8 @@ var _ interface {
 	sinks.Stateful
 } = (*Sink)(nil)
 
-// New returns a sink for cfg that writes changes in the format f. It checks cfg and reads the files it names; it opens no connection, so a cluster that is
-// away shows at the first call, as an [sinks.UnavailableError]. The caller closes the sink.
+// New returns a sink for cfg that writes changes in the format f. It checks cfg and reads the files it names; it opens no
+// connection, so a cluster that is away shows at the first call, as an [sinks.UnavailableError]. The caller closes the sink.
 func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -89,7 +90,8 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	}
 	s := &Sink{
 		config: cfg, log: log, template: template, cluster: cluster, encoders: encoders,
-		routes: map[string]*route{}, topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waits: map[string]*waiting{},
+		routes: map[string]*route{}, lookEvery: layoutAge,
+		topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waits: map[string]*waiting{},
 	}
 	s.open, s.close = context.WithCancel(context.Background())
 	s.held.give(maxHeld)
@@ -190,7 +192,8 @@ func (s *Sink) producerID(ctx context.Context, topic string) (int64, int16, erro
 		return err
 	})
 	if errors.Is(err, kafka.UnsupportedVersion) {
-		return 0, 0, &sinks.UnavailableError{Reason: "Kafka gives no producer IDs: set kafka.idempotence to false, or use brokers from Kafka 0.11 on", Err: err}
+		const reason = "Kafka gives no producer IDs: set kafka.idempotence to false, or use brokers from Kafka 0.11 on"
+		return 0, 0, &sinks.UnavailableError{Reason: reason, Err: err}
 	}
 	if err != nil && protocol.FromBroker(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
 		return 0, 0, fmt.Errorf("no producer ID yet for topic %q: %w", topic, err)

@@ -49,6 +49,10 @@ type Harness struct {
 	Topics []string
 	Escape func(dst []byte, token string) []byte
 
+	// Grow changes the layout of the destination, so that objects belong to other lanes: a topic gets more partitions. The
+	// sink is a [sinks.Repartitioner]. Nil where that does not happen.
+	Grow func(t testing.TB)
+
 	// Cut makes the destination unreachable and Restore makes it reachable again. Both are nil if that cannot be done.
 	Cut, Restore func(t testing.TB)
 

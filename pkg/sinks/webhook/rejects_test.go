@@ -1,0 +1,71 @@
+package webhook
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// history is a journal of n changes of as many objects, which counts the dead letters that are stored.
+type history struct {
+	n    uint64
+	mu   sync.Mutex
+	dead int
+}
+
+func (h *history) Read(ctx context.Context, after uint64) ([]event.Record, error) {
+	if after >= h.n {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return []event.Record{{Offset: after + 1, Change: pod("o"+string(rune('a'+after%26)), int(after+1))}}, nil
+}
+
+func (h *history) Settle(_ context.Context, _ delivery.Cursor, dead []delivery.DeadLetter) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dead += len(dead)
+	return nil
+}
+
+// TestAReceiverThatAnswers400ToEverythingIsAway is plain HTTP on the port of a TLS server, or another receiver than was
+// meant: the history must not become dead letters.
+func TestAReceiverThatAnswers400ToEverythingIsAway(t *testing.T) {
+	var wrong atomic.Bool
+	wrong.Store(true)
+	r := receive(t, func(int64, *http.Request, []byte) (int, bool) {
+		if wrong.Load() {
+			return http.StatusBadRequest, false
+		}
+		return http.StatusAccepted, true
+	})
+	s := open(t, Config{URL: r.http.URL}, format.CloudEventsStructured)
+	h := &history{n: 300}
+	p := delivery.New("hook", s, "", h, delivery.Cursor{}, delivery.Config{
+		Retry: delivery.RetryConfig{Min: time.Millisecond, Max: 10 * time.Millisecond}, Workers: s.Concurrency(),
+	}, slog.New(slog.DiscardHandler))
+	p.Drain(h.n)
+	done := make(chan error, 1)
+	go func() { done <- p.Run(t.Context()) }()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(p.Stats().Condition.NotReady(), "every change is rejected") || r.requests.Load() < 50 {
+		<-tick.C
+	}
+	wrong.Store(false)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if s := p.Stats(); h.dead > 4 || s.Delivered+uint64(h.dead) != h.n {
+		t.Errorf("%d dead letters, %d delivered of %d", h.dead, s.Delivered, h.n)
+	}
+}
