@@ -34,10 +34,10 @@ type deadLetterPublisher struct {
 
 // The conditions of a dead-letter publisher.
 var (
-	lettersPass = condition.State{Name: "published", Message: "dead letters are published"}
+	lettersPass = condition.State{Name: "published", Message: "dead letters are published again"}
 	lettersWait = condition.State{
 		Name: "held", Severity: condition.Degraded, Level: slog.LevelWarn,
-		Message: "dead letters cannot be published; the lanes of those that there are wait until they can",
+		Message: "a dead letter cannot be published; its lane waits until it is",
 	}
 )
 

@@ -73,7 +73,7 @@ func TestADeadLetterThatWaitsIsToldOnceAndUntilItIsPublished(t *testing.T) {
 	end()
 	publish(ended, context.Canceled)
 	silent("after a stop")
-	if waits, again := strings.Count(log.String(), "cannot be published"), strings.Count(log.String(), "dead letters are published"); waits != 2 || again != 2 {
+	if waits, again := strings.Count(log.String(), "cannot be published"), strings.Count(log.String(), "published again"); waits != 2 || again != 2 {
 		t.Errorf("two outages made %d lines at their beginning and %d at their end:\n%s", waits, again, log.String())
 	}
 }

@@ -185,7 +185,7 @@ func noSecretIsSeen(t *testing.T, mode string) {
 		}
 		settings.Redaction = map[string]any{"key": "0123456789abcdef0123456789abcdef"}
 	})
-	s.refuseEverything()
+	s.refuseHeavy()
 	s.must(s.exporter.Start(t.Context()))
 	var p plants
 	last := s.plant(&p)
@@ -220,7 +220,7 @@ func noSecretIsSeen(t *testing.T, mode string) {
 // plant writes, changes and deletes objects with values, and returns the name of the one written last.
 func (s *scene) plant(p *plants) string {
 	s.t.Helper()
-	secrets, deployments, configMaps := p.secretKind(), p.deploymentKind(), p.configMapKind()
+	secrets, deployments, configMaps := heavy(p.secretKind()), p.deploymentKind(), p.configMapKind()
 	for i := range plantedSecrets {
 		name := fmt.Sprintf("secret-%d", i)
 		s.must(s.cluster.Create(s.t.Context(), secrets, s.name, name))
@@ -241,16 +241,36 @@ func (s *scene) plant(p *plants) string {
 	return "the-last"
 }
 
-// refuseEverything makes a stream for the scene whose messages are too small for anything, so that all become dead letters.
-func (s *scene) refuseEverything() {
+// refuseHeavy makes a stream for the scene that takes no heavy objects, in whatever form, so that their changes become dead
+// letters. It takes everything else: a stream that takes nothing is away.
+func (s *scene) refuseHeavy() {
 	s.t.Helper()
 	connection, err := nats.Connect(s.nats.URL())
 	s.must(err)
 	defer connection.Close()
 	js, err := jetstream.New(connection)
 	s.must(err)
-	_, err = js.CreateStream(s.t.Context(), jetstream.StreamConfig{Name: s.name, Subjects: []string{s.name + ".>"}, MaxMsgSize: 64})
+	_, err = js.CreateStream(s.t.Context(), jetstream.StreamConfig{Name: s.name, Subjects: []string{s.name + ".>"}, MaxMsgSize: 4096})
 	s.must(err)
+}
+
+// heavy makes objects of a kind so large that they are in every form larger than [scene.refuseHeavy] allows: the names of
+// labels are never left out.
+func heavy(kind workload.Kind) workload.Kind {
+	object := kind.Object
+	kind.Object = func() *unstructured.Unstructured {
+		o := object()
+		labels := o.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		for i := range 64 {
+			labels[fmt.Sprintf("ballast.example.com/%060d", i)] = "x"
+		}
+		o.SetLabels(labels)
+		return o
+	}
+	return kind
 }
 
 // nothingOf fails the test where a text holds a value.
@@ -326,10 +346,10 @@ func TestAChangedRedactionLeavesNothingInPlain(t *testing.T) {
 		}
 		settings = *given
 	})
-	s.refuseEverything()
+	s.refuseHeavy()
 	s.must(s.exporter.Start(t.Context()))
 	var p plants
-	secrets := p.secretKind()
+	secrets := heavy(p.secretKind())
 	for i := range plainSecrets {
 		s.must(s.cluster.Create(t.Context(), secrets, s.name, fmt.Sprintf("secret-%d", i)))
 		s.must(s.cluster.Change(t.Context(), secrets, s.name, fmt.Sprintf("secret-%d", i), 1))
