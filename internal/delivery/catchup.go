@@ -7,23 +7,20 @@ import (
 
 // catchUp reads again what lanes that are behind lack, until ctx ends. An error is one of the journal.
 func (p *Pipeline) catchUp(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		after, ok := p.backlog.due()
 		if !ok {
 			select {
 			case <-p.backlog.reread:
-				continue
 			case <-ctx.Done():
-				return nil
 			}
+			continue
 		}
-		if err := p.readAgain(ctx, after); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		if err := p.readAgain(ctx, after); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // readAgain loads from one frame what its lanes lack.

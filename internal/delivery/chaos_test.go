@@ -34,7 +34,6 @@ type world struct {
 	sick     map[sinks.Lane]time.Time
 	gone     bool // the process was killed: nothing it does reaches the disk any more
 	lanes    int  // of the destination's layout
-	grown    int  // times that lanes were replaced
 	using    int  // of the layout that this process uses, which follows that
 	routed   bool // some changes are for another topic, some not for this sink
 }

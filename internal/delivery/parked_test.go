@@ -541,6 +541,8 @@ func TestAnIdleSinkIsAskedWhetherItsDestinationIsThere(t *testing.T) {
 			t.Errorf("asked %d times in ten minutes", n)
 		}
 		stop()
-		<-done
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	})
 }

@@ -55,7 +55,7 @@ func (s *Sink) unreached(err error) string {
 // refused says, for people, why Kafka does not let us in, or not write to a topic, until someone changes that. The latter
 // is a matter of that topic alone.
 func (s *Sink) refused(topic string, err error) error {
-	reason := ""
+	var reason string
 	switch {
 	case errors.Is(err, kafka.SASLAuthenticationFailed):
 		reason = "Kafka refuses the credentials: check kafka.sasl"
@@ -64,7 +64,7 @@ func (s *Sink) refused(topic string, err error) error {
 	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
 		reason = "Kafka refuses idempotent writes: grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
 	default:
-		return fmt.Errorf("Kafka refuses to let us write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics): %w", topic, err)
+		return fmt.Errorf("no right to write to topic %q: grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics): %w", topic, err)
 	}
 	return &sinks.UnavailableError{Reason: reason, Err: err}
 }
