@@ -36,6 +36,9 @@ var (
 	}
 )
 
+// moment is for how long no lane may work before the sink is not ready.
+const moment = 2 * time.Second
+
 // maxTold bounds the lanes in trouble that are told one by one; the others are counted.
 const maxTold = 100
 
@@ -166,7 +169,7 @@ func (h *health) verdict(s Stats, gate ratelimit.GateStatus) (state condition.St
 		return away, gate.Reason
 	case h.unheard != "" && !s.LastAck.After(h.asked):
 		return away, h.unheard
-	case s.LanesFailing > 0 && s.LanesWorking == 0:
+	case s.LanesFailing > 0 && s.LanesWorking == 0 && h.lasts():
 		return away, "no lane works: " + h.summary(s.LanesFailing)
 	case s.LanesFailing > 0:
 		return impaired, h.summary(s.LanesFailing)
@@ -174,6 +177,17 @@ func (h *health) verdict(s Stats, gate ratelimit.GateStatus) (state condition.St
 		return delivering, ""
 	}
 	return connecting, "not reached yet"
+}
+
+// lasts reports whether some trouble is more than a moment: a topic that was just created has no leader yet. The caller
+// holds h.mu.
+func (h *health) lasts() bool {
+	for _, c := range h.failing {
+		if time.Since(c.Status().Since) >= moment {
+			return true
+		}
+	}
+	return false
 }
 
 // summary is the lanes in trouble in one line. The caller holds h.mu.

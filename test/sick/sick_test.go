@@ -44,7 +44,7 @@ func size(t *testing.T) (sick time.Duration, rate int, full bool) {
 	t.Helper()
 	text := os.Getenv("SICK_FOR")
 	if text == "" {
-		return 5 * time.Second, 300, false
+		return 2 * time.Second, 300, false
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
