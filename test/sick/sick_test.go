@@ -89,12 +89,8 @@ func (c *counted) counts() (all [topics]int64) {
 // sinkJournal is the journal as a pipeline sees it.
 type sinkJournal struct{ *journal.Journal }
 
-func (s sinkJournal) Settle(ctx context.Context, c delivery.Cursor, dead []delivery.DeadLetter) error {
-	letters := make([]journal.DeadLetter, len(dead))
-	for i, d := range dead {
-		letters[i] = journal.DeadLetter(d)
-	}
-	return s.Journal.Settle(ctx, "kafka", journal.Cursor(c), letters)
+func (s sinkJournal) Settle(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
+	return s.Journal.Settle(ctx, "kafka", c, dead)
 }
 
 // ward is a broker with ten topics, and what delivers to them.
@@ -196,7 +192,7 @@ func (w *ward) start(log *slog.Logger) {
 	w.must(err)
 	w.sink = &counted{Sink: s, t: w.t, last: map[string]uint64{}}
 	messages, bytes := s.BatchLimits()
-	w.pipeline = delivery.New("kafka", w.sink, "", sinkJournal{j}, delivery.Cursor{}, delivery.Config{
+	w.pipeline = delivery.New("kafka", w.sink, "", sinkJournal{j}, event.Cursor{}, delivery.Config{
 		Retry:   delivery.RetryConfig{Min: 100 * time.Millisecond, Max: 5 * time.Second},
 		Workers: s.Concurrency(), BatchMessages: messages, BatchBytes: bytes, Smaller: shape.Smaller,
 	}, log)

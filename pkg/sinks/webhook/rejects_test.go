@@ -30,7 +30,7 @@ func (h *history) Read(ctx context.Context, after uint64) ([]event.Record, error
 	return []event.Record{{Offset: after + 1, Change: pod("o"+string(rune('a'+after%26)), int(after+1))}}, nil
 }
 
-func (h *history) Settle(_ context.Context, _ delivery.Cursor, dead []delivery.DeadLetter) error {
+func (h *history) Settle(_ context.Context, _ event.Cursor, dead []event.DeadLetter) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dead += len(dead)
@@ -50,7 +50,7 @@ func TestAReceiverThatAnswers400ToEverythingIsAway(t *testing.T) {
 	})
 	s := open(t, Config{URL: r.http.URL}, format.CloudEventsStructured)
 	h := &history{n: 300}
-	p := delivery.New("hook", s, "", h, delivery.Cursor{}, delivery.Config{
+	p := delivery.New("hook", s, "", h, event.Cursor{}, delivery.Config{
 		Retry: delivery.RetryConfig{Min: time.Millisecond, Max: 10 * time.Millisecond}, Workers: s.Concurrency(),
 	}, slog.New(slog.DiscardHandler))
 	p.Drain(h.n)
