@@ -274,9 +274,9 @@ type smallDisk struct {
 
 func (d *smallDisk) count() (used int64) {
 	for _, dir := range []string{"journal", "journal/store"} {
-		names, _ := d.FS.List(dir)
+		names, _ := d.List(dir)
 		for _, name := range names {
-			if info, err := d.FS.Stat(d.PathJoin(dir, name)); err == nil && !info.IsDir() {
+			if info, err := d.Stat(d.PathJoin(dir, name)); err == nil && !info.IsDir() {
 				used += info.Size()
 			}
 		}
