@@ -58,6 +58,7 @@ func (j *Journal) commitUntil(ctx context.Context, packer *packer) {
 		case <-j.failed.ch:
 			return
 		}
+		ended := ctx.Err() != nil // asked before the queue is: what was appended until then is committed
 		for j.work() {
 			j.await(ctx, begun.Add(j.pace()))
 			begun = time.Now()
@@ -66,7 +67,7 @@ func (j *Journal) commitUntil(ctx context.Context, packer *packer) {
 				return
 			}
 		}
-		if ctx.Err() != nil {
+		if ended {
 			return
 		}
 	}
