@@ -37,17 +37,17 @@ func TestResyncTellsEveryKnownObjectAgain(t *testing.T) {
 			continue
 		case ids[r.ID]:
 			t.Errorf("two records have the ID %s", r.ID)
-		case r.Type == "sync" && r.ResourceVersion != newest[r.Object.String()]:
-			t.Errorf("%s was last told at %q and is told again at %q", r.Object, newest[r.Object.String()], r.ResourceVersion)
+		case r.Type == "sync" && r.ResourceVersion != newest[r.String()]:
+			t.Errorf("%s was last told at %q and is told again at %q", r.Object, newest[r.String()], r.ResourceVersion)
 		case r.Type == "sync" && len(r.After) == 0:
 			t.Errorf("told again without what it is: %s", r.Payload)
 		case r.Type == "sync" && r.Resource != "configmaps":
 			t.Errorf("told again though nothing asks for it: %s", r.Payload)
 		}
 		ids[r.ID] = true
-		newest[r.Object.String()] = r.ResourceVersion
+		newest[r.String()] = r.ResourceVersion
 		if r.Type == "deleted" {
-			newest[r.Object.String()] = "nothing, as it is gone"
+			newest[r.String()] = "nothing, as it is gone"
 		}
 	}
 }
