@@ -35,10 +35,11 @@ type backlog struct {
 	dead    []deadLetter
 	changed bool // something advanced since the last snapshot
 
-	bytes      int64 // of pending entries and of dead letters that are not stored yet
-	rereadSize int64 // of that: entries of lanes that are read again
-	parkedSize int64 // of that: entries that are kept of lanes that fail
-	newest     bool  // who is read again next: the lane that is least behind, and the one that is most, in turn
+	bytes      int64  // of pending entries and of dead letters that are not stored yet
+	rereadSize int64  // of that: entries of lanes that are read again
+	parkedSize int64  // of that: entries that are kept of lanes that fail
+	passes     uint64 // frames that were read again: what is loaded from an earlier one is loaded no more
+	newest     bool   // who is read again next: the lane that is least behind, and the one that is most, in turn
 
 	aliased int64  // bytes of the frames read since recent was set
 	recent  uint64 // entries up to this offset are of frames older than that

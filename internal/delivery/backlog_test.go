@@ -130,3 +130,72 @@ func TestALaneInSteadyFlowDoesNotAllocate(t *testing.T) {
 		t.Errorf("a queue of 100 changes holds space for %d", c)
 	}
 }
+
+// behindIn returns a backlog that has read changes of these lanes, all of which are behind from their first change on.
+func behindIn(t *testing.T, lanes ...string) (*backlog, []event.Record) {
+	t.Helper()
+	b, records := newBacklog("", 1<<20, event.Cursor{}), changesIn(lanes...)
+	for _, r := range records {
+		b.mustAdd(t, r)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for l := range b.busy {
+		b.cut(l, 0)
+	}
+	return b, records
+}
+
+// TestALaneIsLoadedOnlyFromThePassItIsPartOf takes a lane out of the middle of a pass: what a later pass reads elsewhere is
+// not what it lacks.
+func TestALaneIsLoadedOnlyFromThePassItIsPartOf(t *testing.T) {
+	b, records := behindIn(t, "a", "b", "a", "b", "b", "a")
+	a, other := b.lanes["a"], b.lanes["b"]
+	a.failing, a.probing, a.until, b.failing = true, true, 6, 1
+	if _, ok := b.due(); !ok || a.pass != b.passes {
+		t.Fatal("a is not loaded")
+	}
+	b.reload("a", newEntry(records[0], nil, nil))
+	b.pause(sinks.Repartition{From: []sinks.Lane{"a"}}) // it is in trouble, and goes on: no longer in this pass
+	other.next, b.newest = 5, true
+	if after, ok := b.due(); !ok || after != 4 {
+		t.Fatalf("read on after %d (%v), want after 4 for b", after, ok)
+	}
+	b.reload("a", newEntry(records[5], nil, nil))
+	if n := len(a.pending()); n != 1 || a.next != 2 {
+		t.Errorf("a has %d changes and goes on at %d: it has passed over some", n, a.next)
+	}
+}
+
+func TestNoCursorMissesWhatMovesToOtherLanes(t *testing.T) {
+	b := newBacklog("", 1<<20, event.Cursor{})
+	for _, r := range changesIn("a", "b", "a", "b") {
+		b.mustAdd(t, r)
+	}
+	b.acknowledge(b.lanes["b"], 1, time.Time{})
+	r := sinks.Repartition{From: []sinks.Lane{"a", "b"}, To: []sinks.Lane{"c", "d"}}
+	if quiet, _ := b.pause(r); !quiet {
+		t.Fatal("idle lanes are not quiet")
+	}
+	queued := b.queued(r)
+	before, _ := b.snapshot()
+	b.replaceLanes(r, queued, []sinks.Lane{"c", "c", "d"})
+	after, _ := b.snapshot()
+	if fmt.Sprint(before.Low, before.Lanes, after.Low, after.Lanes) != "0 map[a:0 b:3] 0 map[c:0 d:3]" {
+		t.Errorf("cursors %v, then %v", before, after)
+	}
+}
+
+func TestALaneWhoseLastAnswerIsInDoubtIsNotReplaced(t *testing.T) {
+	b := newBacklog("", 1<<20, event.Cursor{})
+	l := b.mustAdd(t, changesIn("a")[0])
+	r := sinks.Repartition{From: []sinks.Lane{"a"}, To: []sinks.Lane{"b"}}
+	b.works(l, true) // the sink was away
+	if quiet, _ := b.pause(r); quiet || l.paused {
+		t.Error("what is in doubt may be given to another lane")
+	}
+	b.works(l, false)
+	if quiet, _ := b.pause(r); !quiet {
+		t.Error("a lane that works is not replaced")
+	}
+}

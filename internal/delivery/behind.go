@@ -68,7 +68,7 @@ func (b *backlog) fallBehind(l *lane, from uint64, observed time.Time) {
 	if l.next == 0 {
 		b.behind++
 	}
-	l.next, l.observed, l.loading = from, observed, false
+	l.next, l.observed, l.pass = from, observed, 0
 	b.changed = true
 	b.file(l)
 	wake(b.reread)
@@ -77,7 +77,7 @@ func (b *backlog) fallBehind(l *lane, from uint64, observed time.Time) {
 // catchUp notes that all changes of l that were read are in memory or settled. The caller holds b.mu.
 func (b *backlog) catchUp(l *lane) {
 	b.behind--
-	l.next, l.observed, l.loading = 0, time.Time{}, false
+	l.next, l.observed, l.pass = 0, time.Time{}, 0
 	b.changed = true
 	b.file(l)
 	wake(b.room)
@@ -118,7 +118,7 @@ func (b *backlog) park(l *lane, n int) (fresh bool) {
 		l.worked = false
 		b.working--
 	}
-	l.taken, l.working, l.failing, l.probing, l.loading = 0, false, true, false, false
+	l.taken, l.working, l.failing, l.probing, l.pass = 0, false, true, false, 0
 	tried, size := l.pending()[:n], int64(0)
 	for i := range tried {
 		size += int64(tried[i].size)
@@ -133,10 +133,12 @@ func (b *backlog) park(l *lane, n int) (fresh bool) {
 	return fresh
 }
 
-// works notes that a Publish of l has succeeded, and says whether the one before had failed.
-func (b *backlog) works(l *lane) (cured bool) {
+// works notes that a Publish of l has succeeded, or failed for a reason that is not the lane's, and says whether the one
+// before had failed for one that is.
+func (b *backlog) works(l *lane, unsure bool) (cured bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	l.unsure = unsure
 	if !l.failing {
 		return false
 	}
@@ -194,8 +196,11 @@ func (b *backlog) due() (after uint64, ok bool) {
 		return 0, false
 	}
 	b.newest = !b.newest
+	b.passes++
 	for l := range b.curing {
-		l.loading = b.wants(l) && l.next >= next.next
+		if b.wants(l) && l.next >= next.next {
+			l.pass = b.passes
+		}
 	}
 	return next.next - 1, true
 }
@@ -225,12 +230,12 @@ func (b *backlog) reload(name sinks.Lane, e entry) *lane {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l := b.lanes[name]
-	if l == nil || !l.loading || e.offset < l.next {
+	if l == nil || l.pass != b.passes || e.offset < l.next {
 		return nil
 	}
 	l.observed = e.change.ObservedAt
 	if size := int64(e.size); b.rereadSize > b.limit/4 && b.rereadSize+size > b.limit/2 || !b.wants(l) && l.bytes+size > b.share() {
-		l.next, l.loading = e.offset, false
+		l.next, l.pass = e.offset, 0
 		return b.reloaded(l)
 	}
 	b.push(l, e)
@@ -240,7 +245,9 @@ func (b *backlog) reload(name sinks.Lane, e entry) *lane {
 	if l.failing && e.offset < l.until && l.next > 0 {
 		return nil
 	}
-	l.loading = l.loading && !l.failing
+	if l.failing {
+		l.pass = 0
+	}
 	return b.reloaded(l)
 }
 
@@ -269,8 +276,8 @@ func (b *backlog) loaded(last uint64) (schedule []*lane) {
 // finish notes that what is loading lacks nothing up to an offset. The caller holds b.mu.
 func (b *backlog) finish(last uint64) (schedule []*lane) {
 	for l := range b.curing {
-		if l.loading {
-			l.loading = false
+		if l.pass == b.passes {
+			l.pass = 0
 			l.next = max(l.next, last+1)
 			if l.next > b.read {
 				b.catchUp(l)

@@ -21,9 +21,10 @@ type lane struct {
 	// A lane is behind when changes of it were read and are in the journal only: those from next on. 0: it is not.
 	next     uint64
 	observed time.Time // when the oldest of these was observed, as far as known
-	loading  bool      // the frame that is being read again has changes of it
+	pass     uint64    // the last pass that loads it, see backlog.pass; 0 after something has ended that
 
 	failing bool   // the last Publish failed
+	unsure  bool   // it failed because the whole sink is away; what it was to publish may be there
 	until   uint64 // the newest change of that Publish: the next one begins with the same changes
 	probing bool   // the back-off is over, and the changes to try again with are to be read first
 

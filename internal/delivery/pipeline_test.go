@@ -561,8 +561,9 @@ func TestAFullWindowStopsReading(t *testing.T) {
 		p.drained(t, 100)
 		close(stop)
 		watcher.Wait()
-		if got := most.Load(); got > 7*size || got == 0 {
-			t.Errorf("window held up to %d bytes, want at most %d", got, 7*size)
+		// The large one passes alone among those that were read for the first time; what is read again has half of the window.
+		if got := most.Load(); got > 7*size+int64(records[60].Change.Size()) || got == 0 {
+			t.Errorf("window held up to %d bytes, want at most %d and the large change", got, 7*size)
 		}
 		if got := p.Stats(); got.Delivered != 100 || got.WindowBytes != 0 {
 			t.Errorf("at the end: %+v", got)

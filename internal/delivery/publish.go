@@ -118,7 +118,7 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, left int, err error) {
 		p.queue.AddRateLimited(l)
 		return
 	}
-	if p.backlog.works(l) {
+	if p.backlog.works(l, kind == unavailable) {
 		p.backoff.Forget(l)
 		p.health.laneWorks(l.name)
 	}

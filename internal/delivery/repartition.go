@@ -3,6 +3,7 @@ package delivery
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -40,16 +41,15 @@ func (p *Pipeline) repartition() {
 
 // move gives what is queued for lanes that were replaced to the new ones. The caller holds p.naming.
 func (p *Pipeline) move(r sinks.Repartition) error {
-	for _, e := range p.backlog.remove(r) {
-		name, moved, err := p.name(e.record(), e.topic)
-		if err != nil {
+	queued := p.backlog.queued(r)
+	names := make([]sinks.Lane, len(queued))
+	for i, e := range queued {
+		var err error
+		if names[i], _, err = p.name(e.record(), e.topic); err != nil {
 			return err
 		}
-		moved.owned = e.owned
-		if l := p.backlog.requeue(name, moved); l != nil {
-			p.queue.Add(l)
-		}
 	}
+	p.hand(p.backlog.replaceLanes(r, queued, names))
 	return nil
 }
 
@@ -60,7 +60,7 @@ func (b *backlog) pause(r sinks.Repartition) (quiet bool, resumed []*lane) {
 	defer b.mu.Unlock()
 	trouble := func(name sinks.Lane) bool {
 		l := b.lanes[name]
-		return l != nil && (l.failing || l.next > 0)
+		return l != nil && (l.failing || l.unsure || l.next > 0)
 	}
 	pause := r.Gone || !slices.ContainsFunc(r.From, trouble)
 	quiet = pause
@@ -69,7 +69,7 @@ func (b *backlog) pause(r sinks.Repartition) (quiet bool, resumed []*lane) {
 		l.paused = pause
 		quiet = quiet && !l.working
 		if !pause && !l.scheduled && !l.working && (l.failing || len(l.pending()) > 0) {
-			l.scheduled, l.probing = true, false // also one that fails: its back-off was over meanwhile
+			l.scheduled, l.probing, l.pass = true, false, 0 // also one that fails: its back-off was over meanwhile
 			b.file(l)
 			resumed = append(resumed, l)
 		}
@@ -77,46 +77,59 @@ func (b *backlog) pause(r sinks.Repartition) (quiet bool, resumed []*lane) {
 	return quiet, resumed
 }
 
-// remove drops lanes that were replaced and returns what was queued for them, in order. Lanes that are gone take along
-// what they had accepted: the new ones are behind from there.
-func (b *backlog) remove(r sinks.Repartition) (queued []entry) {
+// queued returns what is queued for lanes that are to be replaced, in order. Nothing changes that until replaceLanes.
+func (b *backlog) queued(r sinks.Repartition) (queued []entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	from := b.read
+	if r.Gone { // it is read again
+		return nil
+	}
 	for _, name := range r.From {
-		l := b.lanes[name]
-		from = min(from, l.position(b.read))
-		if !r.Gone {
-			queued = append(queued, l.pending()...)
-		}
-		b.pending -= len(l.pending())
-		l.cut(0)
-		b.grow(l, -l.bytes)
-		if l.next > 0 {
-			b.catchUp(l)
-		}
-		if l.failing {
-			l.failing = false
-			b.failing--
-		}
-		b.file(l)
-		b.forget(l)
+		queued = append(queued, b.lanes[name].pending()...)
 	}
-	if r.Gone && from < b.read {
-		for _, name := range r.To {
-			b.fallBehind(b.lane(name), from+1, b.lane(name).observed)
-		}
-	}
-	wake(b.room)
 	slices.SortFunc(queued, func(a, c entry) int { return cmp.Compare(a.offset, c.offset) })
 	return queued
 }
 
-// requeue adds what was queued for another lane before.
-func (b *backlog) requeue(name sinks.Lane, e entry) *lane {
+// replaceLanes drops lanes and gives what was queued for them to others, whose names are given one by one, in one step: no
+// cursor may miss it (I2). Lanes that are gone take along what they had accepted: the new ones are behind from there. It
+// returns the lanes that the caller must hand to the workqueue.
+func (b *backlog) replaceLanes(r sinks.Repartition, queued []entry, names []sinks.Lane) (schedule []*lane) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.lane(name)
-	b.push(l, e)
-	return b.schedule(l)
+	from := b.read
+	for _, name := range r.From {
+		from = min(from, b.lanes[name].position(b.read))
+		b.drop(b.lanes[name])
+	}
+	if r.Gone && from < b.read {
+		for _, name := range r.To {
+			b.fallBehind(b.lane(name), from+1, time.Time{})
+		}
+	}
+	for i, e := range queued {
+		l := b.lane(names[i])
+		b.push(l, e)
+		if b.schedule(l) != nil {
+			schedule = append(schedule, l)
+		}
+	}
+	wake(b.room)
+	return schedule
+}
+
+// drop empties l and forgets it. The caller holds b.mu.
+func (b *backlog) drop(l *lane) {
+	b.pending -= len(l.pending())
+	l.cut(0)
+	b.grow(l, -l.bytes)
+	if l.next > 0 {
+		b.catchUp(l)
+	}
+	if l.failing {
+		l.failing = false
+		b.failing--
+	}
+	b.file(l)
+	b.forget(l)
 }
