@@ -109,16 +109,7 @@ func (f *follower) failed(ctx context.Context, err error) error {
 
 // pause waits before the next try, shorter if there is another endpoint to try.
 func (f *follower) pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-f.nudged:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return sleepOrWake(ctx, d, f.nudged)
 }
 
 // nudge makes the follower ask again at once, on a new connection.
@@ -181,11 +172,17 @@ func (f *follower) status() Status {
 	return s
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+// sleep waits for d, or until ctx ends, whose error it then returns.
+func sleep(ctx context.Context, d time.Duration) error { return sleepOrWake(ctx, d, nil) }
+
+// sleepOrWake is sleep that ends early, without an error, when something is sent to woken.
+func sleepOrWake(ctx context.Context, d time.Duration, woken <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return nil
+	case <-woken:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
