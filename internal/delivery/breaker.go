@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -11,32 +12,83 @@ import (
 // than that, and accepts nothing, is away, and not a graveyard for the history.
 const tolerated = 4
 
-// breaker tells rejected changes from a destination, or a lane, that rejects everything. Its zero value is ready; it is
-// safe for concurrent use.
+// breaker tells rejected changes from a sink, or one of its destinations, that rejects everything. It is safe for concurrent
+// use.
 type breaker struct {
-	rejections atomic.Int64 // in a row, over all lanes
+	nameOf     func(sinks.Lane) string // of the destination of a lane
+	rejections atomic.Int64            // in a row, over all destinations
+
+	mu           sync.Mutex
+	destinations map[string]*destination
 }
 
-// accepted notes that the destination has accepted something, through whichever lane.
-func (b *breaker) accepted(l *lane) {
-	l.rejections = 0
+// destination is what accepts and rejects as a whole: a topic with all its partitions, a stream, a URL.
+type destination struct {
+	rejections atomic.Int64 // in a row, without an acceptance
+	largest    atomic.Int64 // the size of the largest change that was accepted; 0 while none was
+}
+
+func newBreaker(sink sinks.Sink) *breaker {
+	b := &breaker{destinations: map[string]*destination{}, nameOf: func(sinks.Lane) string { return "" }}
+	if s, ok := sink.(sinks.Divided); ok {
+		b.nameOf = s.Destination
+	}
+	return b
+}
+
+// of returns the destination of l. Only the worker that has the lane may call it.
+func (b *breaker) of(l *lane) *destination {
+	if l.destination == nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		name := b.nameOf(l.name)
+		if b.destinations[name] == nil {
+			b.destinations[name] = &destination{}
+		}
+		l.destination = b.destinations[name]
+	}
+	return l.destination
+}
+
+// accepted notes which changes the destination of l has accepted.
+func (b *breaker) accepted(l *lane, batch []sinks.Message) {
+	d := b.of(l)
+	for i := range batch {
+		size := int64(batch[i].Change.Size())
+		for was := d.largest.Load(); size > was && !d.largest.CompareAndSwap(was, size); was = d.largest.Load() {
+		}
+	}
+	d.rejections.Store(0)
 	b.rejections.Store(0)
 }
 
-// rejected turns the rejection of the change at an offset into a failure, after which the same change is tried again, when
-// too many others came before it in a row.
-func (b *breaker) rejected(l *lane, offset uint64, err error) error {
-	if l.tolerated == offset { // it waits to become a dead letter
+// rejected turns the rejection of the oldest change of l into a failure, after which the same change is tried again, when
+// too many others came before it in a row. A change that is too large is believed to be, if it is larger than any that was
+// accepted.
+func (b *breaker) rejected(l *lane, change sinks.Message, err error) error {
+	if l.tolerated == change.Offset { // it waits to become a dead letter
 		return err
 	}
-	switch l.rejections++; {
-	case b.rejections.Add(1) > tolerated:
+	d := b.of(l)
+	if largest := d.largest.Load(); largest > 0 && tooLarge(err) && int64(change.Change.Size()) > largest {
+		l.tolerated = change.Offset
+		return err
+	}
+	inRow := d.rejections.Add(1)
+	if b.rejections.Add(1) > tolerated {
 		return &sinks.UnavailableError{
 			Reason: "every change is rejected and none accepted: is this the right destination? The last was " + err.Error(),
 		}
-	case l.rejections > tolerated:
-		return errors.New("every change of this lane is rejected and none accepted; the last was " + err.Error())
 	}
-	l.tolerated = offset
+	if inRow > tolerated {
+		return errors.New("every change is rejected here and none accepted; the last was " + err.Error())
+	}
+	l.tolerated = change.Offset
 	return err
+}
+
+// tooLarge says that err rejects a change for its size.
+func tooLarge(err error) bool {
+	var never *sinks.RejectedError
+	return errors.As(err, &never) && never.TooLarge
 }

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 
 var (
 	_ Journal    = journalFuncs{}
-	_ sinks.Sink = sinkFuncs{}
+	_ sinks.Divided = sinkFuncs{}
 )
 
 type journalFuncs struct {
@@ -50,6 +50,9 @@ func (s sinkFuncs) Lane(c *event.Change) (sinks.Lane, error) {
 func (s sinkFuncs) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	return s.publish(ctx, lane, batch)
 }
+
+// Destination: each lane leads to one of its own.
+func (s sinkFuncs) Destination(lane sinks.Lane) string { return string(lane) }
 
 func (s sinkFuncs) Close(context.Context) error { return nil }
 

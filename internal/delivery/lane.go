@@ -38,9 +38,10 @@ type lane struct {
 	used   bool   // since the last look for idle lanes
 	worked bool   // the last Publish was accepted
 
-	tolerated  uint64 // the change that was rejected last, and is to be a dead letter; see breaker
-	rejections int    // in a row, without an acceptance; belongs to the worker that has the lane
-	buried     bool   // a dead letter must be durable before the next Publish, see sinks.Stateful; likewise
+	// Of the worker that has the lane.
+	destination *destination // see breaker.of
+	tolerated   uint64       // the change that was rejected last, and is to be a dead letter; see breaker
+	buried      bool         // a dead letter must be durable before the next Publish, see sinks.Stateful
 }
 
 // entry is one queued change.

@@ -430,6 +430,34 @@ func TestADestinationThatRejectsEverythingIsAway(t *testing.T) {
 	}
 }
 
+// TestWhatIsTooLargeIsADeadLetterHoweverManyComeInARow has nine of ten changes be larger than everything that the
+// destination has accepted.
+func TestWhatIsTooLargeIsADeadLetterHoweverManyComeInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := changesIn(slices.Repeat([]string{"a"}, 100)...)
+		for i, r := range records {
+			if i%10 != 0 {
+				r.Change.After = make([]byte, 1000)
+			}
+		}
+		limit := 900
+		publish := func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+			for i, m := range batch {
+				if m.Change.Size() > limit {
+					return i, &sinks.RejectedError{Reason: "max_msg_size", TooLarge: true}
+				}
+			}
+			return len(batch), nil
+		}
+		var s stored
+		p := run(t, sinkFuncs{publish: publish}, journalOf(records, &s), event.Cursor{}, Config{})
+		p.drained(t, 100)
+		if _, dead := s.get(); len(dead) != 90 {
+			t.Errorf("%d dead letters of 90", len(dead))
+		}
+	})
+}
+
 // A change that waits for the place of dead letters holds up its lane, and not who reads.
 func TestADeadLetterThatWaitsHoldsItsLaneOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

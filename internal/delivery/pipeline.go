@@ -32,7 +32,7 @@ type Pipeline struct {
 	backoff *ratelimit.Backoff[*lane]
 	bucket  *ratelimit.Bucket
 	gate    *ratelimit.Gate
-	breaker breaker
+	breaker *breaker
 	naming  sync.Mutex                                  // held while a lane is named or replaced, and until the backlog knows of it
 	queue   workqueue.TypedRateLimitingInterface[*lane] // made by Run: it owns a goroutine
 	health  *health
@@ -75,6 +75,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		gate:     ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.Max, rand.Float64, nil),
 		health:   newHealth(log, canPing),
 		digest:   digest{log: log},
+		breaker:  newBreaker(sink),
 
 		stateful: stateful,
 		restored: start.State,

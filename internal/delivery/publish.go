@@ -45,7 +45,7 @@ func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
 	n, err := p.publish(ctx, l, batch)
 	p.backlog.acknowledge(l, n, time.Now())
 	if n > 0 {
-		p.breaker.accepted(l)
+		p.breaker.accepted(l, batch[:n])
 		p.backoff.Forget(l) // progress: the next failure is a first one
 	}
 	if classify(err) == rejected {
@@ -54,7 +54,7 @@ func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
 			p.conclude(ctx, l, 0, nil)
 			return
 		}
-		err = p.breaker.rejected(l, p.backlog.head(l).offset, err)
+		err = p.breaker.rejected(l, batch[n], err)
 	}
 	report(ctx, pass, err)
 	p.conclude(ctx, l, len(batch)-n, err)
@@ -158,14 +158,13 @@ func (p *Pipeline) bury(ctx context.Context, c *event.Change, rejection error) (
 // reduce gives the oldest change of l a smaller form, if err says that it is too large and there is one. After a crash it
 // is refused and made smaller again, to the same form.
 func (p *Pipeline) reduce(l *lane, err error) bool {
-	var never *sinks.RejectedError
-	if p.cfg.Smaller == nil || !errors.As(err, &never) || !never.TooLarge {
+	if p.cfg.Smaller == nil || !tooLarge(err) {
 		return false
 	}
 	smaller, ok := p.cfg.Smaller(p.backlog.head(l).change)
 	if ok {
 		p.backlog.replace(l, smaller)
-		p.digest.addTooLarge(never)
+		p.digest.addTooLarge(err)
 	}
 	return ok
 }

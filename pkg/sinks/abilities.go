@@ -17,6 +17,14 @@ type Router interface {
 	LaneTo(c *event.Change, topic *Template) (Lane, error)
 }
 
+// Divided is a sink whose lanes lead to several destinations, each of which can reject everything while the others work.
+type Divided interface {
+	Sink
+
+	// Destination names what a lane leads to: a topic, with all its partitions. It may be called at any time.
+	Destination(lane Lane) string
+}
+
 // Concurrent is a sink that does best with another number of lanes at a time than the caller's default.
 type Concurrent interface {
 	Sink

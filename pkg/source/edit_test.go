@@ -168,7 +168,8 @@ func TestResyncEmitsEveryObjectOnceAPeriod(t *testing.T) {
 		time.Sleep(10*time.Minute - time.Second)
 		synced := map[string]int{}
 		ids := map[string]bool{}
-		for _, c := range st.changes {
+		for i := range st.told() {
+			c := st.change(i)
 			if c.Type == event.Sync {
 				synced[c.Name+"@"+c.ResourceVersion]++
 				if len(c.After) == 0 || c.Delta != event.DeltaSync || ids[c.ID()] {

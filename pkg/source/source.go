@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -314,6 +315,7 @@ func (s *Source) poll(ctx context.Context) error {
 		return err
 	}
 	s.catalog, s.failing = c, failed
+	s.forgetEnded()
 	all, err := s.withMissing(c)
 	if err != nil {
 		s.failed(err)
@@ -384,19 +386,22 @@ func (s *Source) start(ctx context.Context, r *runner) {
 	})
 }
 
-// reap forgets the runners that have ended, and ends those of resources that the rules do not select any more.
+// forgetEnded forgets the runners whose resource is served no more and announced as such.
+func (s *Source) forgetEnded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.runners, func(_ string, r *runner) bool { return r.ended() })
+}
+
+// reap ends the runners of resources that the rules do not select any more.
 func (s *Source) reap(wanted []selection.Scope) {
 	for name, r := range s.runners {
-		unwanted := len(r.followers) > 0 && !slices.ContainsFunc(wanted, func(w selection.Scope) bool { return w.Resource.String() == name })
-		switch {
-		case r.ended():
-		case unwanted:
-			r.stop()
-			<-r.done
-			s.remembered[name] = &remembered{Served: selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced}}
-		default:
+		if len(r.followers) == 0 || slices.ContainsFunc(wanted, func(w selection.Scope) bool { return w.Resource.String() == name }) {
 			continue
 		}
+		r.stop()
+		<-r.done
+		s.remembered[name] = &remembered{Served: selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced}}
 		s.mu.Lock()
 		delete(s.runners, name)
 		s.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -245,6 +246,21 @@ func TestTheObjectsOfAVanishedResourceAreDeleted(t *testing.T) {
 	f.write("ADDED", "c")
 	st.await(t, "the new life", func() bool {
 		return slices.Contains(st.told(), "snapshot c@13") || slices.Contains(st.told(), "added c@13")
+	})
+}
+
+func TestAVanishedResourceIsForgotten(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.write("ADDED", "a")
+		s, log, stop := running(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
+		defer stop()
+		awaitState(t, st, s, Live)
+		f.change(func() { f.groups, f.absent = nil, true })
+		f.breakAll()
+		time.Sleep(10 * time.Minute)
+		if got := s.Status(); len(got) != 0 || st.drops() != 1 || log.count("served no more") != 1 {
+			t.Errorf("status %+v, dropped %d times, log\n%s", got, st.drops(), log)
+		}
 	})
 }
 

@@ -281,7 +281,7 @@ func TestOneSickTopicOfTenCostsTheOthersNothing(t *testing.T) {
 			falls: func(w *ward) { w.create(sickOne); w.deny(kafkago.ACLOperationTypeDescribe) }, heals: (*ward).allow,
 		},
 		{
-			name: "too small", reason: "every change of this lane is rejected", lost: deadFew,
+			name: "too small", reason: "every change is rejected here", lost: deadFew,
 			falls: func(w *ward) { w.create(sickOne); w.alter("10") }, heals: func(w *ward) { w.alter("1048588") },
 		},
 	} {

@@ -62,6 +62,12 @@ func waitingTopic(name sinks.Lane) (topic string, ok bool) {
 	return strings.CutSuffix(string(name), waitingSuffix)
 }
 
+// Destination is the topic that a lane leads to, see [sinks.Divided].
+func (*Sink) Destination(lane sinks.Lane) string {
+	topic, _, _ := strings.Cut(string(lane), "/")
+	return topic
+}
+
 // parseLane is the inverse of laneName.
 func parseLane(name sinks.Lane) (topic string, partition int32, partitions int, err error) {
 	topic, place, found := strings.Cut(string(name), "/")
