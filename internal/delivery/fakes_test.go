@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { leaks.Main(m) }
 
 var (
-	_ Journal    = journalFuncs{}
+	_ Journal       = journalFuncs{}
 	_ sinks.Divided = sinkFuncs{}
 )
 
