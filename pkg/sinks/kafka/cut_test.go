@@ -220,7 +220,7 @@ func wantStreams(t *testing.T, records []*kgo.Record, partitions, each int) {
 	}
 	for _, r := range records {
 		p := int(r.Partition)
-		v := int(r.Timestamp.Sub(began).Milliseconds())
+		v := version(t, r)
 		if v <= next[p] {
 			back++
 		} else {

@@ -29,16 +29,14 @@
 // broker tells a copy from something new. It is one at a time
 //
 //   - after a failure, until a batch is acknowledged;
-//   - while the broker may not know our numbers, which is before the first acknowledgement under them and when the newest
-//     record of the lane is more than an hour old: Kafka takes any number from a producer that it does not know, and so
+//   - while the broker may not know our numbers, which is before the first acknowledgement under them and when the lane has
+//     written nothing for more than an hour: Kafka takes any number from a producer that it does not know, and so
 //     would take the second batch after it has refused the first;
 //   - where sending one takes more than a tenth of the request timeout, as waiting is not what costs there.
 //
 // When the numbering is lost, or when the caller comes back with other messages while a batch is in doubt, the lane
 // begins a new epoch (KIP-360), numbered from 0. From the first batch of the new epoch on the broker refuses everything
-// of the old one, so an old batch that is still under way somewhere cannot land behind newer ones. Brokers forget
-// a producer whose newest record is older than producer.id.expiration.ms (a day) by its timestamp, which is when the
-// change was observed. So a broker that restarts while a backlog older than that drains may write one batch twice.
+// of the old one, so an old batch that is still under way somewhere cannot land behind newer ones.
 //
 // With Config.Producer writer all this is off, for brokers without producer IDs: batches carry no numbers, and what is in
 // doubt is sent again without protection.
@@ -56,10 +54,11 @@
 //
 // # Records
 //
-// Key: group/resource/namespace/name. Timestamp: when the change was observed. Value and headers by format:
+// Key: group/resource/namespace/name. Timestamp: when it was sent, by which brokers expire records; none while the broker
+// refuses ours (code 32), since the clocks differ. Value and headers by format:
 //
-//	json                     the native form; id, type, content-type, cluster, and resource as kubectl writes it
-//	                         ("deployments.apps"); snapshot, the ID of the one that the change belongs to, where there is one
+//	json                     the native form; id, type, observedAt, content-type, cluster, and resource as kubectl writes
+//	                         it ("deployments.apps"); snapshot, the ID of the one that the change belongs to, where there is one
 //	debezium                 the envelope of Debezium; headers as json
 //	upsert                   the object; headers as json
 //	cloudevents              the native form; content-type, and ce_ and the name of each attribute
@@ -78,6 +77,7 @@
 //	10, 18                       too large: the batch is halved; a single record is a RejectedError with TooLarge
 //	87                           an invalid record in it: halved; a single record is a RejectedError
 //	2                            damaged on the way: the same bytes, three times in all; then as 87
+//	32                           the same records without a timestamp, as every batch of the lane for a minute
 //	45, 59                       the broker does not know our numbers: new epoch, numbered from 0; twice in a row, then back-off
 //	47                           the broker knows a newer epoch: new producer ID, numbered from 0; likewise
 //	29                           no right to this topic: an error of the lane

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"encoding/binary"
 	"math"
 	"slices"
 	"time"
@@ -17,7 +16,7 @@ type inFlightBatch struct {
 	offsets     []uint64
 	records     int       // at least one for each offset; what the broker counts
 	raw         int       // bytes before compression
-	newest      time.Time // of its records
+	stamp       time.Time // of its records; zero when they have none
 	unconfirmed bool      // an attempt ended without saying whether it was written: only the same sequence is safe to send
 	shared      bool      // an attempt ended without an answer: the library may still read bytes
 	damaged     int       // times the broker found it corrupt
@@ -131,7 +130,6 @@ func (l *lane) encode(ctx context.Context, messages []sinks.Message, at record.P
 		for i := range f.offsets {
 			f.offsets[i] = messages[i].Offset
 		}
-		f.newest = time.UnixMilli(int64(binary.BigEndian.Uint64(b[record.LengthPrefix+record.AtMaxTime:])))
 		return f, nil
 	}
 }

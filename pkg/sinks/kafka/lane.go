@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -27,6 +28,8 @@ const (
 	// remembered is how old the newest record of a producer may be for the broker to know its numbers for certain. By
 	// default it knows them for a day (producer.id.expiration.ms).
 	remembered = time.Hour
+	// untimedFor is for how long batches go without timestamps after a broker has refused one.
+	untimedFor = time.Minute
 )
 
 // lane is the writing end of one topic-partition. What it sends is numbered without gaps, so that the broker itself drops
@@ -43,7 +46,8 @@ type lane struct {
 	next     record.ProducerSequence // of the first batch that is not settled; producer is noID until one is needed
 	state    producerState           // where the numbers stood at the last acknowledgement
 	stored   record.ProducerSequence // the numbering that a later process is certain to know
-	newest   time.Time               // of the records acknowledged under the present numbering; zero when there are none
+	newest   time.Time               // stamp of the last batch acknowledged under the present numbering; zero when it has none
+	untimed  time.Time               // until then batches have no timestamp, since the broker refuses ours
 	inFlight []*inFlightBatch        // batches that are not settled, mostInFlight at most, in the order of their numbers
 	ahead    []uint64                // offsets of messages that are written and that no call has counted yet
 
@@ -145,6 +149,9 @@ func (l *lane) deliver(ctx context.Context) error {
 			}
 		case protocol.OutOfSequence, protocol.Fenced:
 			return l.renumber(err, v)
+		case protocol.Mistimed:
+			l.untimed = time.Now().Add(untimedFor)
+			l.sink.clock.refused(l.topic.name, err)
 		case protocol.Unauthorized:
 			return l.sink.refused(l.topic.name, err)
 		case protocol.Unsettled:
@@ -203,6 +210,7 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 	together := l.together()
 	batches := make([][]byte, len(together))
 	for i, f := range together {
+		l.stamp(f)
 		batches[i] = f.bytes
 	}
 	began := time.Now()
@@ -230,6 +238,17 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 	}
 	l.adaptWindow(first, time.Since(began)/time.Duration(len(together)))
 	return first
+}
+
+// stamp gives the records of a batch the time of sending, or none where the broker has just refused that.
+func (l *lane) stamp(f *inFlightBatch) {
+	if f.shared {
+		f.bytes, f.shared = slices.Clone(f.bytes), false
+	}
+	if f.stamp = time.Now(); f.stamp.Before(l.untimed) {
+		f.stamp = time.Time{}
+	}
+	record.Stamp(f.bytes, f.stamp)
 }
 
 // together returns the batches that are to be sent without waiting. It is only the first one as long as the broker may
@@ -363,7 +382,7 @@ func (l *lane) settle() {
 	if !l.unnumbered {
 		l.next.Sequence = sequenceAfter(l.next.Sequence, f.records)
 		l.setState(producerState{l.next.Producer, l.next.Epoch, f.offsets[len(f.offsets)-1], l.next.Sequence})
-		l.newest = f.newest
+		l.newest = f.stamp
 	}
 	l.renumberings = 0
 	l.adapt(f)

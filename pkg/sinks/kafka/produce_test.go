@@ -145,13 +145,14 @@ func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
 // A broker takes any number from a producer it does not know: had the first batch company, it could be refused and the
 // second one taken.
 func TestABrokerThatMayNotKnowOurNumbersIsSentOneBatch(t *testing.T) {
-	old := pods("a", 1, 2)
-	old[0].Change.ObservedAt = time.Now().Add(-2 * remembered)
-	for name, before := range map[string][]sinks.Message{"a new producer": nil, "a producer that may be forgotten": old} {
+	for name, before := range map[string][]sinks.Message{"a new producer": nil, "a producer that may be forgotten": pods("a", 1, 2)} {
 		c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
 		lane := laneOf(t, s, pod("a", 1))
 		publish(t, s, lane, before)
+		if before != nil {
+			s.lanes[lane].newest = time.Now().Add(-2 * remembered)
+		}
 		c.Fault(produceFault(kerr.NotEnoughReplicas))
 		if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != 1 {
 			t.Errorf("%s: published %d: %v", name, n, err)

@@ -124,6 +124,15 @@ func header(r *kgo.Record, name string) string {
 	return ""
 }
 
+// version is that of the pod in a record.
+func version(t testing.TB, r *kgo.Record) int {
+	at, err := time.Parse(time.RFC3339Nano, header(r, "observedAt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(at.Sub(began).Milliseconds())
+}
+
 func delivered(records []*kgo.Record) []sinktest.Delivered {
 	var ds []sinktest.Delivered
 	for _, r := range records {

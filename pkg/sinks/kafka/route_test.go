@@ -44,7 +44,7 @@ func wantHistories(t *testing.T, records []*kgo.Record, n, last int) {
 	next := map[string]int{}
 	for _, r := range records {
 		name := string(r.Key)
-		v := int(r.Timestamp.Sub(began).Milliseconds())
+		v := version(t, r)
 		if next[name]++; next[name] != v {
 			t.Fatalf("%s: version %d, want %d", name, v, next[name])
 		}

@@ -35,6 +35,7 @@ type Sink struct {
 	buffers        buffers
 	held           byteBudget // bytes of unsettled batches, between calls // I6
 	producers      producerStates
+	clock          clock
 	recoveryWarned sync.Once // the warning about what the process before left in flight is logged once
 
 	// Of Lane, and of what is never called while Lane is.
@@ -89,7 +90,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		return nil, err
 	}
 	s := &Sink{
-		config: cfg, log: log, template: template, cluster: cluster, encoders: encoders,
+		config: cfg, log: log, template: template, cluster: cluster, encoders: encoders, clock: newClock(log),
 		routes: map[string]*route{}, lookEvery: layoutAge,
 		topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waits: map[string]*waiting{},
 	}
@@ -130,6 +131,7 @@ func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Messa
 func (s *Sink) Close(ctx context.Context) error {
 	s.close()
 	s.background.Wait()
+	s.clock.close()
 	if err := s.cluster.close(ctx); err != nil {
 		return fmt.Errorf("closing connections to Kafka: %w", err)
 	}

@@ -102,6 +102,7 @@ func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Messag
 // produceAlone sends one batch past the lane's books, and returns what the broker says.
 func produceAlone(t testing.TB, s *Sink, leader int32, f *inFlightBatch) error {
 	t.Helper()
+	record.Stamp(f.bytes, time.Now())
 	answers, err := s.cluster.produce(t.Context(), leader, topicA, 0, f.bytes)
 	if err != nil {
 		return err
@@ -140,15 +141,17 @@ func TestARecordIsWhatConsumersAreTold(t *testing.T) {
 	_, brokers, s, lane := one(t)
 	c := pod("a", 7)
 	c.Resource.Group = "apps"
+	c.ObservedAt = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	sent := time.Now().Truncate(time.Millisecond)
 	publish(t, s, lane, []sinks.Message{{Offset: 7, Change: c}})
 	got := read(t, brokers, topicA)[0]
 	if string(got.Key) != "apps/pods/default/a" {
 		t.Errorf("key %q", got.Key)
 	}
-	if !got.Timestamp.Equal(c.ObservedAt) {
-		t.Errorf("timestamp %v, want %v", got.Timestamp, c.ObservedAt)
+	if got.Timestamp.Before(sent) || got.Timestamp.After(time.Now()) {
+		t.Errorf("timestamp %v; it was sent at %v", got.Timestamp, sent)
 	}
-	for name, want := range map[string]string{"id": "test/uid-a/7/updated", "type": "updated", "content-type": "application/json", "cluster": "test", "resource": "pods.apps"} {
+	for name, want := range map[string]string{"id": "test/uid-a/7/updated", "type": "updated", "observedAt": "2026-01-02T03:04:05.000000006Z", "content-type": "application/json", "cluster": "test", "resource": "pods.apps"} {
 		if value := header(got, name); value != want {
 			t.Errorf("header %s is %q, want %q", name, value, want)
 		}

@@ -20,6 +20,7 @@ const (
 	Corrupt                      // damaged on the way, or never writable: three tries, then as invalid
 	OutOfSequence                // the broker does not know our numbering: a new epoch, numbered from 0
 	Fenced                       // the broker knows a newer epoch of our producer ID: a new ID, numbered from 0
+	Mistimed                     // never written with this timestamp: the same records with another one, or none
 	Unauthorized                 // nothing is written until someone changes credentials or rights: hold the sink
 )
 
@@ -32,6 +33,7 @@ var outcomes = map[kafka.Error]Outcome{
 	kafka.RecordListTooLarge:                 TooLarge,      // 18
 	kafka.InvalidRecord:                      Invalid,       // 87
 	kafka.InvalidMessage:                     Corrupt,       // 2
+	kafka.InvalidTimestamp:                   Mistimed,      // 32
 	kafka.OutOfOrderSequenceNumber:           OutOfSequence, // 45
 	kafka.UnknownProducerId:                  OutOfSequence, // 59
 	kafka.InvalidProducerEpoch:               Fenced,        // 47

@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -68,19 +69,17 @@ func NewEncoder(f format.Format, tombstones bool, c Codec) (*Encoder, error) {
 }
 
 // Encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records
-// and at most most, but at least one. It returns the extended slice, how many messages are in it, and how many records.
+// and at most most, but at least one. It is not stamped yet, see [Stamp]. It returns the extended slice, how many messages are
+// in it, and how many records.
 func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int, s ProducerSequence) (b []byte, count, records int, err error) {
-	base := messages[0].Change.ObservedAt.UnixMilli()
-	latest := base
 	e.records = e.records[:0]
 	for count < len(messages) && count < most {
 		c, before := messages[count].Change, len(e.records)
-		more := e.appendMessage(c, c.ObservedAt.UnixMilli()-base, records)
+		more := e.appendMessage(c, records)
 		if count > 0 && len(e.records) > budget {
 			e.records = e.records[:before]
 			break
 		}
-		latest = max(latest, c.ObservedAt.UnixMilli())
 		count, records = count+1, records+more
 	}
 	start := len(dst)
@@ -89,7 +88,7 @@ func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int,
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	e.writeHeader(dst[start:], base, latest, records, s)
+	e.writeHeader(dst[start:], records, s)
 	e.trim()
 	return dst, count, records, nil
 }
@@ -104,7 +103,24 @@ func (e *Encoder) trim() {
 	}
 }
 
-func (e *Encoder) writeHeader(b []byte, base, latest int64, records int, s ProducerSequence) {
+// Stamp writes the timestamp of all records into a batch, and the checksum that makes the batch valid. The time is that of
+// sending, by which brokers expire records and producers, and refuse what is too far from their own clock; when a change was
+// observed is in its headers. The zero time stands for no timestamp, which brokers always accept.
+func Stamp(b []byte, t time.Time) {
+	be, millis := binary.BigEndian, noTimestamp
+	if !t.IsZero() {
+		millis = t.UnixMilli()
+	}
+	b = b[LengthPrefix:]
+	be.PutUint64(b[atBaseTime:], uint64(millis))
+	be.PutUint64(b[AtMaxTime:], uint64(millis))
+	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli)) // last
+}
+
+// noTimestamp is what a record has that has none (org.apache.kafka.common.record.RecordBatch).
+const noTimestamp int64 = -1
+
+func (e *Encoder) writeHeader(b []byte, records int, s ProducerSequence) {
 	be := binary.BigEndian
 	be.PutUint32(b, uint32(len(b)-LengthPrefix))
 	b = b[LengthPrefix:]
@@ -114,13 +130,10 @@ func (e *Encoder) writeHeader(b []byte, base, latest int64, records int, s Produ
 	b[atMagic] = 2
 	be.PutUint16(b[atAttributes:], uint16(e.attribute))
 	be.PutUint32(b[atLastDelta:], uint32(records-1))
-	be.PutUint64(b[atBaseTime:], uint64(base))
-	be.PutUint64(b[AtMaxTime:], uint64(latest))
 	be.PutUint32(b[AtCount:], uint32(records))
 	be.PutUint64(b[AtProducerID:], uint64(s.Producer))
 	be.PutUint16(b[AtEpoch:], uint16(s.Epoch))
 	be.PutUint32(b[AtSequence:], uint32(s.Sequence))
-	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli)) // last
 }
 
 // nullLength is the length of a value that is not there, which is another thing than an empty one.
@@ -128,16 +141,16 @@ const nullLength = -1
 
 // maxPrefix bounds what stands before a record's value, the key apart: a record's length, attributes, two deltas and
 // the lengths of key and value.
-const maxPrefix = binary.MaxVarintLen32 + 1 + binary.MaxVarintLen64 + 3*binary.MaxVarintLen32
+const maxPrefix = binary.MaxVarintLen32 + 2 + 3*binary.MaxVarintLen32
 
 // appendMessage appends the records of one change and returns how many there are.
-func (e *Encoder) appendMessage(c *event.Change, timeDelta int64, offsetDelta int) int {
+func (e *Encoder) appendMessage(c *event.Change, offsetDelta int) int {
 	e.appendHeaders(c)
-	e.appendRecord(c, timeDelta, offsetDelta, e.format.AppendValue)
+	e.appendRecord(c, offsetDelta, e.format.AppendValue)
 	if !HasTombstone(c, e.tombstones) {
 		return 1
 	}
-	e.appendRecord(c, timeDelta, offsetDelta+1, noValue)
+	e.appendRecord(c, offsetDelta+1, noValue)
 	return 2
 }
 
@@ -150,10 +163,8 @@ func noValue(b []byte, _ *event.Change) []byte { return b }
 
 // appendRecord appends one record with the headers that are in e. The value is written straight into the buffer, behind
 // room for what stands before it, and moved down by a few bytes when its length is known. One that is empty is null.
-func (e *Encoder) appendRecord(c *event.Change, timeDelta int64, offsetDelta int, appendValue func([]byte, *event.Change) []byte) {
-
-	e.prefix = append(e.prefix[:0], 0) // attributes: none are defined for a record
-	e.prefix = binary.AppendVarint(e.prefix, timeDelta)
+func (e *Encoder) appendRecord(c *event.Change, offsetDelta int, appendValue func([]byte, *event.Change) []byte) {
+	e.prefix = append(e.prefix[:0], 0, 0) // attributes: none are defined for a record; and the time since that of the batch
 	e.prefix = binary.AppendVarint(e.prefix, int64(offsetDelta))
 	e.prefix = appendKey(e.prefix, c)
 

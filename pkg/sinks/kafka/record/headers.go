@@ -2,6 +2,7 @@ package record
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -26,7 +27,7 @@ func (e *Encoder) appendHeaders(c *event.Change) {
 // the value cannot tell.
 func (e *Encoder) appendNative(c *event.Change) {
 	beside := e.format.FactsBeside(c)
-	count := int64(5)
+	count := int64(6)
 	if c.Snapshot != nil {
 		count++
 	}
@@ -34,6 +35,9 @@ func (e *Encoder) appendNative(c *event.Change) {
 		count++
 	}
 	e.headers = appendIdentity(binary.AppendVarint(e.headers[:0], count), c)
+	e.value = c.ObservedAt.UTC().AppendFormat(e.value[:0], time.RFC3339Nano)
+	e.headers = appendString(e.headers, "observedAt")
+	e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
 	if c.Snapshot != nil {
 		e.headers = appendHeader(e.headers, "snapshot", c.Snapshot.ID)
 	}
