@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +17,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md anew")
@@ -40,6 +43,7 @@ func get(t *testing.T, s Snapshot, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	server := New(Options{Version: "v1.2.3", Snapshot: func() Snapshot { return s }})
 	server.ObservePublish("main", time.Millisecond)
+	server.ObserveDelivery("main", 3*time.Millisecond)
 	w := httptest.NewRecorder()
 	server.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w
@@ -130,6 +134,12 @@ func TestMetricsTellTheSnapshot(t *testing.T) {
 		`kubecdc_resource_known_objects{resource="pods"} 7`,
 		`kubecdc_resource_changes_total{resource="pods",type="added"} 4`,
 		`kubecdc_resource_state{resource="nodes",state="forbidden"} 1`,
+		`kubecdc_resource_state{resource="nodes",state="live"} 0`,
+		`kubecdc_resources{state="live"} 1`,
+		`kubecdc_resources{state="unreachable"} 0`,
+		`kubecdc_discovery_known 1`,
+		`kubecdc_sink_delivery_seconds_bucket{sink="main",le="0.0025"} 0`,
+		`kubecdc_sink_delivery_seconds_bucket{sink="main",le="0.005"} 1`,
 		`kubecdc_sink_delivered_total{sink="main"} 3`,
 		`kubecdc_sink_backlog_changes{sink="main"} 2`,
 		`kubecdc_sink_passed_total{sink="main"} 8`,
@@ -154,6 +164,30 @@ func TestMetricsTellTheSnapshot(t *testing.T) {
 		if strings.HasPrefix(p.Metric, "kubecdc_") {
 			t.Errorf("%s: %s", p.Metric, p.Text)
 		}
+	}
+}
+
+// TestAnAPIServerThatNeverAnsweredShowsInMetrics: no resource is known then, so no series of a resource can tell.
+func TestAnAPIServerThatNeverAnsweredShowsInMetrics(t *testing.T) {
+	body := get(t, Snapshot{Discovery: "https://10.0.0.1: connection refused"}, "/metrics").Body.String()
+	for _, line := range []string{"kubecdc_discovery_known 0", "kubecdc_ready 0", `kubecdc_resources{state="live"} 0`} {
+		if !strings.Contains(body, "\n"+line+"\n") {
+			t.Errorf("no line %s", line)
+		}
+	}
+}
+
+// TestPromtoolFindsNothingToComplainOf gives promtool what is served, the families of Go and of the process included.
+func TestPromtoolFindsNothingToComplainOf(t *testing.T) {
+	require.Integration(t)
+	promtool, err := build.Promtool(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := exec.CommandContext(t.Context(), promtool, "check", "metrics")
+	check.Stdin = get(t, sample(), "/metrics").Body
+	if out, err := check.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
@@ -311,32 +345,12 @@ status page take.
 		row(m.name, kind, m.labels, m.help)
 	}
 	row(publishName, "histogram", []string{"sink"}, publishHelp)
+	row(deliveryName, "histogram", []string{"sink"}, deliveryHelp)
 	row(buildName, "gauge", []string{"version", "goversion"}, buildHelp)
 	slices.Sort(rows)
 	b.WriteString(strings.Join(rows, ""))
 	b.WriteString(`
-## What to alert on
-
-` + "```" + `
-# The exporter is not ready, whatever the reason.
-kubecdc_ready == 0
-# Nothing is being journaled: the stream stands still and history may be lost when the API server forgets it.
-kubecdc_journal_blocked == 1
-# The journal fills: this fires long before it is full.
-kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes > 0.5
-# A destination is away, or slower than the cluster changes.
-kubecdc_sink_gate_closed == 1
-kubecdc_sink_lag_seconds > 60
-# A destination refused changes for ever. They are kept in the journal.
-increase(kubecdc_sink_dead_letters_total[10m]) > 0
-# The topic that dead letters go to besides cannot be reached: the lanes that have one wait.
-kubecdc_sink_dead_letters_held == 1
-# History was lost. The stream has a gap record, and what still differed was sent.
-increase(kubecdc_resource_relists_total[10m]) > 0
-# A resource is not watched.
-kubecdc_resource_state{state!="live"} == 1
-# A defect of the exporter: please report it.
-kubecdc_sink_contract_breaches_total > 0
-` + "```\n")
+What to alert on is in [alerts.md](alerts.md), as files in ` + "`deploy/monitoring`" + `.
+`)
 	return b.String()
 }

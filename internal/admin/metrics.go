@@ -20,11 +20,26 @@ type metric struct {
 type emit = func(value float64, labels ...string)
 
 // metrics lists every family that is read from a snapshot. docs/metrics.md is written from it.
-var metrics = slices.Concat(readyMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics)
+var metrics = slices.Concat(readyMetrics, discoveryMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics)
 
 var readyMetrics = []metric{
 	{"kubecdc_ready", "1 when the exporter is ready; /readyz says what is amiss where it is not.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.ready())) }},
+}
+
+var discoveryMetrics = []metric{
+	{"kubecdc_discovery_known", "1 when it is known what the API server serves; 0 since the start until it has answered.", prometheus.GaugeValue, nil,
+		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.Discovery == "")) }},
+	{"kubecdc_resources", "Resources that are selected, by state. Where all are unreachable, the API server is.", prometheus.GaugeValue, []string{"state"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			in := map[string]int{}
+			for _, r := range s.Resources {
+				in[r.State]++
+			}
+			for _, state := range ResourceStates {
+				emit(float64(in[state]), state)
+			}
+		}},
 }
 
 var resourceMetrics = []metric{
@@ -50,10 +65,12 @@ var resourceMetrics = []metric{
 				}
 			}
 		}},
-	{"kubecdc_resource_state", "1 for the state the resource is in; other states have no series.", prometheus.GaugeValue, []string{"resource", "state"},
+	{"kubecdc_resource_state", "1 for the state the resource is in, 0 for every other one.", prometheus.GaugeValue, []string{"resource", "state"},
 		func(s Snapshot, _ time.Time, emit emit) {
 			for _, r := range s.Resources {
-				emit(1, r.Name, r.State)
+				for _, state := range ResourceStates {
+					emit(truth(state == r.State), r.Name, state)
+				}
 			}
 		}},
 }
@@ -173,7 +190,7 @@ var journalMetrics = []metric{
 		func(j JournalStatus) float64 { return float64(j.DeadLetterBytes) }),
 	ofJournal("kubecdc_journal_max_bytes", "Bound of kubecdc_journal_retained_bytes (journal.maxBytes).", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.MaxBytes) }),
-	ofJournal("kubecdc_journal_disk_bytes", "Size of the journal's directory.", prometheus.GaugeValue,
+	ofJournal("kubecdc_journal_disk_bytes", "Size of the journal's store on disk, measured every few seconds.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.DiskBytes) }),
 	ofJournal("kubecdc_journal_pending_bytes", "Changes in memory that are not committed yet.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return float64(j.PendingBytes) }),
@@ -259,15 +276,25 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 const (
-	publishName = "kubecdc_sink_publish_seconds"
-	publishHelp = "Duration of calls to the destination, acknowledgement included, failed ones too."
-	buildName   = "kubecdc_build_info"
-	buildHelp   = "1, with the version of the exporter and of Go."
+	publishName  = "kubecdc_sink_publish_seconds"
+	publishHelp  = "Duration of calls to the destination, acknowledgement included, failed ones too."
+	deliveryName = "kubecdc_sink_delivery_seconds"
+	deliveryHelp = "Age of changes when the destination acknowledged them, from the moment they were read from the API server."
+	buildName    = "kubecdc_build_info"
+	buildHelp    = "1, with the version of the exporter and of Go."
 )
 
 func newPublishHistogram() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: publishName, Help: publishHelp, Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16), // 0.5 ms to 16 s
+	}, []string{"sink"})
+}
+
+// newDeliveryHistogram reaches from a change that is passed on at once to one that has waited for an outage.
+func newDeliveryHistogram() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: deliveryName, Help: deliveryHelp,
+		Buckets: []float64{0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600},
 	}, []string{"sink"})
 }
 

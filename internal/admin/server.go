@@ -39,6 +39,7 @@ var memoryInUse = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^
 type Server struct {
 	options  Options
 	publish  *prometheus.HistogramVec
+	delivery *prometheus.HistogramVec
 	handler  http.Handler
 	listener net.Listener
 }
@@ -51,11 +52,11 @@ func New(options Options) *Server {
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}
-	s := &Server{options: options, publish: newPublishHistogram()}
+	s := &Server{options: options, publish: newPublishHistogram(), delivery: newDeliveryHistogram()}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(memoryInUse)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newBuildInfo(options.Version), s.publish, newCollector(options.Snapshot),
+		newBuildInfo(options.Version), s.publish, s.delivery, newCollector(options.Snapshot),
 	)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.errorLog(), ErrorHandling: promhttp.ContinueOnError}))
@@ -69,6 +70,11 @@ func New(options Options) *Server {
 // ObservePublish notes how long one call to a sink took, from the call to its answer.
 func (s *Server) ObservePublish(sink string, took time.Duration) {
 	s.publish.WithLabelValues(sink).Observe(took.Seconds())
+}
+
+// ObserveDelivery notes the age of a change when the sink's destination acknowledged it.
+func (s *Server) ObserveDelivery(sink string, age time.Duration) {
+	s.delivery.WithLabelValues(sink).Observe(max(age, 0).Seconds()) // a clock may have been set back meanwhile
 }
 
 // Listen takes the address, so that a port in use is known before anything else starts. Call it once, before [Server.Run].

@@ -20,10 +20,13 @@ type ClusterStatus struct {
 	Unchecked string // why it cannot be told whether it is still the same cluster, one line; "" when it can
 }
 
+// ResourceStates are the words for what a resource can be in. Metrics have a series for each.
+var ResourceStates = []string{"syncing", "live", "stale", "forbidden", "unreachable", "waiting", "gone"}
+
 // ResourceStatus is what is known of one watched resource with its selector.
 type ResourceStatus struct {
 	Name     string    // unique; "deployments.apps", and the selector where there is one
-	State    string    // one word: "live", "syncing", "forbidden", …
+	State    string    // one of ResourceStates
 	Since    time.Time // of the state
 	NotReady string    // why it makes the exporter not ready, one line; "" when it does not
 	Degraded string    // why it is left out, where that makes nothing unready; "" when it is not

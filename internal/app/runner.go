@@ -45,6 +45,7 @@ func (a *app) openRunner(s config.Sink, deadLetters *deadLetterPublisher, observ
 	}
 	cfg := a.pipelineConfig(s, sink, deadLetters)
 	cfg.Observe = observe
+	cfg.Acknowledged = func(c *event.Change) { a.admin.ObserveDelivery(s.Name, time.Since(c.ObservedAt)) }
 	layout := sink.layout + a.routes.id
 	r := &runner{configuredSink: sink, deadLetters: deadLetters, journal: sinkJournal{a.journal, s.Name}, log: log}
 	r.renew = func(start event.Cursor) *delivery.Pipeline {

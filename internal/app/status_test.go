@@ -3,9 +3,11 @@ package app
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
@@ -39,6 +41,17 @@ func TestNotReadyBeforeItIsKnownWhatToWatch(t *testing.T) {
 	}
 	if len(s.Resources) != 0 || !strings.Contains(s.Discovery, "discovery: ") {
 		t.Errorf("resources %+v, discovery %q; want no resource and a reason", s.Resources, s.Discovery)
+	}
+}
+
+// TestMetricsHaveASeriesForEveryState: a state that the metrics do not know would show in none of them.
+func TestMetricsHaveASeriesForEveryState(t *testing.T) {
+	var words []string
+	for _, s := range source.States {
+		words = append(words, string(s))
+	}
+	if !slices.Equal(words, admin.ResourceStates) {
+		t.Errorf("the source has %v, the metrics %v", words, admin.ResourceStates)
 	}
 }
 

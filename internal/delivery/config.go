@@ -48,6 +48,10 @@ type Config struct {
 	// Observe, where set, is told how long each Publish took. Called concurrently.
 	Observe func(time.Duration)
 
+	// Acknowledged, where set, is told of each change that the destination acknowledged, at once. Called concurrently; it must
+	// neither wait nor keep the change.
+	Acknowledged func(*event.Change)
+
 	// SettleInterval is how often progress is stored, and so how much is sent again after a crash. Default 200 ms.
 	SettleInterval time.Duration
 

@@ -43,6 +43,7 @@ func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
 		return
 	}
 	n, err := p.publish(ctx, l, batch)
+	p.acknowledged(batch[:n])
 	p.backlog.acknowledge(l, n, time.Now())
 	if n > 0 {
 		p.breaker.accepted(l, batch[:n])
@@ -83,6 +84,15 @@ func (p *Pipeline) publish(ctx context.Context, l *lane, batch []sinks.Message) 
 		return n, p.breach(l, fmt.Sprintf("%d of %d messages accepted, and no error", n, len(batch)), nil)
 	}
 	return n, err
+}
+
+func (p *Pipeline) acknowledged(batch []sinks.Message) {
+	if p.cfg.Acknowledged == nil {
+		return
+	}
+	for _, m := range batch {
+		p.cfg.Acknowledged(m.Change)
+	}
 }
 
 // breach counts an answer that breaks the contract of sinks.Sink and returns it as an error of no known kind. The first

@@ -24,6 +24,9 @@ const (
 	Gone        State = "gone"        // the resource is served no more; its objects are being announced as deleted
 )
 
+// States are all of them.
+var States = []State{Syncing, Live, Stale, Forbidden, Unreachable, Waiting, Gone}
+
 // Status describes one scope, or a selected resource that nothing serves. It is a copy.
 type Status struct {
 	Scope    string         // ID of the scope; for what is not served, the selection as written

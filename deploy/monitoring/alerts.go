@@ -1,0 +1,288 @@
+package monitoring
+
+// Severity says who is to be told.
+type Severity string
+
+// The severities: wake somebody, look within the day, know of it.
+const (
+	Critical Severity = "critical"
+	Warning  Severity = "warning"
+	Info     Severity = "info"
+)
+
+// Alert is one alerting rule and its section of the page.
+type Alert struct {
+	Name     string
+	Expr     string // PromQL
+	For      string // how long it has to last; "" fires at once
+	Severity Severity
+	Summary  string // one line, with the labels of the series
+
+	Meaning string   // what is the case, and what happens meanwhile
+	Look    []string // what to look at, in this order
+	Do      []string // what to do
+
+	// Series are what the exporter shows when this alert is right, beside a healthy exporter's other series: in promtool's
+	// notation, one value a minute.
+	Series map[string]string
+}
+
+// Expressions that several alerts share. One fault is one alert: what follows from another fault is left out by "unless".
+const (
+	here       = "on (job, instance)"
+	apiAway    = `(kubecdc_discovery_known == 0 or ` + allAway + `)`
+	allAway    = `(sum by (job, instance) (kubecdc_resources{state="unreachable"}) > 0 and ` + here + ` (sum by (job, instance) (kubecdc_resources{state=~"live|syncing|stale"}) == 0))`
+	gateClosed = `kubecdc_sink_gate_closed == 1`
+	blocked    = `kubecdc_journal_blocked == 1`
+	sick       = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
+	readyz     = "`/readyz`: the line that begins with `[-]` has the reason and the remedy"
+	statusPage = "the status page at `/`"
+	wait       = "nothing is lost meanwhile: changes wait in the journal"
+)
+
+// Alerts are all alerts, the most urgent first.
+var Alerts = []Alert{
+	{
+		Name: "KubecdcAbsent", Expr: `absent(kubecdc_ready)`, For: "10m", Severity: Critical,
+		Summary: "No exporter is scraped",
+		Meaning: "Prometheus has no metrics of any exporter: it does not run, or cannot be reached. While it does not run nothing is " +
+			"journaled. The API server remembers about 5 minutes; after that the stream gets a `gap` record and what still differs.",
+		Look: []string{"`kubectl -n kubecdc get pods,events`", "the log of the last run: `kubectl -n kubecdc logs exporter-0 --previous`",
+			"in Prometheus the page of targets: the NetworkPolicy admits the namespaces it names only"},
+		Do: []string{"bring the Pod back; its volume has the positions, so it goes on where it was",
+			"exit code 2 is a bad configuration, 3 an environment that allows no start: the log's last line has the remedy"},
+		Series: map[string]string{`kubecdc_ready{job="k",instance="i"}`: "_x60"},
+	},
+	{
+		Name: "KubecdcJournalBlocked", Expr: blocked, For: "1m", Severity: Critical,
+		Summary: "Nothing is being journaled by {{ $labels.instance }}",
+		Meaning: "The journal has reached a bound, or its disk is full or cannot be written. The API server is not read any more; " +
+			"what it forgets meanwhile, after about 5 minutes, becomes a `gap` record.",
+		Look: []string{readyz, "`kubecdc_journal_retained_bytes` against `kubecdc_journal_max_bytes`, and which sink has the largest `kubecdc_sink_backlog_changes`"},
+		Do: []string{"bring the named sink back; or raise `journal.maxBytes`, or enlarge the volume, and restart",
+			"a sink that is given up: remove it from the configuration and restart"},
+		Series: map[string]string{
+			`kubecdc_journal_blocked{job="k",instance="i"}`:        "1x60",
+			`kubecdc_ready{job="k",instance="i"}`:                  "0x60",
+			`kubecdc_journal_retained_bytes{job="k",instance="i"}`: "100x60",
+		},
+	},
+	{
+		Name: "KubecdcAPIServerUnreachable", Expr: apiAway, For: "3m", Severity: Critical,
+		Summary: "The API server does not answer {{ $labels.instance }}",
+		Meaning: "Since the start it is not known what the API server serves, or every selected resource is unreachable. Nothing new " +
+			"is seen; what the API server forgets meanwhile becomes a `gap` record.",
+		Look: []string{readyz + "; it names the server", "the API server, the network, the account's token and the certificates"},
+		Do:   []string{"bring the API server or the way to it back: the exporter asks at most every 15 s and goes on by itself"},
+		Series: map[string]string{
+			`kubecdc_discovery_known{job="k",instance="i"}`: "0x60",
+			`kubecdc_ready{job="k",instance="i"}`:           "0x60",
+		},
+	},
+	{
+		Name: "KubecdcSinkDown", Expr: gateClosed, For: "3m", Severity: Critical,
+		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} takes nothing",
+		Meaning: "The whole destination is taken to be away: it cannot be reached, refuses the credentials, or has no room. Other " +
+			"sinks go on; " + wait + " until it is full.",
+		Look: []string{readyz, "`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: how much time there is"},
+		Do:   []string{"bring the destination back, or grant what the line names: delivery goes on by itself"},
+		Series: map[string]string{
+			`kubecdc_sink_gate_closed{job="k",instance="i",sink="bus"}`: "1x60",
+			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "0+60x60",
+			`kubecdc_ready{job="k",instance="i"}`:                       "0x60",
+		},
+	},
+	{
+		Name: "KubecdcDestinationLostChanges", Expr: `increase(kubecdc_sink_losses_total[15m]) > 0`, Severity: Critical,
+		Summary: "The destination of {{ $labels.sink }} has lost changes that it had acknowledged",
+		Meaning: "A stream or topic was deleted, purged or restored from a backup while the exporter ran. What the journal still " +
+			"holds was sent again; what it had trimmed is missing from the stream: `journal.keep` makes it hold more.",
+		Look:   []string{"the log: \"the destination lost changes that it had accepted\", with the offsets; an error says that some are not in the journal any more", "the retention and the replication of the stream or topic"},
+		Do:     []string{"find out who deleted it; consumers of that stream rebuild their state from a resync"},
+		Series: map[string]string{`kubecdc_sink_losses_total{job="k",instance="i",sink="bus"}`: "0x10 1x50"},
+	},
+	{
+		Name: "KubecdcHistoryLost", Expr: `increase(kubecdc_resource_relists_total[15m]) > 0`, Severity: Warning,
+		Summary: "The API server had forgotten the history of {{ $labels.resource }}",
+		Meaning: "The exporter was away, blocked or disconnected for longer than the API server remembers, or a CustomResourceDefinition " +
+			"was changed. The stream has a `gap` record, and what still differed was sent: states in between are missing.",
+		Look:   []string{"what happened before it: a blocked journal, an outage, a restart that took long", "the `gap` record in the stream: `from`, `to`, reason"},
+		Do:     []string{"nothing for the stream; keep the exporter running, and its journal large enough for the outages to survive"},
+		Series: map[string]string{`kubecdc_resource_relists_total{job="k",instance="i",resource="pods"}`: "0x10 1x50"},
+	},
+	{
+		Name: "KubecdcJournalRecovered", Expr: `kubecdc_journal_recovered == 1`, Severity: Warning,
+		Summary: "{{ $labels.instance }} found its journal broken and began a new one",
+		Meaning: "Stored bytes were not what was written. The store was moved aside and the stream begins with a `gap` record; dead " +
+			"letters and what was not delivered are in the old store only.",
+		Look:   []string{"`store.broken-…` in the journal directory", "the disk and the node's log"},
+		Do:     []string{"replace the disk if it is to blame; delete the old store when nobody needs it. The alert ends with the next restart"},
+		Series: map[string]string{`kubecdc_journal_recovered{job="k",instance="i"}`: "1x60"},
+	},
+	{
+		Name: "KubecdcJournalFilling", Expr: `kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes > 0.5 unless ` + here + ` ` + blocked,
+		For: "10m", Severity: Warning,
+		Summary: "The journal of {{ $labels.instance }} is {{ $value | humanizePercentage }} full",
+		Meaning: "A sink is behind, or dead letters, known objects or last states take the room. When it is full nothing is journaled any more.",
+		Look: []string{"`kubecdc_sink_backlog_changes`: which sink is behind", "`kubecdc_journal_dead_letter_bytes`, `kubecdc_journal_known_bytes`, `kubecdc_journal_body_bytes`",
+			"`exporter journal stat` on a copy of the volume"},
+		Do:     []string{"bring the sink back or make it faster; discard dead letters that nobody needs; raise `journal.maxBytes`"},
+		Series: map[string]string{`kubecdc_journal_retained_bytes{job="k",instance="i"}`: "60x60"},
+	},
+	{
+		Name: "KubecdcSinkLagging", Expr: `kubecdc_sink_lag_seconds > 60 unless on (job, instance, sink) (` + gateClosed + ` or kubecdc_sink_lanes_backing_off > 0)`,
+		For: "5m", Severity: Warning,
+		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} is {{ $value | humanizeDuration }} behind",
+		Meaning: "The destination takes changes more slowly than the cluster makes them, or one call hangs. " + wait + ".",
+		Look: []string{"`kubecdc_sink_publish_seconds` and `kubecdc_sink_delivered_total`: slow answers, or many changes",
+			"`kubecdc_resource_changes_total` by resource: what makes so many"},
+		Do:     []string{"more partitions or lanes, a nearer broker, `delivery.rate` if it is set; or select and shape less"},
+		Series: map[string]string{`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "120x60"},
+	},
+	{
+		Name: "KubecdcLanesFailing", Expr: `kubecdc_sink_lanes_backing_off > 0 unless on (job, instance, sink) ` + gateClosed, For: "5m", Severity: Warning,
+		Summary: "{{ $value }} lanes of sink {{ $labels.sink }} fail while others work",
+		Meaning: "A topic is missing or may not be written, a partition has no leader, or a lane's changes are all rejected. Only these " +
+			"lanes wait; the journal keeps everything since then.",
+		Look: []string{"`/readyz`: lines with `[!]sink/…/LANE`", "`kubecdc_sink_lane_failing_since_seconds`, which has the reason as a label"},
+		Do:   []string{"create the topic, grant the right, or bring the partition back: the lane is tried again by itself"},
+		Series: map[string]string{
+			`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`: "2x60",
+			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`:       "0+60x60",
+		},
+	},
+	{
+		Name: "KubecdcDeadLetters", Expr: `increase(kubecdc_sink_dead_letters_total[15m]) > 0`, Severity: Warning,
+		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} refused changes for ever",
+		Meaning: "The destination can never accept them: too large, or refused by a policy. They are kept in the journal with the reason; " +
+			"what follows in their lanes goes on.",
+		Look:   []string{"`exporter deadletter list --sink SINK --config FILE`, or the status page", "the size limits of the destination and `onOversize`"},
+		Do:     []string{"cure the cause, then `exporter deadletter retry`; or `discard` what nobody needs"},
+		Series: map[string]string{`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50"},
+	},
+	{
+		Name: "KubecdcDeadLettersHeld", Expr: `kubecdc_sink_dead_letters_held == 1`, For: "5m", Severity: Warning,
+		Summary: "Dead letters of sink {{ $labels.sink }} cannot reach their topic",
+		Meaning: "The sink that `deadLetters` names cannot be reached. A change that is refused for ever waits in its lane, with what " +
+			"follows it there; everything else goes on.",
+		Look:   []string{"`/readyz`: the line with `[!]sink/…`"},
+		Do:     []string{"bring that sink back; or take `deadLetters` out of the configuration and restart"},
+		Series: map[string]string{`kubecdc_sink_dead_letters_held{job="k",instance="i",sink="bus"}`: "1x60"},
+	},
+	{
+		Name: "KubecdcResourceNotWatched",
+		Expr: sick + ` unless ` + here + ` ` + apiAway, For: "10m", Severity: Warning,
+		Summary: "{{ $labels.resource }} is {{ $labels.state }} since ten minutes",
+		Meaning: "This resource is not watched while others are: its part of the API does not answer, as with a conversion webhook or an " +
+			"aggregated API server that is down, or its first list takes very long.",
+		Look: []string{readyz, "`kubectl get RESOURCE -A`, `kubectl get apiservices`"},
+		Do:   []string{"repair what serves it: the exporter asks again by itself and goes on from its position"},
+		Series: map[string]string{
+			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="unreachable"}`: "1x60",
+			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:        "0x60",
+			`kubecdc_resources{job="k",instance="i",state="unreachable"}`:                      "1x60",
+			`kubecdc_ready{job="k",instance="i"}`:                                              "0x60",
+		},
+	},
+	{
+		Name: "KubecdcResourceForbidden", Expr: `kubecdc_resource_state{state="forbidden"} == 1`, For: "5m", Severity: Warning,
+		Summary: "{{ $labels.resource }} may not be listed and watched",
+		Meaning: "The account lacks the right, so this resource is left out of the stream. Nothing else suffers.",
+		Look:    []string{"`exporter rbac --config FILE`: the rights that the configuration needs", "`kubectl auth can-i watch RESOURCE --as system:serviceaccount:kubecdc:exporter`"},
+		Do:      []string{"grant list and watch, or stop selecting it. It is asked for again every 15 to 30 s"},
+		Series: map[string]string{
+			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="forbidden"}`: "1x60",
+			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:      "0x60",
+		},
+	},
+	{
+		Name: "KubecdcResourceNotServed", Expr: `kubecdc_resource_state{state="waiting"} == 1`, For: "1h", Severity: Info,
+		Summary: "Nothing serves {{ $labels.resource }}",
+		Meaning: "The configuration names a resource that the API server does not serve: a CustomResourceDefinition that is not " +
+			"installed, or a wrong name. It is watched as soon as it is served.",
+		Look:   []string{"`kubectl api-resources`, `exporter explain --config FILE`"},
+		Do:     []string{"install the definition, or correct the name"},
+		Series: map[string]string{`kubecdc_resource_state{job="k",instance="i",resource="widgets.example.com",state="waiting"}`: "1x90"},
+	},
+	{
+		Name: "KubecdcNotReady",
+		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + apiAway + ` or ` + gateClosed + ` or ` + sick + `)`,
+		For:  "10m", Severity: Warning,
+		Summary: "{{ $labels.instance }} is not ready",
+		Meaning: "None of the other alerts says why. `/readyz` does.",
+		Look:    []string{readyz, statusPage},
+		Do:      []string{"what the line says"},
+		Series:  map[string]string{`kubecdc_ready{job="k",instance="i"}`: "0x60"},
+	},
+	{
+		Name: "KubecdcChangesWithheld", Expr: `increase(kubecdc_rule_withheld_total[15m]) > 0`, Severity: Warning,
+		Summary: "{{ $labels.rule }} could not redact or shape changes",
+		Meaning: "They became dead letters without bodies, so that no secret gets out.",
+		Look:    []string{"`exporter deadletter list`: the reason"},
+		Do:      []string{"correct the rule's paths or expressions: `exporter explain` shows what they do"},
+		Series:  map[string]string{`kubecdc_rule_withheld_total{job="k",instance="i",rule="resources[0]"}`: "0x10 1x50"},
+	},
+	{
+		Name: "KubecdcFilterErrors",
+		Expr: `increase(kubecdc_rule_filter_errors_total[15m]) > 0 or increase(kubecdc_route_filter_errors_total[15m]) > 0`, Severity: Warning,
+		Summary: "The filter of {{ $labels.rule }}{{ $labels.route }} fails",
+		Meaning: "An expression asks for what some objects lack. Their changes were emitted, or went to the sink's own topic: too much, never too little.",
+		Look:    []string{"the status page: the rule's last failure"},
+		Do:      []string{"guard the expression with `has(…)`"},
+		Series:  map[string]string{`kubecdc_route_filter_errors_total{job="k",instance="i",route="routes[0]"}`: "0x10 1x50"},
+	},
+	{
+		Name: "KubecdcRestarting", Expr: `changes(process_start_time_seconds[30m]) > 2 and ` + here + ` kubecdc_build_info`, Severity: Warning,
+		Summary: "{{ $labels.instance }} restarts again and again",
+		Meaning: "Each start goes on from the stored positions; a few changes may arrive twice, with the same ID.",
+		Look:    []string{"the last lines of `kubectl -n kubecdc logs exporter-0 --previous`", "`kubectl -n kubecdc describe pod exporter-0`: OOMKilled, a failed probe, an exit code"},
+		Do:      []string{"raise the memory limit and `GOMEMLIMIT`, or do what the last log line says"},
+		Series:  map[string]string{`process_start_time_seconds{job="k",instance="i"}`: "0x3 100x3 200x3 300x50"},
+	},
+	{
+		Name: "KubecdcClusterUnchecked", Expr: `kubecdc_cluster_unchecked == 1`, For: "1h", Severity: Info,
+		Summary: "{{ $labels.instance }} cannot tell whether the cluster is still the same",
+		Meaning: "The account may not read the namespace kube-system, whose UID tells that another cluster answers at the same address.",
+		Look:    []string{"the status page: the line about the cluster"},
+		Do:      []string{"grant `get` on the namespace `kube-system`: `exporter rbac` has the rule"},
+		Series:  map[string]string{`kubecdc_cluster_unchecked{job="k",instance="i"}`: "1x90"},
+	},
+	{
+		Name: "KubecdcDefect", Expr: `increase(kubecdc_sink_contract_breaches_total[1h]) > 0`, Severity: Warning,
+		Summary: "Sink {{ $labels.sink }} broke its contract",
+		Meaning: "A defect of the exporter. The changes were sent again.",
+		Look:    []string{"the log: \"defect in the sink\""},
+		Do:      []string{"report it, with the log"},
+		Series:  map[string]string{`kubecdc_sink_contract_breaches_total{job="k",instance="i",sink="bus"}`: "0x10 1x80"},
+	},
+}
+
+// Healthy is what an exporter shows without any fault, in promtool's notation.
+var Healthy = map[string]string{
+	`kubecdc_ready{job="k",instance="i"}`:                                                         "1x120",
+	`kubecdc_build_info{job="k",instance="i",version="v1",goversion="go1.26"}`:                    "1x120",
+	`process_start_time_seconds{job="k",instance="i"}`:                                            "100x120",
+	`kubecdc_discovery_known{job="k",instance="i"}`:                                               "1x120",
+	`kubecdc_resources{job="k",instance="i",state="live"}`:                                        "2x120",
+	`kubecdc_resources{job="k",instance="i",state="unreachable"}`:                                 "0x120",
+	`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:                   "1x120",
+	`kubecdc_resource_state{job="k",instance="i",resource="pods",state="unreachable"}`:            "0x120",
+	`kubecdc_resource_state{job="k",instance="i",resource="pods",state="forbidden"}`:              "0x120",
+	`kubecdc_resource_state{job="k",instance="i",resource="widgets.example.com",state="waiting"}`: "0x120",
+	`kubecdc_resource_relists_total{job="k",instance="i",resource="pods"}`:                        "0x120",
+	`kubecdc_journal_blocked{job="k",instance="i"}`:                                               "0x120",
+	`kubecdc_journal_recovered{job="k",instance="i"}`:                                             "0x120",
+	`kubecdc_journal_retained_bytes{job="k",instance="i"}`:                                        "10x120",
+	`kubecdc_journal_max_bytes{job="k",instance="i"}`:                                             "100x120",
+	`kubecdc_cluster_unchecked{job="k",instance="i"}`:                                             "0x120",
+	`kubecdc_sink_gate_closed{job="k",instance="i",sink="bus"}`:                                   "0x120",
+	`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`:                                   "0x120",
+	`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`:                             "0x120",
+	`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`:                            "7x120",
+	`kubecdc_sink_dead_letters_held{job="k",instance="i",sink="bus"}`:                             "0x120",
+	`kubecdc_sink_losses_total{job="k",instance="i",sink="bus"}`:                                  "0x120",
+	`kubecdc_sink_contract_breaches_total{job="k",instance="i",sink="bus"}`:                       "0x120",
+	`kubecdc_rule_withheld_total{job="k",instance="i",rule="resources[0]"}`:                       "0x120",
+	`kubecdc_rule_filter_errors_total{job="k",instance="i",rule="resources[0]"}`:                  "0x120",
+	`kubecdc_route_filter_errors_total{job="k",instance="i",route="routes[0]"}`:                   "0x120",
+}

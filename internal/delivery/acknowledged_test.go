@@ -1,0 +1,42 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// TestEachChangeIsSaidToBeAcknowledgedOnce: a batch of which only the beginning was taken counts that beginning, and what is
+// sent again counts when it is taken.
+func TestEachChangeIsSaidToBeAcknowledgedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		var mu sync.Mutex
+		var versions []string
+		failed := false
+		sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+			if !failed && len(batch) > 1 {
+				failed = true
+				return 1, errors.New("the leader has moved")
+			}
+			return len(batch), nil
+		}}
+		p := run(t, sink, journalOf(changesIn("a", "a", "a"), &s), event.Cursor{}, Config{Acknowledged: func(c *event.Change) {
+			mu.Lock()
+			defer mu.Unlock()
+			versions = append(versions, c.ResourceVersion)
+		}})
+		time.Sleep(5 * time.Second)
+		p.drained(t, 3)
+		if want := []string{"1", "2", "3"}; !slices.Equal(versions, want) {
+			t.Errorf("acknowledged %v, want %v", versions, want)
+		}
+	})
+}
