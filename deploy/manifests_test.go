@@ -101,6 +101,16 @@ type statefulSet struct {
 				Containers []struct {
 					Image string   `yaml:"image"`
 					Args  []string `yaml:"args"`
+					Env   []struct {
+						Name string `yaml:"name"`
+						From struct {
+							Secret struct {
+								Name     string `yaml:"name"`
+								Key      string `yaml:"key"`
+								Optional bool   `yaml:"optional"`
+							} `yaml:"secretKeyRef"`
+						} `yaml:"valueFrom"`
+					} `yaml:"env"`
 					Ports []struct {
 						Port string `yaml:"containerPort"`
 					} `yaml:"ports"`
@@ -151,6 +161,34 @@ func TestThePodFitsItsConfiguration(t *testing.T) {
 	if !strings.HasSuffix(cfg.Admin.Listen, ":"+container.Ports[0].Port) {
 		t.Errorf("admin.listen %q is not on port %s", cfg.Admin.Listen, container.Ports[0].Port)
 	}
+}
+
+// TestTheRedactionKeyComesFromASecretThatNeedNotExist: the base starts without one, and takes the one that its comment says how
+// to make.
+func TestTheRedactionKeyComesFromASecretThatNeedNotExist(t *testing.T) {
+	var set statefulSet
+	text := read(t, "statefulset.yaml", &set)
+	if without := loaded(t); without.Redaction.Key != "" {
+		t.Errorf("the ConfigMap holds the key")
+	}
+	for _, env := range set.Spec.Template.Spec.Containers[0].Env {
+		if env.Name != config.EnvironmentName("redaction.key") {
+			continue
+		}
+		from := env.From.Secret
+		if from.Name == "" || from.Key == "" || !from.Optional {
+			t.Errorf("%+v", env)
+		}
+		if command := "create secret generic " + from.Name + " --from-literal=" + from.Key + "="; !bytes.Contains(text, []byte(command)) {
+			t.Errorf("nothing says %q", command)
+		}
+		t.Setenv(env.Name, strings.Repeat("0123456789abcdef", 4)) // as openssl rand -hex 32 writes it
+		if with := loaded(t); with.Redaction.Key == "" {
+			t.Errorf("%s does not reach redaction.key", env.Name)
+		}
+		return
+	}
+	t.Error("the Pod is given no key")
 }
 
 // TestNobodyElseCanOwnTheImage: a name in a registry that anyone may push to runs what whoever registers it likes.

@@ -26,14 +26,13 @@ type app struct {
 	secrets mask
 	log     *slog.Logger
 
-	journal     *journal.Journal
-	runners     []*runner
-	deadLetters []*deadLetterPublisher
-	shaper      *shape.Shaper
-	routes      *routing
-	source      *source.Source
-	admin       *admin.Server
-	recovered   bool // the journal was broken and begun anew
+	journal   *journal.Journal
+	runners   []*runner // in the order of the configuration
+	shaper    *shape.Shaper
+	routes    *routing
+	source    *source.Source
+	admin     *admin.Server
+	recovered bool // the journal was broken and begun anew
 
 	// What runs. See stop for the order.
 	journaling, watching, serving *task
@@ -75,10 +74,19 @@ func failedRun(cause, err error) error {
 	return exit.With(exit.Runtime, err)
 }
 
-// open makes everything and starts nothing. What it cannot make is the environment's fault.
+// open makes everything and starts nothing. What it cannot make is the environment's fault. Whatever reads files is made before
+// what creates some: a credential that has vanished since the configuration was checked leaves nothing behind.
 func (a *app) open() error {
-	client, err := NewClient(a.cfg, a.version) // first: without a cluster the journal is not touched
+	client, err := NewClient(a.cfg, a.version)
 	if err != nil {
+		return err
+	}
+	if a.routes, err = newRouting(a.cfg); err != nil {
+		return err
+	}
+	nameTopics(a.cfg)
+	a.runners = make([]*runner, len(a.cfg.Sinks))
+	if err := a.newRunners(func(s config.Sink) bool { return s.Stdout == nil }); err != nil {
 		return err
 	}
 	if a.journal, err = journal.Open(a.journalOptions()); err != nil {
@@ -88,12 +96,13 @@ func (a *app) open() error {
 		return err
 	}
 	a.admin = admin.New(admin.Options{Listen: a.cfg.Admin.Listen, Version: a.version, Snapshot: a.snapshot, Logger: a.log})
-	if a.routes, err = newRouting(a.cfg); err != nil {
+	if err := a.newRunners(func(s config.Sink) bool { return s.Stdout != nil }); err != nil {
 		return err
 	}
-	nameTopics(a.cfg)
-	if err := a.openRunners(); err != nil {
-		return err
+	for i, r := range a.runners {
+		if err := a.connect(r, a.cfg.Sinks[i]); err != nil {
+			return err
+		}
 	}
 	a.source, err = a.newSource(client)
 	return err
@@ -111,21 +120,15 @@ func (a *app) journalOptions() journal.Options {
 	return o
 }
 
-func (a *app) openRunners() error {
-	for _, s := range a.cfg.Sinks {
-		deadLetters, err := openDeadLetterPublisher(a.cfg, s, a.log)
-		if err != nil {
+// newRunners makes those of the configured sinks that are meant.
+func (a *app) newRunners(meant func(config.Sink) bool) (err error) {
+	for i, s := range a.cfg.Sinks {
+		if !meant(s) {
+			continue
+		}
+		if a.runners[i], err = newRunner(a.cfg, s, a.log); err != nil {
 			return err
 		}
-		if deadLetters != nil {
-			a.deadLetters = append(a.deadLetters, deadLetters)
-		}
-		observe := func(took time.Duration) { a.admin.ObservePublish(s.Name, took) }
-		r, err := a.openRunner(s, deadLetters, observe)
-		if err != nil {
-			return err
-		}
-		a.runners = append(a.runners, r)
 	}
 	return nil
 }
@@ -190,18 +193,11 @@ func (a *app) close() error {
 	errs := make([]error, len(a.runners))
 	var closing sync.WaitGroup // together, so that a slow destination takes no other's time
 	for i, r := range a.runners {
-		closing.Go(func() {
-			if err := r.sink.Close(ctx); err != nil {
-				errs[i] = fmt.Errorf("close sink %s: %w", r.name, err)
-			}
-		})
-	}
-	closing.Wait()
-	for _, p := range a.deadLetters {
-		if err := p.sink.Close(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("close sink %s for the dead letters of %s: %w", p.to.name, p.of, err))
+		if r != nil {
+			closing.Go(func() { errs[i] = r.close(ctx) })
 		}
 	}
+	closing.Wait()
 	if a.journal != nil {
 		if err := a.journal.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close journal: %w", err))

@@ -3,10 +3,14 @@ package app
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
@@ -37,5 +41,40 @@ func TestWhatKeepsTheSourceFromBeginningIsTheEnvironmentsFault(t *testing.T) {
 		if (code == exit.Environment) != c.environment {
 			t.Errorf("%s: exit code %d", name, code)
 		}
+	}
+}
+
+// TestNothingIsCreatedBeforeAllFilesAreRead lets a credential vanish between the check of the configuration and its use.
+func TestNothingIsCreatedBeforeAllFilesAreRead(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for file, content := range map[string]string{
+		"kubeconfig": `{"kind":"Config","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`,
+		"config.yaml": `
+cluster: {kubeconfig: kubeconfig}
+resources: [{select: [pods]}]
+sinks:
+  - {name: file, stdout: {path: lines}}
+  - {name: main, kafka: {brokers: ["127.0.0.1:1"], topic: t, tls: {enabled: true, caFile: ca}}}
+`,
+		"ca": "-----BEGIN CERTIFICATE-----\n",
+	} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := config.Load("config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove("ca"); err != nil {
+		t.Fatal(err)
+	}
+	err = run(t.Context(), cfg, "test", mask{}, slog.New(slog.DiscardHandler))
+	if code, _ := exit.CodeOf(err); code != exit.Environment || !strings.Contains(err.Error(), "ca: no such file") {
+		t.Errorf("%v", err)
+	}
+	left, err := filepath.Glob("*")
+	if want := []string{"config.yaml", "kubeconfig"}; err != nil || !slices.Equal(left, want) {
+		t.Errorf("there are %v (%v), want %v", left, err, want)
 	}
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -31,28 +32,36 @@ type runner struct {
 	delivering *task // set when it runs
 }
 
-// openRunner makes a sink and its pipeline. It contacts nothing. deadLetters, if there is one, takes its dead letters;
-// observe is told how long each Publish takes.
-func (a *app) openRunner(s config.Sink, deadLetters *deadLetterPublisher, observe func(time.Duration)) (*runner, error) {
-	log := a.log.With("sink", s.Name)
+// newRunner makes a sink, and what publishes its dead letters. It contacts nothing and leaves the journal alone.
+func newRunner(cfg *config.Config, s config.Sink, log *slog.Logger) (*runner, error) {
+	deadLetters, err := openDeadLetterPublisher(cfg, s, log)
+	if err != nil {
+		return nil, err
+	}
+	log = log.With("sink", s.Name)
 	sink, err := newSink(s, log)
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
 	}
+	return &runner{configuredSink: sink, deadLetters: deadLetters, log: log}, nil
+}
+
+// connect gives a runner its pipeline, which begins where the journal says that the sink has got to.
+func (a *app) connect(r *runner, s config.Sink) error {
 	start, _, err := a.journal.Cursor(s.Name)
 	if err != nil {
-		return nil, fmt.Errorf("sink %s: stored cursor: %w", s.Name, err)
+		return fmt.Errorf("sink %s: stored cursor: %w", s.Name, err)
 	}
-	cfg := a.pipelineConfig(s, sink, deadLetters)
-	cfg.Observe = observe
+	cfg := a.pipelineConfig(s, r.configuredSink, r.deadLetters)
+	cfg.Observe = func(took time.Duration) { a.admin.ObservePublish(s.Name, took) }
 	cfg.Acknowledged = func(c *event.Change) { a.admin.ObserveDelivery(s.Name, time.Since(c.ObservedAt)) }
-	layout := sink.layout + a.routes.id
-	r := &runner{configuredSink: sink, deadLetters: deadLetters, journal: sinkJournal{a.journal, s.Name}, log: log}
+	layout := r.layout + a.routes.id
+	r.journal = sinkJournal{a.journal, s.Name}
 	r.renew = func(start event.Cursor) *delivery.Pipeline {
-		return delivery.New(s.Name, sink.sink, layout, r.journal, start, cfg, a.log)
+		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, a.log)
 	}
 	r.pipeline = r.renew(start)
-	return r, nil
+	return nil
 }
 
 // pipelineConfig joins what is configured for all pipelines with what a sink asks for.
@@ -105,6 +114,20 @@ func (r *runner) stop(ctx context.Context) {
 		}
 		r.delivering.stop()
 	}
+}
+
+// close closes the sink and what publishes its dead letters.
+func (r *runner) close(ctx context.Context) error {
+	var errs []error
+	if err := r.sink.Close(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("close sink %s: %w", r.name, err))
+	}
+	if p := r.deadLetters; p != nil {
+		if err := p.sink.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("close sink %s for the dead letters of %s: %w", p.to.name, p.of, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // sinkJournal is the journal as one pipeline sees it.

@@ -140,7 +140,8 @@ type Change struct {
 	Snapshot *SnapshotInfo // only on what the list of a snapshot tells, whatever its type, and on SnapshotBegin and SnapshotEnd
 
 	// Pass is set where one version of an object can be told more than once: it names the pass over all objects, a comparison
-	// with an edited rule or a resync, that the change came from, and is a part of the ID.
+	// with an edited rule or a resync, that the change came from, and is a part of the ID. A Gap has one also where positions
+	// did not grow: a cluster that is restored twice from one backup can come to the same two positions again.
 	Pass string
 
 	DeadLetter *DeadLetterInfo // only on copies that are published because the change could not be; never journaled
@@ -154,7 +155,8 @@ func (c *Change) ID() string {
 	uid := c.UID
 	switch c.Type {
 	case Gap:
-		// A gap belongs to a resource, which has no UID, and happened at most once between two positions.
+		// A gap belongs to a resource, which has no UID. Between two positions there is at most one, as long as positions
+		// grow; where they do not, the gap has a Pass.
 		uid = c.Resource.String() + "@" + c.Gap.From
 		if c.Namespace != "" { // each namespace has gaps of its own where it is watched by itself
 			uid = c.Namespace + "/" + uid

@@ -70,6 +70,35 @@ func TestWhatEditedRulesSelectIsCompared(t *testing.T) {
 	}
 }
 
+// TestEveryGapHasAnIDOfItsOwn restores a cluster twice from one backup, each time when it had come to the same position, and
+// loses the journal twice.
+func TestEveryGapHasAnIDOfItsOwn(t *testing.T) {
+	f := newFakeAPI(t)
+	f.write("ADDED", "a", "b")
+	for name, begin := range map[string]func(*store, *Config){
+		"two restores":      func(st *store, _ *Config) { st.hold("pods", "1000") },
+		"two lost journals": func(_ *store, c *Config) { c.Lost = "it is gone" },
+	} {
+		var gaps []*event.Change
+		for range 2 {
+			st := newStore()
+			_, _, stop := running(t, f, st, func(c *Config) { begin(st, c) })
+			st.await(t, "a gap", func() bool {
+				i := slices.IndexFunc(st.told(), func(l string) bool { return strings.HasPrefix(l, "gap ") })
+				if i < 0 {
+					return false
+				}
+				gaps = append(gaps, st.change(i))
+				return true
+			})
+			stop()
+		}
+		if gaps[0].ID() == gaps[1].ID() || gaps[0].Gap.From != gaps[1].Gap.From || gaps[0].Gap.To != gaps[1].Gap.To {
+			t.Errorf("%s: %s and %s", name, gaps[0].ID(), gaps[1].ID())
+		}
+	}
+}
+
 func TestAResourceThatNoRuleSelectsAnyMoreLeaves(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	st.hold("secrets", "12", event.Known{Key: "ns/s", UID: "uid-s", ResourceVersion: "11"})

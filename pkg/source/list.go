@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
@@ -114,7 +115,10 @@ func (f *follower) beginList(ctx context.Context, to string) error {
 		var first []*event.Change
 		if s.Lost != "" {
 			gap := t.Gap(f.trail.lostAt, to, s.Lost)
-			gap.Pass, f.trail.lostAt = s.Pass, to
+			if gap.Pass = s.Pass; gap.Pass == "" && !grown(f.trail.lostAt, to) {
+				gap.Pass = rand.Text() // the same two positions may be lost again
+			}
+			f.trail.lostAt = to
 			first = append(first, gap)
 		}
 		if t.Known() == 0 && s.Pass == "" {
@@ -133,6 +137,12 @@ func (f *follower) beginList(ctx context.Context, to string) error {
 	t.BeginList(l)
 	f.health.become(Syncing, "reading all objects")
 	return nil
+}
+
+// grown says that the cluster has come further between two positions. Of one that is not known nobody can say so.
+func grown(from, to string) bool {
+	order, err := resourceversion.CompareResourceVersion(from, to)
+	return err == nil && order < 0
 }
 
 // newest is the resourceVersion of now. It tries until it has it.

@@ -30,6 +30,7 @@ import (
 const (
 	plantedSecrets     = 150
 	plantedDeployments = 50
+	plantedAfterwards  = 10 // Secrets, once the journal is broken
 )
 
 // plants are the values that must be seen nowhere.
@@ -169,7 +170,8 @@ func (p *plants) deploymentKind() workload.Kind {
 }
 
 // TestNoSecretIsSeenAnywhere plants values in Secrets, in kubectl's copies and in environment variables, lets one sink take
-// everything and another refuse everything, and then looks for them wherever the exporter writes.
+// everything and another refuse everything, and then looks for them wherever the exporter writes. Then it breaks the journal,
+// and looks again at what the next process makes of it.
 func TestNoSecretIsSeenAnywhere(t *testing.T) {
 	for _, mode := range []string{"mask", "hmac"} {
 		t.Run(mode, func(t *testing.T) { noSecretIsSeen(t, mode) })
@@ -177,9 +179,9 @@ func TestNoSecretIsSeenAnywhere(t *testing.T) {
 }
 
 func noSecretIsSeen(t *testing.T, mode string) {
-	var dir string
+	var dir, journal string
 	s := newScene(t, nil, func(settings *exporter.Settings) {
-		settings.Select, dir = []string{"*"}, settings.Dir
+		settings.Select, dir, journal = []string{"*"}, settings.Dir, settings.JournalDir()
 		settings.Rule = map[string]any{
 			"redact": mode, "redactPaths": []string{"spec.template.spec.containers[*].env[*].value"}, "before": "full", "changed": "jsonPatch",
 		}
@@ -200,11 +202,7 @@ func noSecretIsSeen(t *testing.T, mode string) {
 	if len(p.values) < 1500 {
 		t.Fatalf("%d values are planted", len(p.values))
 	}
-	for _, path := range []string{"/metrics", "/", "/readyz?verbose"} {
-		_, text, err := s.exporter.Get(t.Context(), path)
-		s.must(err)
-		s.nothingOf(&p, path, text)
-	}
+	s.lookAtPages(&p)
 	explained := s.ask("explain", "--config", filepath.Join(dir, "config.yaml"))
 	s.nothingOf(&p, "explain", explained)
 	_, counted, _ := strings.Cut(explained, "env[*].value matches ")
@@ -215,6 +213,30 @@ func noSecretIsSeen(t *testing.T, mode string) {
 	s.must(s.exporter.Stop())
 	s.listenAll()
 	s.lookThrough(&p, dir)
+
+	spoil(t, journal)
+	s.must(s.exporter.Start(t.Context()))
+	secrets := heavy(p.secretKind())
+	for i := range plantedAfterwards {
+		s.must(s.cluster.Create(t.Context(), secrets, s.name, fmt.Sprintf("secret-afterwards-%d", i)))
+	}
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "the-last-afterwards"))
+	s.awaitNamed("the-last-afterwards")
+	s.awaitMetric("kubecdc_journal_recovered", "1")
+	s.lookAtPages(&p)
+	s.must(s.exporter.Stop())
+	s.listenAll()
+	s.lookThrough(&p, dir)
+}
+
+// lookAtPages looks for values in what the exporter shows while it runs.
+func (s *scene) lookAtPages(p *plants) {
+	s.t.Helper()
+	for _, path := range []string{"/metrics", "/", "/readyz?verbose"} {
+		_, text, err := s.exporter.Get(s.t.Context(), path)
+		s.must(err)
+		s.nothingOf(p, path, text)
+	}
 }
 
 // plant writes, changes and deletes objects with values, and returns the name of the one written last.
