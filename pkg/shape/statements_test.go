@@ -1,0 +1,393 @@
+package shape
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// advice stands for a test where a statement says nothing about what is emitted: how to write something, or what to think of.
+const advice = "advice"
+
+// statements are the paragraphs, list items and rows of tables of docs/shaping.md by section, each named by how it begins, and
+// the tests that hold it: the file and the function. The tests of this package are named without their directory.
+var statements = map[string]map[string]string{
+	"What is in a change": {
+		"Rules and routes decide": "shaper_test.go TestWithoutAnyWishNothingIsKept; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
+	},
+	"Secrets": {
+		"Of a Secret only what is known":    "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",
+		"| `apiVersion`, `kind`":            "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown",
+		"| of `metadata`:":                  "statements_test.go TestTheMembersOfASecretThatThePageNamesAreShown",
+		"| values of labels":                "copy_test.go TestLabelsAndAnnotationsOfSecretsAreShownByName",
+		"| values of annotations":           "copy_test.go TestLabelsAndAnnotationsOfSecretsAreShownByName",
+		"| `data`, `stringData`":            "copy_test.go TestOfASecretNothingIsShownBecauseOfItsForm; plants_test.go TestNoPlantedValueIsSeen",
+		"Names stay visible":                "redact_test.go TestOfASecretOnlyTheNamesOfItsValuesAreShown",
+		"In every other resource":           "redact_test.go TestAnObjectWithNothingToHideIsNotCopied",
+		"- what the rule's `redactPaths`":   "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
+		"- copies of objects":               "copy_test.go TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy",
+		"| `mask` (default)":                "statements_test.go TestWhereTheChangeOfARedactedValueShows",
+		"| `hmac` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows",
+		"| `drop` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows; redact_test.go TestDroppingLeavesValidJSON",
+		"| `none` |":                        "statements_test.go TestWhereTheChangeOfARedactedValueShows",
+		"A path that names an object":       "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
+		"`redact: none` shows Secrets":      "internal/config/config_test.go TestEveryBadFileGetsItsMessage; pkg/source/selection/explanation_test.go TestTheFirstRuleThatSelectsAResourceHasItAlone",
+		"An object that cannot be redacted": "redact_test.go TestWhatCannotBeRedactedIsNotShown; shaper_test.go TestAWithheldStateIsNoStateBefore",
+		"What is not found":                 advice,
+	},
+	"Hashes": {
+		"KEY is 8 hexadecimal digits": "statements_test.go TestAHashHasTheDocumentedForm; redact_test.go TestWithScopeGlobalEqualValuesHaveEqualHashes",
+		"| `object` (default)":        "redact_test.go TestAHashIsBoundToItsObjectAndItsPlace",
+		"| `global` |":                "redact_test.go TestWithScopeGlobalEqualValuesHaveEqualHashes",
+		"With `global` a consumer":    advice,
+	},
+	"Copies in annotations": {
+		"Tools keep what they applied": "copy_test.go TestCopiesOnOtherKindsAreShapedAsWhatTheyCopy; copy_test.go TestACopyOfASecretOfAnotherGroupIsNoExcuse",
+	},
+	"When redaction changes": {
+		"`redact`, `redactPaths`,":      "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo",
+		"- what the journal holds from": "internal/journal/rewrite_test.go TestWhatIsRewrittenIsLeftInNoFile; statements_test.go TestWhatIsStoredIsRedactedAsTheRulesSayNow; redact_test.go TestWhatIsStoredIsNotRedactedTwice; test/e2e/secrets_test.go TestAChangedRedactionLeavesNothingInPlain",
+		"- the first change of each":    "seal_test.go TestTheFirstChangeUnderAnotherRedactionSaysSo; seal_test.go TestAChangeOfRedactionIsSaidOnceItIsEmitted; pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm",
+	},
+	"What is remembered": {
+		"To tell what a change touched": "seal_test.go TestASummaryIsStoredSealed; seal_test.go TestASummaryUnderAnotherKeyIsNone",
+	},
+	"Annotations of Secrets that are shown": {
+		"<!-- list":                        "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
+		"- `kubernetes.io/service-account": "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
+		"- `meta.helm.sh/release-name":     "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
+		"- `argocd.argoproj.io":            "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
+		"- `cert-manager.io":               "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
+		"- `auth.openshift.io":             "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
+		"- `reflector.v1":                  "copy_test.go TestTheListOfHarmlessAnnotationsIsDocumented",
+	},
+	"Which changes are emitted": {
+		"| `filter` |":                 "filter_test.go TestFiltersChooseChanges",
+		"| `onlyIfChanged` |":          "shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold",
+		"| `ignoreChanges` |":          "shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold",
+		"The two lists concern":        "statements_test.go TestTheTwoListsConcernUpdatesOnly; shaper_test.go TestControlRecordsPass; shaper_test.go TestUpdatesThatTouchNothingAskedForAreNotTold; filter_test.go TestFiltersChooseChanges",
+		"An update whose former state": "shaper_test.go TestAChangeOfAMaskedValueIsTold; statements_test.go TestTheTwoListsConcernUpdatesOnly",
+	},
+	"Expressions": {
+		"[CEL](https://cel.dev)":            "filter_test.go TestFiltersChooseChanges",
+		"| `object` |":                      "filter_test.go TestAFilterSeesTheLastStateOfWhatIsDeleted",
+		"| `oldObject` |":                   "filter_test.go TestAFilterSeesNoSecret; statements_test.go TestNamingOldObjectKeepsStates",
+		"| `change.type` `change.class`":    "statements_test.go TestEveryVariableOfThePageIsOfItsType",
+		"| `change.cluster`":                "statements_test.go TestEveryVariableOfThePageIsOfItsType",
+		"| `change.actor.manager`":          "statements_test.go TestEveryVariableOfThePageIsOfItsType",
+		"| `change.coalesced`":              "statements_test.go TestEveryVariableOfThePageIsOfItsType",
+		"Objects are seen as they":          "filter_test.go TestAFilterThatFailsLosesNothing; filter_test.go TestAFilterThatFailsQuotesNothingOfTheObject; filter_test.go TestACostlyFilterIsCutOff; filter_test.go TestSlipsInFiltersAreFoundBeforeAnythingRuns; statements_test.go TestAFilterSeesWhatFieldsLeavesOut",
+		"Bodies are decoded only for rules": "cost_test.go TestARuleWithoutAFilterNeverDecodesToAMap",
+	},
+	"How much of a change is emitted": {
+		"| `before: full`":             "shaper_test.go TestAnUpdateCarriesTheStateBeforeIt",
+		"| `changed: paths`":           "patch_test.go TestPatchesAreShortAndInTheFormAskedFor; shaper_test.go TestAnUpdateCarriesTheStateBeforeIt",
+		"| `changed: mergePatch`":      "patch_test.go TestAMergePatchThatCannotSetNullIsAJSONPatch",
+		"| `changed: jsonPatch`":       "patch_test.go TestAPatchIsNeverMuchLongerThanTheObject",
+		"| `fields.drop`":              "shaper_test.go TestFieldsAreKeptAndDropped",
+		"| `fields.keep`":              "shaper_test.go TestFieldsAreKeptAndDropped",
+		"`patch` applied to the state": "patch_test.go TestEveryPatchMakesAfterOfBefore; shaper_test.go TestWhatIsLeftOutIsInNoPatch; shaper_test.go TestFieldsAreKeptAndDropped",
+		"All of these but `fields`":    "shaper_test.go TestWhatIsKeptIsRedactedToo; shaper_test.go TestWithoutAnyWishNothingIsKept; statements_test.go TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules",
+	},
+	"Where changes go": {
+		"Without routes every change":  "route_test.go TestTheFirstRouteThatMatchesDecides; internal/app/routing_test.go TestOtherRoutesHaveAnotherName",
+		"| `select` `exclude`":         "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
+		"| `namespaces`":               "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
+		"| `types` `classes`":          "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
+		"| `filter` | a CEL":           "route_test.go TestTheFirstRouteThatMatchesDecides; internal/config/config_test.go TestEveryBadFileGetsItsMessage",
+		"All that a route gives":       "route_test.go TestTheFirstRouteThatMatchesDecides; pkg/sinks/nats/faults_test.go TestAStreamThatDoesNotTakeWhatIsRoutedIsAFaultWithARemedy; pkg/sinks/nats/faults_test.go TestMessagesGoToTheSubjectsTheyAreRoutedTo",
+		"- **Dropped is not delivered": "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
+		"- **To drop for good":         advice,
+		"- **Order holds within":       "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
+		"- **State needs every":        advice,
+		"- **`gap` and the records":    "route_test.go TestARecordOfAResourceGoesToEverySinkThatGetsItsChanges",
+		"- **A filter that fails**":    "route_test.go TestTheFirstRouteThatMatchesDecides",
+		"- **Other routes, another":    "internal/app/routing_test.go TestOtherRoutesHaveAnotherName",
+	},
+	"Paths": {
+		"Names of members":               "redact_test.go TestPathsSayWhatIsWrongWithThem",
+		"| `spec.replicas`":              "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
+		"| `spec.containers[*].image`":   "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
+		"| `spec.data[*].token`":         "redact_test.go TestConfiguredPathsAreRedactedInAnyResource",
+		"| `metadata.annotations[":       "redact_test.go TestConfiguredPathsAreRedactedInAnyResource; redact_test.go TestPathsSayWhatIsWrongWithThem",
+		"A path that an object does not": "redact_test.go TestConfiguredPathsAreRedactedInAnyResource; redact_test.go TestPathsSayWhatIsWrongWithThem",
+		"`redactPaths` cannot take in":   "statements_test.go TestWhatSaysWhichObjectItIsIsNotRedacted",
+	},
+}
+
+// TestEveryStatementOfTheShapingPageHasATest fails when the page says something that no test is named for, and when a test that is
+// named does not exist.
+func TestEveryStatementOfTheShapingPageHasATest(t *testing.T) {
+	for section, all := range pageStatements(t) {
+		named := statements[section]
+		for _, text := range all {
+			if !slices.ContainsFunc(keys(named), func(begins string) bool { return strings.HasPrefix(text, begins) }) {
+				t.Errorf("%s: no test is named for %.60q", section, text)
+			}
+		}
+		for begins, tests := range named {
+			if !slices.ContainsFunc(all, func(text string) bool { return strings.HasPrefix(text, begins) }) {
+				t.Errorf("%s: the page has nothing that begins with %q", section, begins)
+			}
+			if tests != advice {
+				exist(t, begins, tests)
+			}
+		}
+	}
+}
+
+// exist sees to it that tests are there.
+func exist(t *testing.T, statement, tests string) {
+	t.Helper()
+	for test := range strings.SplitSeq(tests, "; ") {
+		file, name, _ := strings.Cut(test, " ")
+		if !strings.Contains(file, "/") {
+			file = "pkg/shape/" + file
+		}
+		if text, err := os.ReadFile("../../" + file); err != nil || !bytes.Contains(text, []byte("func "+name+"(")) {
+			t.Errorf("%q: there is no %s in %s (%v)", statement, name, file, err)
+		}
+	}
+}
+
+func keys(m map[string]string) (all []string) {
+	for key := range m {
+		all = append(all, key)
+	}
+	return all
+}
+
+// pageStatements are the paragraphs, list items and rows of tables of the page, by section; not the heads of tables, nor code.
+func pageStatements(t *testing.T) map[string][]string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/shaping.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := regexp.MustCompile("(?s)```.*?```").ReplaceAllString(string(page), "")
+	all, section, open := map[string][]string{}, "", false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case line == "":
+			open = false
+		case strings.HasPrefix(line, "#"):
+			section = strings.TrimLeft(line, "# ")
+		case strings.HasPrefix(line, "|--"): // what stands above is the head of a table
+			all[section] = all[section][:len(all[section])-1]
+		case open && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "- "):
+			all[section][len(all[section])-1] += " " + strings.TrimSpace(line)
+		default:
+			all[section], open = append(all[section], line), true
+		}
+	}
+	if len(all) != len(statements) {
+		t.Errorf("the page has %d sections, the tests know %d", len(all), len(statements))
+	}
+	return all
+}
+
+// quotedIn are the names in `…` of the one statement of a section that begins so.
+func quotedIn(t *testing.T, section, begins string) (names []string) {
+	t.Helper()
+	for _, text := range pageStatements(t)[section] {
+		if strings.HasPrefix(text, begins) {
+			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(text, -1) {
+				names = append(names, m[1])
+			}
+		}
+	}
+	if len(names) == 0 {
+		t.Fatalf("%s: nothing is named in %q", section, begins)
+	}
+	return names
+}
+
+// Section "Secrets".
+func TestTheMembersOfASecretThatThePageNamesAreShown(t *testing.T) {
+	r, owner := redactorFor(t, Mask), false
+	for _, name := range quotedIn(t, "Secrets", "| of `metadata`:")[1:] {
+		owner = owner || name == "apiVersion"
+		body := fmt.Sprintf(`{"metadata":{%q:"hunter"}}`, name)
+		switch {
+		case name == "finalizers":
+			body = `{"metadata":{"finalizers":["hunter"]}}`
+		case owner: // the names behind that of apiVersion are those of an owner
+			body = fmt.Sprintf(`{"metadata":{"ownerReferences":[{%q:"hunter"}]}}`, name)
+		}
+		if got := redacted(t, r, secret, body); got != body {
+			t.Errorf("%s became %s", body, got)
+		}
+	}
+	if !owner {
+		t.Error("the page names no member of an owner")
+	}
+}
+
+// Section "Secrets", the table of modes: a changed value is seen as a change of its member, or only as one of the object.
+func TestWhereTheChangeOfARedactedValueShows(t *testing.T) {
+	for mode, want := range map[string]struct {
+		value string // what the member becomes, a regular expression
+		shown bool
+	}{Mask: {`"\*\*\*"`, false}, HMAC: {`"hmac-sha256:[0-9a-f]{8}:[0-9a-f]{32}"`, true}, Drop: {``, false}, None: {`"aHVudGVy"`, true}} {
+		s := shaping(t, Policy{Redact: mode, Changed: changedPaths})
+		s.tell(secretWith("aHVudGV"))
+		got := s.tell(secretWith("aHVudGVy"))
+		if len(got) != 1 || slices.Contains(got[0].Changed, "/data/p") != want.shown {
+			t.Fatalf("%s: emitted %d, changed %v", mode, len(got), got[0].Changed)
+		}
+		member := `"p":` + want.value
+		if want.value == "" {
+			member = ""
+		}
+		if !regexp.MustCompile(`"data":\{`+member+`\}`).Match(got[0].After) && (mode != Drop || bytes.Contains(got[0].After, []byte("aHV"))) {
+			t.Errorf("%s: %s", mode, got[0].After)
+		}
+	}
+}
+
+// Section "Hashes".
+func TestAHashHasTheDocumentedForm(t *testing.T) {
+	for _, data := range hashOf(t, redactorFor(t, HMAC), "u", `{"data":{"a":"x","b":""}}`) {
+		if !regexp.MustCompile(`^hmac-sha256:[0-9a-f]{8}:[0-9a-f]{32}$`).MatchString(data) {
+			t.Error(data)
+		}
+	}
+}
+
+// Section "When redaction changes", what the journal holds.
+func TestWhatIsStoredIsRedactedAsTheRulesSayNow(t *testing.T) {
+	hashed := hashOf(t, redactorFor(t, HMAC), "u", `{"data":{"p":"x"}}`)["p"]
+	policies := []Policy{{Redact: HMAC}, {RedactPaths: []string{"spec.token"}}}
+	s, err := New(policies, Options{Key: []byte(anotherKey), RuleOf: func(r event.Resource) (int, bool) { return 0, r == secret }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		resource   event.Resource
+		body, want string
+	}{
+		"a hash of another key":       {secret, `{"data":{"p":"` + hashed + `"}}`, `{"data":{"p":"***"}}`},
+		"a mask":                      {secret, `{"data":{"p":"***"}}`, `{"data":{"p":"***"}}`},
+		"what no rule selects":        {deployment, `{"spec":{"token":"hunter","n":1}}`, `{"spec":{"token":"***","n":1}}`},
+		"a Secret of no rule's group": {event.Resource{Group: "g", Resource: "secrets"}, `{"spec":{"n":1}}`, `{"spec":{"n":1}}`},
+	} {
+		change := updatedTo(c.resource, c.body)
+		if changed := s.Reshape(change); string(change.After) != c.want || changed != (c.body != c.want) {
+			t.Errorf("%s: %s, changed %v", name, change.After, changed)
+		}
+	}
+}
+
+// Section "Which changes are emitted".
+func TestTheTwoListsConcernUpdatesOnly(t *testing.T) {
+	for _, p := range []Policy{{OnlyIfChanged: []string{"spec.none"}}, {IgnoreChanges: []string{"spec", "status"}}} {
+		s := shaping(t, p)
+		for _, kind := range []event.Type{event.Added, event.Snapshot, event.Sync, event.Deleted} {
+			c := updatedTo(deployment, object("1", "1"))
+			c.Type, c.Class = kind, ""
+			if len(s.tell(c)) != 1 {
+				t.Errorf("%+v: %s is not emitted", p, kind)
+			}
+		}
+		if len(s.tell(updatedTo(deployment, object("2", "2")))) != 1 {
+			t.Errorf("%+v: an update whose former state is not known is not emitted", p)
+		}
+		if len(s.tell(updatedTo(deployment, object("3", "3")))) != 0 {
+			t.Errorf("%+v: an update that touches nothing asked for is emitted", p)
+		}
+	}
+}
+
+// Section "Expressions", the table of variables.
+func TestEveryVariableOfThePageIsOfItsType(t *testing.T) {
+	zero := updatedTo(event.Resource{}, `{}`)
+	zero.Namespace, zero.Name, zero.UID, zero.Class = "", "", "", ""
+	for begins, want := range map[string]string{"| `change.cluster`": `""`, "| `change.actor.manager`": `""`, "| `change.coalesced`": "false"} {
+		for _, name := range quotedIn(t, "Expressions", begins) {
+			if !strings.HasPrefix(name, "change.") {
+				continue
+			}
+			f, err := compileFilter(name+" == "+want, true)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			if yes, err := f.takes(&view{change: zero}); !yes || err != nil {
+				t.Errorf("%s is not %s where it is not known: %v", name, want, err)
+			}
+		}
+	}
+	for _, kind := range []event.Type{event.Added, event.Updated, event.Deleted, event.Snapshot, event.Sync} {
+		c := *zero
+		c.Type = kind
+		f, err := compileFilter(fmt.Sprintf(`change.type == %q && change.class == ""`, kind), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if yes, err := f.takes(&view{change: &c}); !yes || err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+// Section "Expressions": "Naming it makes the rule keep states".
+func TestNamingOldObjectKeepsStates(t *testing.T) {
+	for filter, keeps := range map[string]bool{`oldObject == null`: true, `object != null`: false, `change.name == "oldObject"`: false} {
+		s := shaping(t, Policy{Filter: filter})
+		s.tell(added(object("1", "1")))
+		if (len(s.bodies) == 1) != keeps {
+			t.Errorf("%s: keeps %v", filter, s.bodies)
+		}
+	}
+}
+
+// Section "Expressions": objects are seen "redacted, but whole".
+func TestAFilterSeesWhatFieldsLeavesOut(t *testing.T) {
+	s := shaping(t, Policy{Filter: `object.status == "seen"`, Fields: Fields{Drop: []string{"status"}}})
+	got := s.tell(added(object("1", `"seen"`)))
+	if len(got) != 1 || bytes.Contains(got[0].After, []byte("seen")) {
+		t.Errorf("%v", got)
+	}
+}
+
+// Section "How much of a change is emitted": a format that needs it turns before on for all rules.
+func TestASinkThatNeedsTheStateBeforeGetsItUnderAllRules(t *testing.T) {
+	kept := &store{}
+	shaper, err := New([]Policy{{}, {Changed: "paths"}}, Options{Before: true, Bodies: kept})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rule := range 2 {
+		to := shaper.Shape(rule, kept.take)
+		for _, c := range []*event.Change{added(object("1", "1")), updatedTo(deployment, object("2", "2"))} {
+			if err := to(t.Context(), event.Observation{Resource: deployment, Changes: []*event.Change{c}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := kept.told[len(kept.told)-1]; string(got.Before) != object("1", "1") {
+			t.Errorf("rule %d: before %s", rule, got.Before)
+		}
+	}
+}
+
+// Section "Paths": what redactPaths cannot take in.
+func TestWhatSaysWhichObjectItIsIsNotRedacted(t *testing.T) {
+	for _, name := range quotedIn(t, "Paths", "`redactPaths` cannot take in") {
+		switch name {
+		case "redactPaths", "metadata":
+			continue
+		case "name", "namespace", "uid", "resourceVersion":
+			name = "metadata." + name
+		}
+		if err := (Policy{RedactPaths: []string{name}}).Validate("resources[0]", true); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
