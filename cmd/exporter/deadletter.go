@@ -19,11 +19,11 @@ the journal, and counts against journal.maxBytes, until it is discarded.
 
 Once the cause is cured, retry delivers those that no newer change of the same object
 has followed. The next change of the others carried the whole state.`,
-		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return errors.New("say what to do with the dead letters: list, show, retry or discard")
 		},
 	}
+	onlyCommands(cmd)
 	cmd.AddCommand(deadletterListCommand(), deadletterShowCommand(), deadletterRetryCommand(), deadletterDiscardCommand())
 	return cmd
 }

@@ -12,11 +12,11 @@ func journalCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "journal",
 		Short: "Look into the journal of a stopped exporter",
-		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return errors.New("say what to do with the journal: stat or dump")
 		},
 	}
+	onlyCommands(cmd)
 	cmd.AddCommand(journalStatCommand(), journalDumpCommand())
 	return cmd
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -47,17 +48,33 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) exit.
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "exporter",
-		Short:         "Ships every change of the Kubernetes resources you choose to Kafka, NATS or a file",
+		Short:         "Ships every change of the Kubernetes resources you choose to Kafka, NATS, a webhook or a file",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
 		RunE:          func(*cobra.Command, []string) error { return errors.New("say which command to run") },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
+	root.AddCommand(tapCommand())
 	root.AddCommand(explainCommand(), rbacCommand())
 	root.AddCommand(journalCommand(), deadletterCommand())
 	return root
+}
+
+// onlyCommands makes cmd one that does nothing itself: a word that is no command of it is named, with what may have been meant.
+func onlyCommands(cmd *cobra.Command) {
+	cmd.FParseErrWhitelist.UnknownFlags = true // they belong to the command that is not known
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		meant := ""
+		if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+			meant = "; did you mean " + strings.Join(similar, " or ") + "?"
+		}
+		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), meant)
+	}
 }
 
 // configFlag adds --config to a command that reads the configuration.

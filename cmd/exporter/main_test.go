@@ -36,6 +36,11 @@ func TestBadUsageExitsTwo(t *testing.T) {
 		"no command":         {},
 		"unknown command":    {"export"},
 		"unknown flag":       {"run", "--conf", "x"},
+		"nothing to tap":     {"tap"},
+		"tap of no resource": {"tap", "--select", "pods."},
+		"tap, wrong filter":  {"tap", "--select", "pods", "--filter", "object.a"},
+		"tap, wrong labels":  {"tap", "--select", "pods", "--selector", "a in b"},
+		"tap, wrong form":    {"tap", "--select", "pods", "-o", "text"},
 		"no config":          {"run"},
 		"one argument extra": {"validate", "--config", "x", "y"},
 	} {
@@ -45,6 +50,33 @@ func TestBadUsageExitsTwo(t *testing.T) {
 				t.Errorf("exit %d, stdout %q, stderr %q; want exit 2 and a message", code, stdout, stderr)
 			}
 		})
+	}
+}
+
+func TestAMistypedCommandIsNamedWithTheOneThatWasMeant(t *testing.T) {
+	for _, args := range [][]string{{"runn", "-c", "x"}, {"journal", "stta", "--dir", "x"}, {"deadletter", "lst", "--sink=x", "--all"}} {
+		_, _, stderr := try(t, args...)
+		want := map[string]string{"runn": "run", "stta": "stat", "lst": "list"}
+		wrong := args[0]
+		if len(args) > 3 {
+			wrong = args[1]
+		}
+		if !strings.Contains(stderr, `unknown command "`+wrong+`"`) || !strings.Contains(strings.ReplaceAll(stderr, wrong, ""), want[wrong]) {
+			t.Errorf("%q: %s", args, stderr)
+		}
+	}
+}
+
+func TestFlagsOfTapAreNamedAsFlags(t *testing.T) {
+	for flag, args := range map[string][]string{
+		"--select[0]: ":    {"--select", "pods."},
+		"--namespace[0]: ": {"--select", "pods", "-n", "A"},
+		"--selector: ":     {"--select", "pods", "-l", "a in b"},
+		"--filter: ":       {"--select", "pods", "--filter", "1 +"},
+	} {
+		if _, _, stderr := try(t, append([]string{"tap"}, args...)...); !strings.HasPrefix(stderr, "exporter: "+flag) {
+			t.Errorf("%q: %s", args, stderr)
+		}
 	}
 }
 

@@ -36,6 +36,9 @@ func newLogger(cfg config.Log, secrets mask, w io.Writer) *slog.Logger {
 	return log
 }
 
+// QuietClients silences what client-go says of its retries, for commands that say themselves what goes wrong.
+func QuietClients() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
+
 // debugOnly passes records of any level on as debug records.
 type debugOnly struct{ slog.Handler }
 

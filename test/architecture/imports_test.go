@@ -47,8 +47,9 @@ var mayImport = map[string][]string{
 	"internal/exit":    nil,
 	"internal/app":     {"*"},
 	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/nats", "pkg/source", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/journal"},
+	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/source/selection", "internal/exit"},
 
-	"cmd/exporter": {"internal/app", "internal/config", "internal/exit", "internal/inspect"},
+	"cmd/exporter": {"pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap"},
 }
 
 // onlyFrom lists who may import a library of weight. Everyone else is kept from depending on it by accident.

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/tap"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// tapFlags are the flags of tap.
+type tapFlags struct {
+	cluster    config.Cluster
+	selected   []string
+	namespaces []string
+	labels     string
+	filter     string
+	output     string
+	color      string
+	once       bool
+}
+
+func tapCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tap --select RESOURCE... [-n NAMESPACE] [--filter CEL] [-o diff|json|yaml|name] [--once]",
+		Short: "Show changes in the terminal as they happen",
+		Long: `Show changes in the terminal as they happen, field by field.
+
+They are read straight from the cluster, as run would read them. No bus and no
+configuration are needed, and nothing is written to disk or to the cluster. Values of
+Secrets are masked. What exists already is read to compare with, and not shown.
+
+The rights needed are list and watch on what is selected.`,
+		Example: `  exporter tap --select deployments.apps
+  exporter tap --select pods,events -n shop
+  exporter tap --select '*' --filter 'change.type == "deleted"'
+  exporter tap --select pods --filter 'object.status.phase == "Failed"' --once -o yaml`,
+		Args: cobra.NoArgs,
+	}
+	var f tapFlags
+	flags := cmd.Flags()
+	flags.StringSliceVarP(&f.selected, "select", "s", nil, `resources, as kubectl writes them: "pods", "deployments.apps", "*.cert-manager.io", "*"`)
+	flags.StringSliceVarP(&f.namespaces, "namespace", "n", nil, "only these namespaces; all without")
+	flags.StringVarP(&f.labels, "selector", "l", "", "only objects with these labels, as kubectl writes it")
+	flags.StringVar(&f.filter, "filter", "", "only changes for which this CEL expression over object, oldObject and change is true")
+	flags.StringVarP(&f.output, "output", "o", tap.Diff, "form: "+strings.Join(tap.Formats, ", "))
+	flags.BoolVar(&f.once, "once", false, "end after the first change that is shown")
+	flags.StringVar(&f.color, "color", "auto", "colors: auto (on a terminal, unless NO_COLOR is set), always or never")
+	flags.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
+	flags.StringVar(&f.cluster.Context, "context", "", "context within the kubeconfig")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := f.check(); err != nil {
+			return err
+		}
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		client, err := app.NewClient(&config.Config{Cluster: f.cluster}, version)
+		if err != nil {
+			return exit.With(exit.Environment, err)
+		}
+		app.QuietClients()
+		o := tap.ClusterOptions{Client: client, Rule: f.rule(), Filter: f.filter, Notes: cmd.ErrOrStderr()}
+		return tap.Cluster(ctx, o, tap.NewPrinter(cmd.OutOrStdout(), f.output, colored(f.color, cmd.OutOrStdout()), f.once))
+	}
+	return cmd
+}
+
+// rule is what the flags select.
+func (f *tapFlags) rule() selection.Rule {
+	return selection.Rule{Select: f.selected, Namespaces: selection.Namespaces{Include: f.namespaces}, LabelSelector: f.labels}
+}
+
+// check reports what is wrong with the flags.
+func (f *tapFlags) check() error {
+	if len(f.selected) == 0 {
+		return fmt.Errorf("say what to watch, for example --select deployments.apps, or --select '*' for everything")
+	}
+	if !slices.Contains(tap.Formats, f.output) {
+		return fmt.Errorf("--output %q: expected one of %s", f.output, strings.Join(tap.Formats, ", "))
+	}
+	if !slices.Contains([]string{"auto", "always", "never"}, f.color) {
+		return fmt.Errorf("--color %q: expected auto, always or never", f.color)
+	}
+	if err := f.rule().Validate("--"); err != nil {
+		return fmt.Errorf("%s", flagNames.Replace(err.Error()))
+	}
+	if err := (shape.Policy{Filter: f.filter}).Validate("--", false); err != nil {
+		return fmt.Errorf("%s", flagNames.Replace(err.Error()))
+	}
+	return nil
+}
+
+// flagNames turns the paths of a rule into flags.
+var flagNames = strings.NewReplacer("--.namespaces.include", "--namespace", "--.namespaces", "--namespace", "--.labelSelector", "--selector", "--.", "--")
+
+// colored says whether to write in color.
+func colored(choice string, out io.Writer) bool {
+	if choice != "auto" {
+		return choice == "always"
+	}
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(out)
+}
+
+// isTerminal says whether w is a terminal, or another device that behaves like one.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,151 @@
+package tap
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// queued bounds the changes between the source and the terminal.
+const queued = 64
+
+// stopWithin bounds how long connections may take to end.
+const stopWithin = 500 * time.Millisecond
+
+// readyPoll is how often it is asked whether everything is being watched.
+const readyPoll = 100 * time.Millisecond
+
+// ClusterOptions say what is read from a cluster.
+type ClusterOptions struct {
+	Client *source.Client
+	Rule   selection.Rule
+	Filter string    // CEL, see docs/shaping.md; "" takes all
+	Notes  io.Writer // gets what is not a change: what is watched, and what goes wrong
+}
+
+// Cluster shows what changes from now on until ctx ends, which is no error, or the printer has enough. Values of Secrets are
+// masked before anything is kept or shown.
+func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
+	log := slog.New(newNotes(o.Notes))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	bodies := newStates(maxStates)
+	shaper, err := shape.New([]shape.Policy{{Filter: o.Filter, Before: "full"}}, shape.Options{Secret: []byte(rand.Text()), Bodies: bodies})
+	if err != nil {
+		return exit.With(exit.Usage, err)
+	}
+	changes := make(chan shown, queued)
+	t := &tapped{bodies: bodies, changes: changes, log: log}
+	src, err := source.New(source.Config{
+		Client: o.Client, Cluster: clusterName(ctx, o.Client), Rules: []selection.Rule{o.Rule},
+		Load:      func(string, func(event.Known)) (event.StoredResource, error) { return event.StoredResource{}, nil },
+		Stored:    func() ([]string, error) { return nil, nil },
+		SetScopes: func(context.Context, event.Resource, []event.StoredScope) error { return nil },
+		Append:    t.append,
+		Shape:     shaper.Shape,
+		Drop:      bodies.DropBodies,
+		Log:       log,
+	})
+	if err != nil {
+		return exit.With(exit.Usage, err)
+	}
+	if o.Filter != "" {
+		t.filter = func() string { return shaper.Stats()[0].Failure }
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- src.Run(ctx) }()
+	go sayWhatIsWatched(ctx, src, o.Client.Host(), o.Notes)
+	err = p.follow(ctx, changes, ended)
+	cancel()
+	select {
+	case <-ended:
+	case <-time.After(stopWithin):
+	}
+	return err
+}
+
+// clusterName is the name that changes carry: as without cluster.name in a configuration, where that may be read.
+func clusterName(ctx context.Context, c *source.Client) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if uid, err := c.ClusterUID(ctx); err == nil {
+		return uid
+	}
+	return c.Host()
+}
+
+// tapped takes the observations of all scopes.
+type tapped struct {
+	bodies  *states
+	changes chan<- shown
+	log     *slog.Logger
+	filter  func() string // why the filter failed last; nil without a filter
+	failed  sync.Once     // that has been said
+}
+
+// append keeps states and passes on what is news: what the first lists name is not. It waits while the terminal does.
+func (t *tapped) append(ctx context.Context, o event.Observation) error {
+	t.bodies.keep(o)
+	t.checkFilter()
+	for _, c := range o.Changes {
+		if c.Type == event.Snapshot || c.Type == event.SnapshotBegin || c.Type == event.SnapshotEnd {
+			continue
+		}
+		select {
+		case t.changes <- shown{change: c}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// checkFilter says once that the filter fails on objects: these are shown whether it means them or not.
+func (t *tapped) checkFilter() {
+	if t.filter == nil {
+		return
+	}
+	if why := t.filter(); why != "" {
+		t.failed.Do(func() { t.log.Warn("the filter fails, and what it fails on is shown", "reason", why) })
+	}
+}
+
+// sayWhatIsWatched says once that everything is being watched: from then on silence means that nothing changes.
+func sayWhatIsWatched(ctx context.Context, src *source.Source, host string, notes io.Writer) {
+	poll := time.NewTicker(readyPoll)
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-poll.C:
+		}
+		if ready, _ := src.Ready(); ready {
+			live, objects := 0, 0
+			for _, s := range src.Status() {
+				if s.State == source.Live {
+					live, objects = live+1, objects+s.Known
+				}
+			}
+			fmt.Fprintf(notes, "watching %s with %s at %s; ^C ends\n", plural(live, "resource"), plural(objects, "object"), printable(host))
+			return
+		}
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,51 @@
+package tap
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+)
+
+// notes is a log for somebody who looks at a terminal: warnings, one line each, without time and level.
+type notes struct {
+	mu     *sync.Mutex
+	w      io.Writer
+	before string // attributes that every line has
+}
+
+func newNotes(w io.Writer) *notes { return &notes{mu: &sync.Mutex{}, w: w} }
+
+var _ slog.Handler = (*notes)(nil)
+
+func (n *notes) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+func (n *notes) Handle(_ context.Context, r slog.Record) error {
+	var b strings.Builder
+	b.WriteString("! " + printable(r.Message) + n.before)
+	r.Attrs(func(a slog.Attr) bool {
+		b.WriteString(attribute(a))
+		return true
+	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err := fmt.Fprintln(n.w, b.String())
+	return err
+}
+
+func (n *notes) WithAttrs(attrs []slog.Attr) slog.Handler {
+	more := *n
+	for _, a := range attrs {
+		more.before += attribute(a)
+	}
+	return &more
+}
+
+// WithGroup implements [slog.Handler]. Nobody groups what is shown here.
+func (n *notes) WithGroup(string) slog.Handler { return n }
+
+func attribute(a slog.Attr) string {
+	return "; " + a.Key + ": " + printable(a.Value.Resolve().String())
+}

@@ -1,0 +1,210 @@
+package tap
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// The forms in which changes are shown.
+const (
+	Diff = "diff" // a line for people, and field by field what changed
+	JSON = "json" // the native format, one object a line
+	YAML = "yaml" // the same as documents
+	Name = "name" // type, resource and object
+)
+
+// Formats lists the forms.
+var Formats = []string{Diff, JSON, YAML, Name}
+
+// Printer writes changes. It is used by one goroutine.
+type Printer struct {
+	out    io.Writer
+	format string
+	color  bool
+	once   bool
+	buf    []byte
+}
+
+// NewPrinter returns a printer that writes to out in one of [Formats], in color if asked. With once it has enough after one
+// change.
+func NewPrinter(out io.Writer, format string, color, once bool) *Printer {
+	return &Printer{out: out, format: format, color: color, once: once}
+}
+
+// shown is a change to show. raw is its native form where that is what was read, and nil else.
+type shown struct {
+	change *event.Change
+	raw    []byte
+}
+
+// follow writes what comes until ctx ends, which is no error, whoever sends it does, or one change was enough. A terminal
+// that takes no more is not waited for once ctx ends.
+func (p *Printer) follow(ctx context.Context, changes <-chan shown, ended <-chan error) error {
+	written := make(chan error, 1)
+	go func() { written <- p.write(ctx, changes) }()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-ended:
+		return err
+	case err := <-written:
+		return err
+	}
+}
+
+func (p *Printer) write(ctx context.Context, changes <-chan shown) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case c := <-changes:
+			if err := p.print(c); err != nil || p.once {
+				return err
+			}
+		}
+	}
+}
+
+// print writes one change in one piece.
+func (p *Printer) print(s shown) error {
+	b := p.buf[:0]
+	switch p.format {
+	case JSON:
+		b = append(p.native(b, s), '\n')
+	case YAML:
+		var err error
+		if b, err = appendYAML(b, p.native(nil, s)); err != nil {
+			return err
+		}
+	case Name:
+		b = fmt.Appendf(b, "%s %s %s\n", s.change.Type, s.change.Resource, objectOf(s.change))
+	default:
+		b = append(b, p.describe(s.change)...)
+	}
+	const keep = 64 << 10
+	if p.buf = b; cap(b) > keep {
+		p.buf = nil
+	}
+	_, err := p.out.Write(b)
+	return err
+}
+
+func (p *Printer) native(b []byte, s shown) []byte {
+	if s.raw != nil {
+		return append(b, s.raw...)
+	}
+	return format.AppendJSON(b, s.change)
+}
+
+// appendYAML writes a JSON object as a YAML document, with its members in their order.
+func appendYAML(b, object []byte) ([]byte, error) {
+	var n yaml.Node // JSON is YAML
+	if err := yaml.Unmarshal(object, &n); err != nil {
+		return b, fmt.Errorf("write a change as YAML: %w", err)
+	}
+	unquote(&n)
+	var out bytes.Buffer
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	if err := e.Encode(&n); err != nil {
+		return b, fmt.Errorf("write a change as YAML: %w", err)
+	}
+	return append(append(b, "---\n"...), out.Bytes()...), nil
+}
+
+// unquote gives nodes the usual style in place of that of JSON; the encoder quotes what needs it.
+func unquote(n *yaml.Node) {
+	n.Style = 0
+	for _, c := range n.Content {
+		unquote(c)
+	}
+}
+
+// signs are how lines of changes begin.
+var signs = map[event.Type]struct {
+	sign  string
+	style style
+}{
+	event.Added:   {"+", green},
+	event.Updated: {"~", yellow},
+	event.Deleted: {"-", red},
+	event.Gap:     {"!", red},
+}
+
+// describe writes a change for people.
+func (p *Printer) describe(c *event.Change) string {
+	look, ok := signs[c.Type]
+	if !ok {
+		look.sign, look.style = "·", cyan
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s %s %s", p.styled(faint, c.ObservedAt.Local().Format("15:04:05.000")), p.styled(look.style, look.sign),
+		printable(c.Resource.String()), p.styled(bold, objectOf(c)))
+	if about := aboutOf(c); about != "" {
+		b.WriteString("  " + p.styled(faint, about))
+	}
+	b.WriteByte('\n')
+	for _, line := range p.details(c) {
+		b.WriteString("    " + line + "\n")
+	}
+	return b.String()
+}
+
+// details says what is in a change.
+func (p *Printer) details(c *event.Change) []string {
+	switch {
+	case c.Gap != nil:
+		return []string{printable(c.Gap.Reason)}
+	case c.Withheld != "":
+		return []string{printable(c.Withheld)}
+	case c.Type != event.Updated:
+		return nil
+	case c.Before != nil && c.After != nil:
+		return p.difference(c.Before, c.After)
+	}
+	var lines []string
+	for _, pointer := range c.Changed {
+		lines = append(lines, printable(pointer))
+	}
+	return lines
+}
+
+// objectOf names the object of a change; "*" for a control record, which speaks of all.
+func objectOf(c *event.Change) string {
+	name := c.Name
+	if name == "" {
+		name = "*"
+	}
+	if c.Namespace != "" {
+		name = c.Namespace + "/" + name
+	}
+	return printable(name)
+}
+
+// aboutOf says what is known of a change beside its object.
+func aboutOf(c *event.Change) string {
+	var about []string
+	if _, known := signs[c.Type]; !known {
+		about = append(about, string(c.Type))
+	}
+	about = append(about, string(c.Class))
+	if c.FinalStateUnknown {
+		about = append(about, "final state unknown")
+	}
+	if c.Coalesced {
+		about = append(about, "coalesced")
+	}
+	if c.Actor != nil {
+		about = append(about, "by "+c.Actor.Manager)
+	}
+	return printable(strings.Join(slices.DeleteFunc(about, func(s string) bool { return s == "" }), ", "))
+}

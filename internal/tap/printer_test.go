@@ -1,0 +1,136 @@
+package tap
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func updated(before, after string) *event.Change {
+	return &event.Change{
+		Type: event.Updated, Class: event.ClassSpec, Resource: event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"},
+		Namespace: "shop", Name: "web", ObservedAt: time.Date(2026, 11, 21, 10, 0, 0, 0, time.Local),
+		Before: []byte(before), After: []byte(after), Actor: &event.Actor{Manager: "kubectl-edit"},
+	}
+}
+
+// shows returns what a printer without color writes of a change.
+func shows(t *testing.T, format string, c *event.Change) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := NewPrinter(&out, format, false, false).print(shown{change: c}); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestAnUpdateIsShownFieldByField(t *testing.T) {
+	const header = "10:00:00.000 ~ deployments.apps shop/web  spec, by kubectl-edit\n"
+	for _, c := range []struct{ name, before, after, want string }{
+		{
+			"members change, come and go",
+			`{"metadata":{"resourceVersion":"1","generation":1,"labels":{"a":"1"}},"spec":{"replicas":2,"paused":true},"status":{"x":null}}`,
+			`{"metadata":{"resourceVersion":"2","generation":2,"labels":{"a":"1","app.io/b":""}},"spec":{"replicas":3},"status":{"x":1}}`,
+			"    spec.paused                - true\n" +
+				"    spec.replicas              2 → 3\n" +
+				"    metadata.labels[app.io/b]  + \"\"\n" +
+				"    status.x                   null → 1\n",
+		},
+		{
+			"elements with names are compared by name",
+			`{"spec":{"containers":[{"name":"web","image":"a:1"},{"name":"log","image":"l:1"}],"args":["x","y"]}}`,
+			`{"spec":{"containers":[{"name":"log","image":"l:2"},{"name":"new"}],"args":["x","z","w"]}}`,
+			"    spec.args[1]               y → z\n" +
+				"    spec.args[2]               + w\n" +
+				"    spec.containers[web]       - {\"image\":\"a:1\",\"name\":\"web\"}\n" +
+				"    spec.containers[log].image  l:1 → l:2\n" +
+				"    spec.containers[new]       + {\"name\":\"new\"}\n",
+		},
+		{
+			"texts are compared line by line",
+			`{"data":{"conf":"a\nb\nc"}}`, `{"data":{"conf":"a\nB\nc"}}`,
+			"    data.conf\n      - b\n      + B\n",
+		},
+		{
+			"a terminal is not steered", `{"data":{"a":"1"}}`, `{"data":{"a":"\u001b]0;evil\u0007"}}`,
+			"    data.a  1 → \\x1b]0;evil\\a\n",
+		},
+		{
+			"nothing but what is hidden", `{"metadata":{"resourceVersion":"1"},"data":{"p":"***"}}`, `{"metadata":{"resourceVersion":"2"},"data":{"p":"***"}}`,
+			"    nothing that is shown: a masked value, or bookkeeping\n",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := shows(t, Diff, updated(c.before, c.after))
+			if strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(header+c.want), " ") {
+				t.Errorf("shown\n%swant\n%s", got, header+c.want)
+			}
+		})
+	}
+}
+
+func TestNamesCannotSteerATerminal(t *testing.T) {
+	c := updated(`{}`, `{"a":1}`)
+	c.Name, c.Actor.Manager = "x\x1b[2J", "m\x1b[2J"
+	for _, format := range Formats {
+		if got := shows(t, format, c); strings.Contains(got, "\x1b") {
+			t.Errorf("%s lets an escape sequence through: %q", format, got)
+		}
+	}
+}
+
+func TestColorsEndWithTheirLine(t *testing.T) {
+	var out bytes.Buffer
+	p := NewPrinter(&out, Diff, true, false)
+	if err := p.print(shown{change: updated(`{"a":1}`, `{"a":2,"b":"x\ny"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if strings.Count(line, "\x1b[") != 2*strings.Count(line, string(reset)) {
+			t.Errorf("a style is not taken back: %q", line)
+		}
+	}
+}
+
+func TestYAMLKeepsTheOrderOfMembers(t *testing.T) {
+	got := shows(t, YAML, updated(`{"b":"1","a":"true"}`, `{"b":1}`))
+	if !strings.HasPrefix(got, "---\nid: ") || !strings.Contains(got, "before:\n  b: \"1\"\n  a: \"true\"\n") {
+		t.Errorf("written as\n%s", got)
+	}
+}
+
+// TestATerminalThatTakesNothingDoesNotHoldUpTheEnd writes to a pipe that nobody reads.
+func TestATerminalThatTakesNothingDoesNotHoldUpTheEnd(t *testing.T) {
+	r, w := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, ended := make(chan shown, 1), make(chan error, 1)
+	changes <- shown{change: updated(`{}`, `{}`)}
+	done := make(chan error, 1)
+	go func() { done <- NewPrinter(w, Diff, false, false).follow(ctx, changes, ended) }()
+	for len(changes) > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	r.Close() // so that the writer ends too
+}
+
+func TestTheEndOfTheSourceIsTheEnd(t *testing.T) {
+	ended := make(chan error, 1)
+	ended <- io.ErrUnexpectedEOF
+	if err := NewPrinter(io.Discard, Diff, false, false).follow(t.Context(), nil, ended); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("ended with %v", err)
+	}
+}

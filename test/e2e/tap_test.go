@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/process"
+)
+
+// tap is a running "exporter tap" and what it has printed.
+type tap struct {
+	*process.Process
+	t   *testing.T
+	log string
+}
+
+// tap starts a tap that may write nowhere, and returns when it says that it watches.
+func (l *least) tap(args ...string) *tap {
+	l.t.Helper()
+	nowhere := filepath.Join(l.t.TempDir(), "nowhere")
+	l.must(os.Mkdir(nowhere, 0o500))
+	v := &tap{t: l.t, log: filepath.Join(l.t.TempDir(), "tap.log")}
+	p, err := process.Start(l.t.Context(), process.Options{
+		Name: "exporter tap", Path: l.program, Args: append([]string{"tap"}, args...), Dir: nowhere, Log: v.log,
+		Env: []string{"KUBECONFIG=" + l.controlPlane.Kubeconfig(), "HOME=" + nowhere, "TMPDIR=" + nowhere},
+	})
+	l.must(err)
+	v.Process = p
+	l.t.Cleanup(func() {
+		if err := p.Kill(); err != nil {
+			l.t.Error(err)
+		}
+	})
+	v.await("^C ends")
+	return v
+}
+
+// await waits until the tap has printed every text, in this order.
+func (v *tap) await(texts ...string) string {
+	v.t.Helper()
+	deadline := time.Now().Add(arriveWithin)
+	for {
+		b, err := os.ReadFile(v.log)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		rest, missing := string(b), ""
+		for _, text := range texts {
+			_, after, found := strings.Cut(rest, text)
+			if !found {
+				missing = text
+				break
+			}
+			rest = after
+		}
+		if missing == "" {
+			return string(b)
+		}
+		if time.Now().After(deadline) {
+			v.t.Fatalf("tap does not print %q; it printed\n%s", missing, b)
+		}
+		pause(v.t, lookEvery)
+	}
+}
+
+func TestTapShowsChangesFieldByField(t *testing.T) {
+	l := newLeast(t, leastRules)
+	ctx := t.Context()
+	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "web", "old"))
+	v := l.tap("--select", "configmaps,secrets", "-n", "web", "--color", "never")
+
+	l.must(l.cluster.Patch(ctx, workload.ConfigMaps, "web", "old", `{"data":{"replicas":"two"}}`))
+	l.must(l.cluster.Patch(ctx, workload.ConfigMaps, "web", "old", `{"data":{"replicas":"three"}}`))
+	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "default", "elsewhere"))
+	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "web", "new"))
+	l.must(l.cluster.Delete(ctx, workload.ConfigMaps, "web", "new"))
+	text := v.await("~ configmaps web/old", "data.replicas", "+ two", "~ configmaps web/old", "data.replicas", "two → three",
+		"+ configmaps web/new", "- configmaps web/new")
+	if strings.Contains(text, "+ configmaps web/old") || strings.Contains(text, "elsewhere") {
+		t.Errorf("it shows what existed before, or another namespace:\n%s", text)
+	}
+	l.must(syscall.Kill(v.Pid(), syscall.SIGINT))
+	<-v.Done()
+	var exit *exec.ExitError
+	if err := v.Result(); errors.As(err, &exit) {
+		t.Errorf("^C ends it with %v", err)
+	}
+}
+
+func TestTapShowsOneChangeAndEnds(t *testing.T) {
+	l := newLeast(t, leastRules)
+	ctx := t.Context()
+	filter := `change.resource == "configmaps" && change.type == "updated" && has(oldObject.data) && oldObject.data.a == "1" && object.data.a == "2"`
+	v := l.tap("--select", "*", "--filter", filter, "-o", "name", "--once")
+	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "web", "one"))
+	for _, patch := range []string{`{"data":{"a":"1"}}`, `{"data":{"a":"2"}}`, `{"data":{"a":"3"}}`} {
+		l.must(l.cluster.Patch(ctx, workload.ConfigMaps, "web", "one", patch))
+	}
+	<-v.Done()
+	_, shown, _ := strings.Cut(v.await("updated configmaps web/one\n"), "\n")
+	if shown != "updated configmaps web/one\n" {
+		t.Errorf("it shows %q", shown)
+	}
+}
+
+// TestTapSaysWhatItMayNotRead asks as a user without rights.
+func TestTapSaysWhatItMayNotRead(t *testing.T) {
+	l := newLeast(t, leastRules)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, l.program, "tap", "--select", "configmaps", "--kubeconfig", l.kubeconfig)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	stderr, err := cmd.StderrPipe()
+	l.must(err)
+	l.must(cmd.Start())
+	line := make([]byte, 4096)
+	n, _ := stderr.Read(line)
+	if !strings.Contains(string(line[:n]), "forbidden") {
+		t.Errorf("it says %q", line[:n])
+	}
+	cancel()
+	_ = cmd.Wait() // it was told to end
+}
