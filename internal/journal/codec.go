@@ -15,7 +15,7 @@ var errMalformed = errors.New("malformed")
 // Codes of the enumerations in stored changes. They are part of the format: append only. Code 0 means that the value
 // follows as a string.
 var (
-	typeCodes  = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync}
+	typeCodes  = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync, event.Attributed, event.AttributionGap}
 	deltaCodes = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync}
 	classCodes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )
@@ -44,6 +44,13 @@ const (
 	moreKnown = 1<<iota - 1
 )
 
+// Flags of the third byte. It is there when the second byte is 0, and a fourth one, which stands for the second, follows it.
+const (
+	mostPrevious = 1 << iota
+	mostAttribution
+	mostKnown = 1<<iota - 1
+)
+
 // minChangeMeta is the least number of bytes the facts of one change take: three codes, nine strings, three numbers. It
 // keeps a broken count from asking for a huge allocation.
 const minChangeMeta = 15
@@ -70,11 +77,14 @@ func appendCode[T ~string](b []byte, codes []T, v T) []byte {
 func appendMeta(b []byte, c *event.Change) []byte {
 	b = appendCode(b, typeCodes, c.Type)
 	b = appendCode(b, deltaCodes, c.Delta)
-	more := moreOf(c)
-	if more == 0 {
-		b = append(b, flagsOf(c))
-	} else {
+	more, most := moreOf(c), mostOf(c)
+	switch {
+	case most != 0:
+		b = append(b, flagsOf(c)|flagMore, 0, most, more)
+	case more != 0:
 		b = append(b, flagsOf(c)|flagMore, more)
+	default:
+		b = append(b, flagsOf(c))
 	}
 	for _, s := range [...]string{
 		c.Cluster, c.Resource.Group, c.Resource.Version, c.Resource.Resource, c.Resource.Kind,
@@ -92,6 +102,9 @@ func appendMeta(b []byte, c *event.Change) []byte {
 	}
 	if more != 0 {
 		b = appendMore(b, c)
+	}
+	if most != 0 {
+		b = appendMost(b, c)
 	}
 	for _, body := range [...][]byte{c.Before, c.After, c.Patch} {
 		if body != nil {
@@ -125,6 +138,29 @@ func appendMore(b []byte, c *event.Change) []byte {
 	return b
 }
 
+// appendMost appends what the third byte of flags announces.
+func appendMost(b []byte, c *event.Change) []byte {
+	if c.Previous != "" {
+		b = appendString(b, c.Previous)
+	}
+	if a := c.Attribution; a != nil {
+		b = appendString(appendString(b, a.Of), a.Certainty)
+		b = appendIdentity(b, &a.By)
+		if a.RequestedBy == nil {
+			return append(b, 0)
+		}
+		b = appendIdentity(append(b, 1), a.RequestedBy)
+	}
+	return b
+}
+
+func appendIdentity(b []byte, i *event.Identity) []byte {
+	for _, s := range [...]string{i.User, i.UID, i.Impersonator, i.Verb, i.Subresource, i.UserAgent, i.AuditID} {
+		b = appendString(b, s)
+	}
+	return appendTime(appendStrings(appendStrings(b, i.Groups), i.SourceIPs), i.Received)
+}
+
 func appendStrings(b []byte, list []string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for _, s := range list {
@@ -144,6 +180,10 @@ func moreOf(c *event.Change) byte {
 		flag(c.Changed != nil, moreChanged) | flag(c.Patch != nil, morePatch) |
 		flag(c.Omitted != nil, moreOmitted) | flag(c.Withheld != "", moreWithheld) |
 		flag(c.Left, moreLeft) | flag(c.Pass != "", morePass)
+}
+
+func mostOf(c *event.Change) byte {
+	return flag(c.Previous != "", mostPrevious) | flag(c.Attribution != nil, mostAttribution)
 }
 
 func flag(on bool, bit byte) byte {
@@ -189,14 +229,7 @@ func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
 func scanChange(s *scanner, c *event.Change, bodies []byte) []byte {
 	c.Type = scanCode(s, typeCodes)
 	c.Delta = scanCode(s, deltaCodes)
-	flags, more := s.byte(), byte(0)
-	if flags&flagMore != 0 {
-		more = s.byte()
-		s.failed = s.failed || more == 0
-	}
-	if more&^byte(moreKnown) != 0 {
-		s.failed = true
-	}
+	flags, more, most := scanFlags(s)
 	for _, p := range [...]*string{
 		&c.Cluster, &c.Resource.Group, &c.Resource.Version, &c.Resource.Resource, &c.Resource.Kind,
 		&c.Namespace, &c.Name, &c.UID, &c.ResourceVersion,
@@ -215,6 +248,7 @@ func scanChange(s *scanner, c *event.Change, bodies []byte) []byte {
 		c.Gap = &event.GapInfo{From: s.string(), To: s.string(), Reason: s.string()}
 	}
 	scanMore(s, c, more)
+	scanMost(s, c, most)
 	if flags&flagBefore != 0 {
 		c.Before, bodies = s.cut(bodies)
 	}
@@ -225,6 +259,43 @@ func scanChange(s *scanner, c *event.Change, bodies []byte) []byte {
 		c.Patch, bodies = s.cut(bodies)
 	}
 	return bodies
+}
+
+// scanFlags reads one, two or four bytes of flags.
+func scanFlags(s *scanner) (flags, more, most byte) {
+	flags = s.byte()
+	if flags&flagMore == 0 {
+		return flags, 0, 0
+	}
+	if more = s.byte(); more == 0 {
+		most, more = s.byte(), s.byte()
+		s.failed = s.failed || most == 0
+	}
+	s.failed = s.failed || more&^byte(moreKnown) != 0 || most&^byte(mostKnown) != 0
+	return flags, more, most
+}
+
+// scanMost is the inverse of appendMost.
+func scanMost(s *scanner, c *event.Change, most byte) {
+	if most&mostPrevious != 0 {
+		c.Previous = s.string()
+	}
+	if most&mostAttribution != 0 {
+		a := &event.Attribution{Of: s.string(), Certainty: s.string()}
+		scanIdentity(s, &a.By)
+		if s.byte() == 1 {
+			a.RequestedBy = &event.Identity{}
+			scanIdentity(s, a.RequestedBy)
+		}
+		c.Attribution = a
+	}
+}
+
+func scanIdentity(s *scanner, i *event.Identity) {
+	for _, p := range [...]*string{&i.User, &i.UID, &i.Impersonator, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID} {
+		*p = s.string()
+	}
+	i.Groups, i.SourceIPs, i.Received = s.strings(), s.strings(), s.time()
 }
 
 // scanMore is the inverse of appendMore.

@@ -33,6 +33,9 @@ type Options struct {
 	Dir   string   // made if missing; belongs to the journal alone
 	Sinks []string // names of the sinks that hold the trim; cursors of others are dropped at Open
 
+	// Evidence says that somebody keeps evidence here; what is left of earlier times is dropped at Open where nobody does.
+	Evidence bool
+
 	// KeepSettled is for how long changes stay readable that every sink has settled, as long as they take less than half of
 	// MaxBytes; 0: not at all.
 	KeepSettled time.Duration

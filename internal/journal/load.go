@@ -95,6 +95,9 @@ func (j *Journal) load() (err error) {
 			j.sinks[name] = s
 		}
 	}
+	if err := j.loadEvidence(); err != nil {
+		return err
+	}
 	j.resources, j.scopes, j.bodies = map[string]event.Resource{}, map[scopePlace]event.StoredScope{}, newBodies()
 	return errors.Join(
 		j.eachResource(func(name string, r event.Resource) { j.resources[name] = r }),

@@ -13,7 +13,10 @@ func (o *Offline) IsLatest(c *event.Change) (bool, error) {
 	if c.Type.Control() {
 		return false, nil
 	}
-	if o.version < formatVersion {
+	if c.Type == event.Attributed { // it speaks of one version, and of no state
+		return true, nil
+	}
+	if o.version < scopesBelongToResources {
 		return false, fmt.Errorf("journal: %s was written by an earlier version of the exporter: start this one on it once", o.dir)
 	}
 	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")

@@ -11,6 +11,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
+// scopesBelongToResources is the version since which scopes, known objects and bodies are kept as they are now.
+const scopesBelongToResources = 3
+
 // Keys of versions 1 and 2, which kept known objects and bodies by scope, under the same first bytes as now.
 const (
 	oldPosition = 'p' // scope (rest): position
@@ -26,7 +29,11 @@ const lostByUpgrade = "the journal comes from an earlier version of the exporter
 // bodies go from scopes to their resources; a crash in between leaves scopes behind, and the next start goes on with those.
 func (j *Journal) upgrade(from uint64) error {
 	if from < formatVersion {
-		if err := j.convertScopes(); err != nil {
+		raise := j.convertScopes
+		if from >= scopesBelongToResources {
+			raise = func() error { return j.db.Set(keyVersion, encodeVersion(), pebble.Sync) }
+		}
+		if err := raise(); err != nil {
 			return err
 		}
 		j.opts.Logger.Info("journal upgraded; an older exporter refuses it from now on", "dir", j.opts.Dir, "from", from, "to", formatVersion)

@@ -50,7 +50,7 @@ func TestAJournalOfVersion1GoesOnWithoutAGap(t *testing.T) {
 		t.Errorf("what was written after the upgrade came back as %+v", got)
 	}
 	stored, err := j.get(keyVersion)
-	if err != nil || string(stored) != "kubecdc journal 3" {
+	if err != nil || string(stored) != "kubecdc journal 4" {
 		t.Errorf("version %q %v: an older exporter would not refuse it", stored, err)
 	}
 }

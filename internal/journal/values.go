@@ -10,7 +10,7 @@ import (
 )
 
 // formatVersion is the version of the whole layout. A change that an older exporter would misread raises it.
-const formatVersion = 3
+const formatVersion = 4
 
 // oldestFormat is the oldest version that is read, see upgrade.
 const oldestFormat = 1

@@ -170,7 +170,7 @@ func (s *step) vanished(o *Object) {
 // replacedByNamesake emits that the known object is gone because another one now has its name.
 func (s *step) replacedByNamesake(t cache.DeltaType, by *Object) {
 	c := s.emit(event.Deleted, t, by)
-	c.UID, c.ResourceVersion, c.Generation, c.Before = s.known.UID, s.known.ResourceVersion, 0, nil
+	c.UID, c.ResourceVersion, c.Previous, c.Generation, c.Before = s.known.UID, s.known.ResourceVersion, "", 0, nil
 	c.Coalesced, c.FinalStateUnknown = true, true
 }
 
@@ -183,6 +183,9 @@ func (s *step) emit(t event.Type, d cache.DeltaType, o *Object) *event.Change {
 		Type: t, Delta: event.Delta(d), Cluster: s.scope.Cluster, Resource: resource,
 		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
 		Generation: o.Generation, ObservedAt: o.ObservedAt,
+	}
+	if s.is(o) {
+		c.Previous = s.known.ResourceVersion
 	}
 	if s.list != nil {
 		c.Snapshot, c.Pass = s.list.Snapshot, s.list.Pass

@@ -10,21 +10,28 @@ type Type string
 
 // The types of the native format. Consumers switch on these strings; they do not change.
 const (
-	Added    Type = "added"    // the object came into being, or entered the selection
-	Updated  Type = "updated"  // the object has a new resourceVersion
-	Deleted  Type = "deleted"  // the object is gone, or left the selection
-	Snapshot Type = "snapshot" // the object exists, as seen in the first list of its resource; claims no change
-	Sync     Type = "sync"     // the object exists in this version, which was emitted before: told again because a rule asks for resync
-	Gap      Type = "gap"      // a control record: history of a whole resource was lost, see [GapInfo]
+	Added      Type = "added"      // the object came into being, or entered the selection
+	Updated    Type = "updated"    // the object has a new resourceVersion
+	Deleted    Type = "deleted"    // the object is gone, or left the selection
+	Snapshot   Type = "snapshot"   // the object exists, as seen in the first list of its resource; claims no change
+	Sync       Type = "sync"       // the object exists in this version, which was emitted before: told again because a rule asks for resync
+	Attributed Type = "attributed" // no change: says which authenticated user made one, see [Attribution]
+	Gap        Type = "gap"        // a control record: history of a whole resource was lost, see [GapInfo]
 
 	// Control records around the first list of a resource, see [SnapshotInfo]. What lies between them in the journal is
 	// the snapshot and whatever else happened meanwhile.
 	SnapshotBegin Type = "snapshot.begin"
 	SnapshotEnd   Type = "snapshot.end"
+
+	// AttributionGap is a control record: audit events of a time were lost, so changes of that time stay without an
+	// [Attributed] record. Its Gap names times, in RFC 3339, in place of positions.
+	AttributionGap Type = "attribution.gap"
 )
 
 // Control says that a record speaks of a whole resource and of no single object.
-func (t Type) Control() bool { return t == Gap || t == SnapshotBegin || t == SnapshotEnd }
+func (t Type) Control() bool {
+	return t == Gap || t == SnapshotBegin || t == SnapshotEnd || t == AttributionGap
+}
 
 // Class says which part of an object an update touched. Where it touched several, the first of this list that applies.
 type Class string
@@ -94,6 +101,35 @@ type SnapshotInfo struct {
 	Digest   string // over those objects, see [Digest]
 }
 
+// Identity is who acted, as an API server's audit log names them.
+type Identity struct {
+	User   string   // the name that the request acted under: the impersonated one where there is one
+	UID    string   // of User; "" where the authenticator gives none
+	Groups []string // of User
+	// Impersonator is the authenticated user who acted as User; "" where nobody was impersonated.
+	Impersonator string
+
+	Verb        string // of the request: create, update, patch, delete or deletecollection
+	Subresource string // "" for the object itself
+	Received    time.Time
+
+	// The client chooses these.
+	UserAgent string
+	SourceIPs []string
+	AuditID   string
+}
+
+// Attribution is the body of an [Attributed] record.
+type Attribution struct {
+	Of          string // ID of the change
+	By          Identity
+	RequestedBy *Identity // on a delete that somebody else had asked for, and By only ended; nil else
+	Certainty   string    // [Exact]
+}
+
+// Exact says that nobody else can have made the change, see docs/audit-trail.md.
+const Exact = "exact"
+
 // DeadLetterInfo says on a copy of a change why it is not where it should be.
 type DeadLetterInfo struct {
 	Sink   string // that could not deliver it
@@ -114,7 +150,8 @@ type Change struct {
 	Name            string // "" for control records
 	UID             string
 	ResourceVersion string
-	Generation      int64 // 0 when the object has none
+	Previous        string // the ResourceVersion that was emitted or filtered before this one; "" where it is not known. Not written by formats
+	Generation      int64  // 0 when the object has none
 
 	ObservedAt        time.Time // when the exporter read it; UTC
 	Coalesced         bool      // history between the last change of this object and this one was lost
@@ -136,8 +173,10 @@ type Change struct {
 	Omitted  []string // members left out so that the destination takes the change: "before", "status", …
 	Withheld string   // why the bodies are missing and the change must not be delivered; it becomes a dead letter
 
-	Gap      *GapInfo      // only on Gap
+	Gap      *GapInfo      // only on Gap and AttributionGap
 	Snapshot *SnapshotInfo // only on what the list of a snapshot tells, whatever its type, and on SnapshotBegin and SnapshotEnd
+
+	Attribution *Attribution // only on Attributed
 
 	// Pass is set where one version of an object can be told more than once: it names the pass over all objects, a comparison
 	// with an edited rule or a resync, that the change came from, and is a part of the ID. A Gap has one also where positions
@@ -154,7 +193,7 @@ type Change struct {
 func (c *Change) ID() string {
 	uid := c.UID
 	switch c.Type {
-	case Gap:
+	case Gap, AttributionGap:
 		// A gap belongs to a resource, which has no UID. Between two positions there is at most one, as long as positions
 		// grow; where they do not, the gap has a Pass.
 		uid = c.Resource.String() + "@" + c.Gap.From
@@ -198,6 +237,9 @@ func (c *Change) Size() int {
 	size := overhead + len(c.Before) + len(c.After) + len(c.Patch)
 	for _, path := range c.Changed {
 		size += len(path) + 16
+	}
+	if c.Attribution != nil {
+		size += overhead
 	}
 	return size
 }

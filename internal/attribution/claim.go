@@ -1,0 +1,127 @@
+package attribution
+
+import (
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// claimKind says by which rule a request claims a change of an object.
+type claimKind uint8
+
+const (
+	byVersion claimKind = iota // it was answered with the change's version
+	byDelete                   // it says that it removed the object
+	byRelease                  // it was answered with an object that nothing holds any more: the delete that replaces the version
+	byMark                     // the mark that replaced the version which a deletecollection had listed
+	byListed                   // an object without finalizers that a deletecollection had listed
+	byNote                     // a create, by the uid that the admission policy noted
+)
+
+// claim says that a request may have made the change of one object that the rule speaks of.
+type claim struct {
+	*held
+	uid     string
+	kind    claimKind
+	version string
+}
+
+// claims returns everything that a request claims.
+func claims(r *held) []claim {
+	if !r.Wrote() {
+		return nil
+	}
+	o := r.Answer
+	switch {
+	case r.Verb == "deletecollection":
+		return ofCollection(r)
+	case r.Verb == "delete" && r.DeletedUID != "":
+		return []claim{{held: r, uid: r.DeletedUID, kind: byDelete}}
+	case o.UID == "" && r.NotedUID != "" && r.Replaces == "" && r.Code == created && r.Subresource == "":
+		return []claim{{held: r, uid: r.NotedUID, kind: byNote}}
+	case o.UID == "" || o.ResourceVersion == "":
+		return nil
+	case o.Deleting && !o.Held && !o.Grace && (r.Verb == "update" || r.Verb == "patch"):
+		return []claim{{held: r, uid: o.UID, kind: byRelease, version: o.ResourceVersion}}
+	}
+	return []claim{{held: r, uid: o.UID, kind: byVersion, version: o.ResourceVersion}}
+}
+
+// ofCollection returns the claims of a deletecollection, which is answered with the objects as they were listed.
+func ofCollection(r *held) []claim {
+	var all []claim
+	for _, o := range r.Items {
+		c := claim{held: r, uid: o.UID, kind: byListed, version: o.ResourceVersion}
+		if o.Held {
+			c.kind = byMark
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// created is the code of an answer to what made an object.
+const created = 201
+
+// unlocked is the version of an update that insists on none, like an empty one.
+const unlocked = "0"
+
+// concerns says whether a claim is one of this change.
+func (c *claim) concerns(of *Change) bool {
+	if c.uid != of.UID {
+		return false
+	}
+	switch c.kind {
+	case byVersion:
+		return c.version == of.Version
+	case byDelete, byListed:
+		return of.Type == event.Deleted
+	case byRelease:
+		return of.Type == event.Deleted && of.Previous == c.version
+	case byMark:
+		return of.Type == event.Updated && of.Marks && of.Previous == c.version
+	case byNote:
+		return of.Type == event.Added
+	}
+	return false
+}
+
+// firm says whether the request alone can have made the change, whoever else was at the object: the API server gives such an
+// answer to no other request.
+func (c *claim) firm(of *Change) bool {
+	switch c.kind {
+	case byDelete, byNote:
+		return true
+	case byVersion:
+		switch of.Type {
+		case event.Added:
+			return c.Code == created && c.Subresource == ""
+		case event.Deleted:
+			return c.Verb == "delete"
+		default: // an update that insists on a version and was answered with another
+			return c.Verb == "update" && c.ResourceVersion != "" && c.ResourceVersion != unlocked && c.ResourceVersion != of.Version
+		}
+	}
+	return false
+}
+
+// own says whether the answer has the change's own version, so that others can only repeat it.
+func (c *claim) own() bool { return c.kind == byVersion || c.kind == byDelete || c.kind == byNote }
+
+// idle says that the request has changed nothing, and was answered with a version that was there.
+func (c *claim) idle(of *Change) bool {
+	switch {
+	case of.Type == event.Updated && c.Verb == "update" && c.ResourceVersion == of.Version:
+		return true // it wrote what it had read
+	case of.Type != event.Deleted && c.Replaces == of.Version:
+		return true // it ended with the version that it began with
+	}
+	return false
+}
+
+// late says that a request came when the change had been seen already: whatever it was answered with, it did not make the
+// change. skew is how far the API server's clock may be ahead.
+func (c *claim) late(of *Change, skew time.Duration) bool {
+	return c.Received != 0 && !c.firm(of) && c.Received > audit.Time(of.Observed.Add(skew).UnixNano())
+}

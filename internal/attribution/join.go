@@ -1,0 +1,380 @@
+package attribution
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Reason says why a change is unresolved. It is the value of a label of a metric: few, and stable.
+type Reason string
+
+// The reasons.
+const (
+	NoEvent  Reason = "none"    // no audit event claims the change
+	Several  Reason = "several" // more than one identity may have made it
+	Late     Reason = "late"    // what claims it came after it had been seen: lost events, or clocks that differ
+	Crowded  Reason = "bound"   // it had to make room
+	Compared Reason = "list"    // a list told it, after history was lost: more than one write may be in it
+)
+
+// Reasons returns all of them.
+func Reasons() []Reason { return []Reason{NoEvent, Several, Late, Crowded, Compared} }
+
+// Conclusion is what is known of one change in the end.
+type Conclusion struct {
+	Change
+	By          *Request // nil: unresolved, and Reason says why
+	Reason      Reason
+	RequestedBy *Request // on a delete that another identity had asked for; nil else
+}
+
+// Limits bound a [Join].
+type Limits struct {
+	Settle time.Duration // how long the other claims of a change are waited for before the only one left is believed
+	Window time.Duration // how long a change waits for a claim, and a claim for its change
+	Skew   time.Duration // how far the clock of an API server may be ahead of ours
+	Bytes  int           // bound of what is held, half of it for changes and half for requests
+}
+
+// Join holds changes and requests that wait for each other. It looks at no clock and does no I/O: the same input gives the
+// same output. It is not safe for concurrent use.
+type Join struct {
+	limits   Limits
+	objects  map[string]*object // by UID
+	changes  []*pending         // by offset
+	requests []*held            // by arrival
+	known    map[string]bool    // of requests that are held: their identity
+	asked    marks
+	next     uint64 // number of the next request without one
+	bytes    struct{ changes, requests int }
+	done     []Conclusion // not yet fetched
+	dropped  []uint64     // numbers of requests that are not needed any more, not yet fetched
+	crowded  uint64       // requests that had to make room
+}
+
+// object is what waits of one object.
+type object struct {
+	changes []*pending // in order of versions, as the journal has them
+	claims  []claim
+}
+
+type pending struct {
+	Change
+	decided     bool
+	requestedBy *Request
+}
+
+// held is a request that waits for its changes.
+type held struct {
+	*Request
+	claims  []claim
+	open    int // claims that still wait
+	dropped bool
+}
+
+// NewJoin returns an empty join.
+func NewJoin(limits Limits) *Join {
+	return &Join{limits: limits, objects: map[string]*object{}, known: map[string]bool{}, asked: newMarks(), next: 1}
+}
+
+func (j *Join) object(uid string) *object {
+	o := j.objects[uid]
+	if o == nil {
+		o = &object{}
+		j.objects[uid] = o
+	}
+	return o
+}
+
+// Change takes a change. Offsets grow from call to call.
+func (j *Join) Change(c Change) {
+	p := &pending{Change: c}
+	if c.Type == event.Deleted {
+		p.requestedBy = j.asked.take(c.UID)
+	}
+	o := j.object(c.UID)
+	o.changes = append(o.changes, p)
+	j.changes = append(j.changes, p)
+	j.bytes.changes += changeSize
+	for j.bytes.changes > j.limits.Bytes/2 && len(j.changes) > 0 {
+		if oldest := j.changes[0]; !oldest.decided {
+			j.conclude(oldest, nil, Crowded)
+		}
+		j.changes = j.changes[1:]
+	}
+}
+
+// Knows says whether an event is held already: API servers and shippers send some of them twice.
+func (j *Join) Knows(r *Request) bool { return j.known[identity(r)] }
+
+// identity is what no two events of different requests share. The audit ID alone is not: a client may choose it.
+func identity(r *Request) string {
+	return r.ID + "\x00" + r.Actor() + "\x00" + r.Verb + "\x00" + r.Resource + "\x00" + r.Namespace + "\x00" + r.Name + "\x00" +
+		r.Received.Time().String()
+}
+
+// Request takes a request. Where Number is 0 it gives it one. It says whether the request is held: one that claims nothing,
+// or is held already, is not.
+func (j *Join) Request(r *Request) bool {
+	h := &held{Request: r}
+	h.claims = claims(h)
+	if len(h.claims) == 0 || j.Knows(r) {
+		return false
+	}
+	if r.Number == 0 {
+		r.Number = j.next
+	}
+	j.next = max(j.next, r.Number+1)
+	h.open = len(h.claims)
+	j.requests = append(j.requests, h)
+	j.known[identity(r)] = true
+	j.bytes.requests += r.size()
+	for _, c := range h.claims {
+		o := j.object(c.uid)
+		o.claims = append(o.claims, c)
+	}
+	for j.bytes.requests > j.limits.Bytes/2 && len(j.requests) > 0 {
+		if oldest := j.requests[0]; !oldest.dropped {
+			j.crowded++
+			j.drop(oldest)
+		}
+		j.requests = j.requests[1:]
+	}
+	return true
+}
+
+// drop lets go of a request and of all its claims.
+func (j *Join) drop(h *held) {
+	h.dropped = true
+	j.bytes.requests -= h.size()
+	delete(j.known, identity(h.Request))
+	j.dropped = append(j.dropped, h.Number)
+	for _, c := range h.claims {
+		if o := j.objects[c.uid]; o != nil {
+			o.claims = slices.DeleteFunc(o.claims, func(c claim) bool { return c.held == h })
+			j.tidy(c.uid, o)
+		}
+	}
+}
+
+// tidy forgets an object of which nothing waits.
+func (j *Join) tidy(uid string, o *object) {
+	if len(o.changes) == 0 && len(o.claims) == 0 {
+		delete(j.objects, uid)
+	}
+}
+
+// Decide concludes what can be concluded at a moment, and lets go of what has waited for too long.
+func (j *Join) Decide(now time.Time) {
+	for _, p := range j.changes {
+		if !p.decided {
+			j.decide(p, now)
+		}
+	}
+	for _, h := range j.requests {
+		if !h.dropped && now.Sub(h.Arrived) > j.limits.Window {
+			j.drop(h)
+		}
+	}
+	j.changes = slices.DeleteFunc(j.changes, func(p *pending) bool { return p.decided })
+	j.requests = slices.DeleteFunc(j.requests, func(h *held) bool { return h.dropped })
+}
+
+// Expire concludes every change that waits, as far as can be known now.
+func (j *Join) Expire() {
+	for _, p := range j.changes {
+		if !p.decided {
+			j.conclude(p, nil, Crowded)
+		}
+	}
+}
+
+// Waiting returns the offset of the oldest change that waits; false when none does.
+func (j *Join) Waiting() (uint64, bool) {
+	for _, p := range j.changes {
+		if !p.decided {
+			return p.Offset, true
+		}
+	}
+	return 0, false
+}
+
+// Fetch returns what was concluded since the last call, and the numbers of the requests that are not needed any more.
+func (j *Join) Fetch() ([]Conclusion, []uint64) {
+	done, dropped := j.done, j.dropped
+	j.done, j.dropped = nil, nil
+	return done, dropped
+}
+
+// decide concludes a change if it is time to.
+func (j *Join) decide(p *pending, now time.Time) {
+	age := now.Sub(p.Observed)
+	o := j.objects[p.UID]
+	if mark := o.markOf(p); mark != nil && age <= j.limits.Window {
+		return // who marked it is decided first: its claims may be those of the delete
+	}
+	by, reason, firm := j.name(o, p)
+	switch {
+	case by != nil && (firm || age > j.limits.Settle):
+		j.conclude(p, by, "")
+	case age > j.limits.Window:
+		j.conclude(p, nil, reason)
+	}
+}
+
+// markOf returns the change that marked the object which p deletes, as long as that waits.
+func (o *object) markOf(p *pending) *pending {
+	if p.Type != event.Deleted || p.Previous == "" {
+		return nil
+	}
+	for _, m := range o.changes {
+		if m.Marks && m.Version == p.Previous {
+			return m
+		}
+	}
+	return nil
+}
+
+// name returns the request that alone can have made a change, or why there is none. firm says that no later event can
+// contradict.
+func (j *Join) name(o *object, p *pending) (by *Request, reason Reason, firm bool) {
+	var own, inferred, certain []claim
+	late := false
+	for _, c := range o.claims {
+		switch {
+		case !c.concerns(&p.Change) || c.idle(&p.Change):
+		case c.firm(&p.Change):
+			certain = append(certain, c)
+		case c.late(&p.Change, j.limits.Skew):
+			late = true
+		case c.own():
+			own = append(own, c)
+		default:
+			inferred = append(inferred, c)
+		}
+	}
+	if len(certain) > 0 {
+		if !one(certain) {
+			return nil, Several, false
+		}
+		return earliest(certain), "", true
+	}
+	own = append(own, j.deletersOf(o, p)...)
+	for _, left := range [][]claim{own, inferred} {
+		if len(left) == 0 {
+			continue
+		}
+		if by := only(left); by != nil {
+			return by, "", false
+		}
+		return nil, Several, false
+	}
+	if late {
+		return nil, Late, false
+	}
+	return nil, NoEvent, false
+}
+
+// deletersOf returns the claims of what deleted an object that p had marked a moment before: the API server writes twice
+// for one delete of a pod, and answers with the second write.
+func (j *Join) deletersOf(o *object, p *pending) []claim {
+	if !p.Marks {
+		return nil
+	}
+	var found []claim
+	for _, d := range o.changes {
+		if d.Type != event.Deleted || d.Previous != p.Version {
+			continue
+		}
+		for _, c := range o.claims {
+			deletes := (c.Verb == "delete" || c.kind == byListed) && c.concerns(&d.Change)
+			if deletes && c.Received <= audit.Time(p.Observed.Add(-j.limits.Skew).UnixNano()) {
+				found = append(found, c)
+			}
+		}
+	}
+	return found
+}
+
+// only returns the first request of the one identity that all claims are of; nil where there are several. Of those who were
+// answered with a version, whoever came after another one had been answered found it there. Only the clocks of one origin
+// tell that.
+func only(all []claim) *Request {
+	if one(all) {
+		return earliest(all)
+	}
+	for _, c := range all[1:] {
+		if c.Origin != all[0].Origin {
+			return nil
+		}
+	}
+	first := slices.MinFunc(all, func(a, b claim) int { return cmp.Compare(a.Done, b.Done) })
+	left := slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return c.Received > first.Done })
+	if one(left) {
+		return earliest(left)
+	}
+	return nil
+}
+
+func earliest(all []claim) *Request {
+	return slices.MinFunc(all, func(a, b claim) int { return cmp.Compare(a.Received, b.Received) }).Request
+}
+
+func one(all []claim) bool {
+	for _, c := range all[1:] {
+		if c.Actor() != all[0].Actor() {
+			return false
+		}
+	}
+	return true
+}
+
+// conclude ends the wait of a change, and of the claims that were of no other.
+func (j *Join) conclude(p *pending, by *Request, reason Reason) {
+	p.decided = true
+	j.bytes.changes -= changeSize
+	o := j.objects[p.UID]
+	if p.Marks && by != nil {
+		j.remember(o, p, by)
+	}
+	c := Conclusion{Change: p.Change, By: by, Reason: reason}
+	if asked := p.requestedBy; asked != nil && by != nil && asked.Actor() != by.Actor() {
+		c.RequestedBy = asked
+	}
+	j.done = append(j.done, c)
+	o.changes = slices.DeleteFunc(o.changes, func(q *pending) bool { return q == p })
+	j.settle(o, p)
+	j.tidy(p.UID, o)
+}
+
+// remember keeps who asked for a delete until the object is gone.
+func (j *Join) remember(o *object, mark *pending, by *Request) {
+	for _, d := range o.changes {
+		if d.Type == event.Deleted {
+			d.requestedBy = by
+			return
+		}
+	}
+	j.asked.put(mark.UID, by)
+}
+
+// settle lets go of the claims of what is decided, and of requests that have no other.
+func (j *Join) settle(o *object, p *pending) {
+	var over []*held
+	o.claims = slices.DeleteFunc(o.claims, func(c claim) bool {
+		if !c.concerns(&p.Change) {
+			return false
+		}
+		if c.open--; c.open == 0 {
+			over = append(over, c.held)
+		}
+		return true
+	})
+	for _, h := range over {
+		j.drop(h)
+	}
+}

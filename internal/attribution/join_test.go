@@ -1,0 +1,149 @@
+package attribution
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
+
+// script plays a transcript to a join. A line is a command with arguments, key=value; what follows ">" is what it is expected
+// to conclude, one conclusion a line:
+//
+//	change TYPE uid=… rv=… prev=… at=MS [marks]
+//	event user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [noted=UID] [item=UID:RV[:held]] [origin=…]
+//	decide MS
+type script struct {
+	join   *Join
+	offset uint64
+	n      int
+}
+
+func newScript() *script {
+	return &script{join: NewJoin(Limits{Settle: time.Second, Window: 10 * time.Second, Bytes: 1 << 20})}
+}
+
+type arguments map[string]string
+
+func parse(words []string) arguments {
+	a := arguments{}
+	for _, w := range words {
+		key, value, _ := strings.Cut(w, "=")
+		if value == "" {
+			value = "true"
+		}
+		a[key] = value
+	}
+	return a
+}
+
+func (a arguments) ms(key string) int {
+	n, err := strconv.Atoi(a[key])
+	if a[key] != "" && err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func (s *script) line(line string) []string {
+	words := strings.Fields(line)
+	switch words[0] {
+	case "change":
+		a := parse(words[2:])
+		s.offset++
+		s.join.Change(Change{Offset: s.offset, Type: event.Type(words[1]), UID: a["uid"], Version: a["rv"], Previous: a["prev"],
+			Marks: a["marks"] != "", Observed: at(a.ms("at"))})
+	case "event":
+		s.join.Request(s.request(parse(words[1:])))
+	case "decide":
+		ms, err := strconv.Atoi(words[1])
+		if err != nil {
+			panic(err)
+		}
+		s.join.Decide(at(ms))
+	default:
+		panic(line)
+	}
+	done, _ := s.join.Fetch()
+	var lines []string
+	for _, c := range done {
+		lines = append(lines, describe(c))
+	}
+	return lines
+}
+
+func describe(c Conclusion) string {
+	line := fmt.Sprintf("%s %s@%s", c.Type, c.UID, c.Version)
+	if c.By == nil {
+		return line + " unresolved: " + string(c.Reason)
+	}
+	line += " by " + strings.ReplaceAll(c.By.Actor(), "\x00", " as ") + " (" + c.By.Verb + ")"
+	if c.RequestedBy != nil {
+		line += " requested by " + c.RequestedBy.User
+	}
+	return line
+}
+
+func (s *script) request(a arguments) *Request {
+	s.n++
+	r := &Request{Event: audit.Event{
+		ID: strconv.Itoa(s.n), Stage: "ResponseComplete", Verb: a["verb"], Code: a.ms("code"), User: a["user"], Resource: "configmaps",
+		Subresource: a["sub"], Received: audit.Time(at(a.ms("from")).UnixNano()), Done: audit.Time(at(a.ms("to")).UnixNano()),
+		DryRun: a["dry"] != "", ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"],
+		Answer: audit.Object{UID: a["uid"], ResourceVersion: a["rv"], Deleting: a["deleting"] != "", Held: a["held"] != "", Grace: a["grace"] != ""},
+	}, Origin: a["origin"], Arrived: at(a.ms("to"))}
+	if a["as"] != "" {
+		r.Impersonated = &audit.User{Name: a["as"]}
+	}
+	if id := a["id"]; id != "" {
+		r.ID = id
+	}
+	if r.Code == 0 {
+		r.Code = 200
+	}
+	for _, item := range strings.Split(a["items"], ",") {
+		if parts := strings.Split(item, ":"); len(parts) > 1 {
+			r.Items = append(r.Items, audit.Object{UID: parts[0], ResourceVersion: parts[1], Held: len(parts) > 2})
+		}
+	}
+	return r
+}
+
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want, got []string
+			s := newScript()
+			for _, line := range strings.Split(string(text), "\n") {
+				switch {
+				case strings.HasPrefix(line, "# "), line == "":
+				case strings.HasPrefix(line, "> "):
+					want = append(want, line[2:])
+				default:
+					got = append(got, s.line(line)...)
+				}
+			}
+			if strings.Join(got, "\n") != strings.Join(want, "\n") {
+				t.Errorf("concluded\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}

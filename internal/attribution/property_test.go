@@ -1,0 +1,247 @@
+package attribution
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// world is a model of an API server with objects that users write to. It knows who made which change.
+type world struct {
+	r        *rand.Rand
+	now      int // ms
+	version  int
+	objects  []*modelObject
+	changes  []Change
+	requests []*Request
+	truth    map[string]string // by uid@version
+	nextUID  int
+	notes    bool // the admission policy is installed
+}
+
+type modelObject struct {
+	uid            string
+	version        int
+	held, deleting bool
+}
+
+const lag = 3 // ms until a change is observed
+
+func (w *world) request(user, verb string, code int, o *modelObject) *Request {
+	r := &Request{Event: audit.Event{
+		ID: strconv.Itoa(len(w.requests)), Stage: "ResponseComplete", Verb: verb, Code: code, User: user, Resource: "configmaps", Name: o.uid,
+		Received: audit.Time(at(w.now - 1 - w.r.IntN(2)).UnixNano()), Done: audit.Time(at(w.now + 1 + w.r.IntN(3)).UnixNano()),
+	}, Arrived: at(w.now + 1)}
+	if w.notes && code != created {
+		r.Replaces = strconv.Itoa(o.version)
+	}
+	w.requests = append(w.requests, r)
+	return r
+}
+
+// write makes a change as a user.
+func (w *world) write(o *modelObject, t event.Type, user string, marks bool) {
+	previous := ""
+	if t != event.Added {
+		previous = strconv.Itoa(o.version)
+	}
+	w.version++
+	o.version = w.version
+	version := strconv.Itoa(w.version)
+	w.changes = append(w.changes, Change{
+		Offset: uint64(len(w.changes) + 1), Type: t, UID: o.uid, Version: version, Previous: previous, Marks: marks, Observed: at(w.now + lag),
+	})
+	w.truth[o.uid+"@"+version] = user
+}
+
+func (o *modelObject) answer() audit.Object {
+	return audit.Object{UID: o.uid, ResourceVersion: strconv.Itoa(o.version), Deleting: o.deleting, Held: o.held}
+}
+
+// step lets one user do something.
+func (w *world) step() {
+	w.now += 1 + w.r.IntN(4)
+	user := fmt.Sprintf("user-%d", w.r.IntN(5))
+	if len(w.objects) < 3 {
+		w.nextUID++
+		o := &modelObject{uid: fmt.Sprintf("u%d", w.nextUID), held: w.r.IntN(3) == 0}
+		r := w.request(user, "create", created, o)
+		w.write(o, event.Added, user, false)
+		r.Answer = o.answer()
+		w.objects = append(w.objects, o)
+		return
+	}
+	i := w.r.IntN(len(w.objects))
+	o := w.objects[i]
+	gone := false
+	switch w.r.IntN(8) {
+	case 0, 1: // patch that changes something
+		r := w.request(user, "patch", 200, o)
+		w.write(o, event.Updated, user, false)
+		r.Answer = o.answer()
+	case 2: // patch that changes nothing
+		w.request(user, "patch", 200, o).Answer = o.answer()
+	case 3: // update of what was read
+		r := w.request(user, "update", 200, o)
+		r.ResourceVersion = strconv.Itoa(o.version)
+		w.write(o, event.Updated, user, false)
+		r.Answer = o.answer()
+	case 4: // the same without a change
+		r := w.request(user, "update", 200, o)
+		r.ResourceVersion, r.Answer = strconv.Itoa(o.version), o.answer()
+	case 5:
+		gone = w.delete(o, user)
+	case 6: // release
+		r := w.request(user, "patch", 200, o)
+		switch {
+		case o.held && o.deleting:
+			before := o.version
+			o.held = false
+			w.write(o, event.Deleted, user, false)
+			r.Answer = audit.Object{UID: o.uid, ResourceVersion: strconv.Itoa(before), Deleting: true}
+			gone = true
+		default:
+			r.Answer = o.answer()
+		}
+	case 7: // of everything that has no finalizers
+		r := w.request(user, "deletecollection", 200, o)
+		for _, o := range w.objects {
+			if !o.held {
+				r.Items = append(r.Items, o.answer())
+				w.write(o, event.Deleted, user, false)
+			}
+		}
+		w.objects = slices.DeleteFunc(w.objects, func(o *modelObject) bool { return !o.held })
+		return
+	}
+	if gone {
+		w.objects = slices.Delete(w.objects, i, i+1)
+	}
+}
+
+func (w *world) delete(o *modelObject, user string) (gone bool) {
+	r := w.request(user, "delete", 200, o)
+	switch {
+	case !o.held:
+		w.write(o, event.Deleted, user, false)
+		r.DeletedUID = o.uid
+		return true
+	case !o.deleting:
+		o.deleting = true
+		w.write(o, event.Updated, user, true)
+	}
+	r.Answer = o.answer()
+	return false
+}
+
+// play gives changes and requests to a join, requests with what happens to them on their way, and counts.
+func (w *world) play(t *testing.T, events []*Request) (named, wrong int) {
+	t.Helper()
+	j := NewJoin(Limits{Settle: time.Second, Window: time.Minute, Bytes: 64 << 20})
+	concluded := 0
+	check := func() {
+		done, _ := j.Fetch()
+		for _, c := range done {
+			concluded++
+			if c.By == nil {
+				continue
+			}
+			named++
+			if w.truth[c.UID+"@"+c.Version] != c.By.User {
+				wrong++
+				t.Errorf("%s %s@%s named %s, was %s", c.Type, c.UID, c.Version, c.By.User, w.truth[c.UID+"@"+c.Version])
+			}
+		}
+	}
+	changes := w.changes
+	for len(changes)+len(events) > 0 { // in any order with each other
+		if len(events) == 0 || len(changes) > 0 && w.r.IntN(len(changes)+len(events)) < len(changes) {
+			j.Change(changes[0])
+			changes = changes[1:]
+		} else {
+			again := *events[0]
+			again.Number = 0
+			j.Request(&again)
+			events = events[1:]
+		}
+	}
+	for _, after := range []time.Duration{0, 2 * time.Second, 2 * time.Minute} {
+		j.Decide(at(w.now).Add(after))
+		check()
+	}
+	if concluded != len(w.changes) {
+		t.Errorf("%d of %d changes concluded", concluded, len(w.changes))
+	}
+	if len(j.objects)+len(j.known)+j.bytes.changes+j.bytes.requests != 0 {
+		t.Errorf("left over: %d objects, %d requests, %d and %d bytes", len(j.objects), len(j.known), j.bytes.changes, j.bytes.requests)
+	}
+	return named, wrong
+}
+
+// TestNoDisturbanceNamesAnybodyWrongly plays random histories of five users at three objects, all the time in each other's
+// way, with events that are lost, doubled, out of order and under one audit ID.
+func TestNoDisturbanceNamesAnybodyWrongly(t *testing.T) {
+	for what, disturb := range map[string]func(r *rand.Rand, all []*Request) []*Request{
+		"nothing":      func(_ *rand.Rand, all []*Request) []*Request { return all },
+		"lost a tenth": func(r *rand.Rand, all []*Request) []*Request { return lose(r, all, 10) },
+		"lost half":    func(r *rand.Rand, all []*Request) []*Request { return lose(r, all, 2) },
+		"doubled":      func(_ *rand.Rand, all []*Request) []*Request { return append(slices.Clone(all), all...) },
+		"reordered": func(r *rand.Rand, all []*Request) []*Request {
+			all = slices.Clone(all)
+			r.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
+			return all
+		},
+		"one audit id": func(_ *rand.Rand, all []*Request) []*Request {
+			for _, r := range all {
+				r.ID = "same"
+			}
+			return all
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			total, named := 0, 0
+			for seed := range uint64(30) {
+				w := &world{r: rand.New(rand.NewPCG(seed, 1)), truth: map[string]string{}, notes: true}
+				for range 300 {
+					w.step()
+				}
+				n, _ := w.play(t, disturb(w.r, w.requests))
+				total, named = total+len(w.changes), named+n
+			}
+			t.Logf("%d of %d changes named", named, total)
+		})
+	}
+}
+
+func lose(r *rand.Rand, all []*Request, every int) []*Request {
+	return slices.DeleteFunc(slices.Clone(all), func(*Request) bool { return r.IntN(every) == 0 })
+}
+
+// TestBoundsHold floods a join with changes, and with requests, that nothing answers.
+func TestBoundsHold(t *testing.T) {
+	j := NewJoin(Limits{Settle: time.Hour, Window: time.Hour, Bytes: 1 << 20})
+	for i := range 20_000 {
+		uid := strconv.Itoa(i)
+		j.Change(Change{Offset: uint64(i + 1), Type: event.Updated, UID: uid, Version: "1", Observed: epoch})
+		j.Request(&Request{Event: audit.Event{ID: uid, Stage: "ResponseComplete", Verb: "patch", Code: 200, Resource: "pods",
+			Answer: audit.Object{UID: "x" + uid, ResourceVersion: "1"}}, Arrived: epoch})
+	}
+	if j.bytes.changes > 1<<19 || j.bytes.requests > 1<<19 || len(j.objects) > 4000 {
+		t.Errorf("%d bytes of changes, %d of requests, %d objects", j.bytes.changes, j.bytes.requests, len(j.objects))
+	}
+	done, dropped := j.Fetch()
+	if len(done) < 18_000 || len(dropped) < 18_000 || j.crowded == 0 {
+		t.Errorf("%d concluded, %d dropped, %d crowded", len(done), len(dropped), j.crowded)
+	}
+	for _, c := range done {
+		if c.Reason != Crowded {
+			t.Fatalf("unresolved: %s", c.Reason)
+		}
+	}
+}

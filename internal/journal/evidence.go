@@ -1,0 +1,90 @@
+package journal
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+func keyEvidence(number uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{prefixEvidence}, number)
+}
+
+func keyPlace(name string) []byte { return append([]byte{prefixPlace}, name...) }
+
+// KeepEvidence stores evidence, and how far the place that it was read from has been read, in one write; durable when it
+// returns nil. An empty place stores none. The caller bounds what it keeps.
+func (j *Journal) KeepEvidence(ctx context.Context, evidence []event.Evidence, place, position string) error {
+	return j.submit(ctx, func(g *group) error {
+		for _, e := range evidence {
+			g.set(keyEvidence(e.Number), e.Value)
+		}
+		if place != "" {
+			g.set(keyPlace(place), []byte(position))
+		}
+		return nil
+	}, nil)
+}
+
+// Evidence calls each for all evidence that is stored, in order of numbers, until each returns an error, which it returns.
+// Values are valid during the call only.
+func (j *Journal) Evidence(each func(event.Evidence) error) error {
+	done, err := j.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = j.each([]byte{prefixEvidence}, func(key, value []byte) error {
+		if len(key) != 9 {
+			return fmt.Errorf("%w: key of evidence %x", errMalformed, key)
+		}
+		return each(event.Evidence{Number: binary.BigEndian.Uint64(key[1:]), Value: value})
+	})
+	return j.checked("evidence", err)
+}
+
+// Place returns how far a place has been read, as stored by KeepEvidence; "" where nothing is stored.
+func (j *Journal) Place(name string) (string, error) {
+	done, err := j.use()
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	value, err := j.get(keyPlace(name))
+	return string(value), j.checked("place", err)
+}
+
+// Conclude appends changes, drops the evidence that they were concluded from, and settles for a declared sink, all in one
+// write: each is there with the others or not at all. Durable when it returns nil.
+func (j *Journal) Conclude(ctx context.Context, sink string, c event.Cursor, changes []*event.Change, drop []uint64) error {
+	c = c.Normal()
+	return j.submit(ctx, func(g *group) error {
+		if err := g.settle(sink, c, nil); err != nil {
+			return err
+		}
+		for _, change := range changes {
+			g.add(change)
+		}
+		for _, number := range drop {
+			g.delete(keyEvidence(number))
+		}
+		return nil
+	}, nil)
+}
+
+// loadEvidence drops what nobody will conclude from.
+func (j *Journal) loadEvidence() error {
+	if j.opts.Evidence {
+		return nil
+	}
+	for _, first := range []byte{prefixEvidence, prefixPlace} {
+		if err := j.db.DeleteRange([]byte{first}, []byte{first + 1}, pebble.NoSync); err != nil {
+			return err
+		}
+	}
+	return nil
+}
