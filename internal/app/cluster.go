@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -28,12 +29,12 @@ func restConfig(c config.Cluster) (*rest.Config, error) {
 }
 
 // NewClient makes the client for the configured cluster, for a program of this version. It connects to nothing.
-func NewClient(cfg *config.Config, version string) (*source.Client, error) {
+func NewClient(cfg *config.Config, version string) (*apiserver.Client, error) {
 	rest, err := restConfig(cfg.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	return source.NewClient(rest, version)
+	return apiserver.NewClient(rest, version)
 }
 
 // Rules are the rules of a configuration, in its order.
@@ -46,7 +47,7 @@ func Rules(cfg *config.Config) []selection.Rule {
 }
 
 // newSource makes the source half: from the API server into the journal.
-func (a *app) newSource(client *source.Client) (*source.Source, error) {
+func (a *app) newSource(client *apiserver.Client) (*source.Source, error) {
 	lost, err := a.lost()
 	if err != nil {
 		return nil, err

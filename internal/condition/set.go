@@ -11,13 +11,13 @@ import (
 )
 
 // A fault that hits many members hits them one after the other. A Set waits until no further member has changed for the
-// quiet time, but no longer than the limit, and then writes one line for each reason. The end of a fault may come to each
-// member at its own next attempt, so that it is waited for longer.
+// quiet time, but no longer than the limit, and then writes one line for each reason. The end of a fault, and what it has
+// cost, may come to each member at its own next attempt, so that it is waited for longer.
 const (
 	quietFault = time.Second
 	limitFault = 5 * time.Second
 	quietEnd   = 3 * time.Second
-	limitEnd   = 20 * time.Second
+	limitEnd   = 40 * time.Second
 )
 
 // namesInLine bounds the names that a line gives of the members it is about.
@@ -31,6 +31,7 @@ type Set struct {
 	mu        sync.Mutex
 	members   map[string]*Condition
 	pending   map[string]transition // since the last lines
+	happened  map[string]transition // as well
 	announced map[string]key        // of members in trouble: what the log has of it
 	first     time.Time             // when the first of pending came
 	timer     *time.Timer
@@ -41,7 +42,7 @@ type Set struct {
 func NewSet(log *slog.Logger, noun string) *Set {
 	return &Set{
 		noun: noun, lines: &lines{log: log},
-		members: map[string]*Condition{}, pending: map[string]transition{}, announced: map[string]key{},
+		members: map[string]*Condition{}, pending: map[string]transition{}, happened: map[string]transition{}, announced: map[string]key{},
 	}
 }
 
@@ -75,15 +76,12 @@ func (s *Set) Remove(name string) {
 	}
 }
 
-// Statuses returns the status of every member by its name. The map is the caller's.
-func (s *Set) Statuses() map[string]Status {
+// Happened reports what happened to something once, whether it has a condition or not: it is always worth a line, and what
+// happens to many is one. attrs are those of Become.
+func (s *Set) Happened(name string, what State, reason string, attrs ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make(map[string]Status, len(s.members))
-	for name, c := range s.members {
-		all[name] = c.Status()
-	}
-	return all
+	s.wait(func() { s.happened[name] = transition{to: Status{State: what, Reason: reason}, attrs: attrs} })
 }
 
 // Close writes the lines that wait for others. Nothing is logged after it.
@@ -102,17 +100,22 @@ func (s *Set) Close() {
 func (s *Set) note(t transition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.wait(func() { s.pending[t.name] = t })
+}
+
+// wait adds to what the next lines are about, and puts them off. mu is held.
+func (s *Set) wait(add func()) {
 	if s.closed {
 		return
 	}
 	now := time.Now()
-	if len(s.pending) == 0 {
+	if len(s.pending)+len(s.happened) == 0 {
 		s.first = now
 	}
-	s.pending[t.name] = t
+	add()
 	quiet, limit := quietEnd, limitEnd
-	for _, p := range s.pending {
-		if !p.to.OK() {
+	for _, t := range s.pending {
+		if !t.to.OK() && t.to.State.Message != "" {
 			quiet, limit = quietFault, limitFault
 		}
 	}
@@ -131,34 +134,42 @@ func (s *Set) flush() {
 	s.lines.write()
 }
 
-// announce queues one line for each status that members have entered. mu is held.
+// announce queues one line for each status that members have entered, and for what happened. mu is held.
 func (s *Set) announce() {
-	statuses := map[string]Status{}
+	s.join(s.happened)
 	known := slices.Collect(maps.Values(s.announced))
 	for name, t := range s.pending {
 		before, inTrouble := s.announced[name]
+		now := t.to.likeness()
 		if t.to.OK() {
 			delete(s.announced, name)
 		} else {
-			s.announced[name] = t.to.key()
+			s.announced[name] = now
 		}
-		if !inTrouble && t.to.OK() || inTrouble && (before == t.to.key() || slices.Contains(known, t.to.key())) {
-			continue // over before it was worth a line; or another reason of the same trouble, and the log has it already
+		if !inTrouble && t.to.OK() || inTrouble && (before == now || slices.Contains(known, now)) {
+			delete(s.pending, name) // over before it was worth a line; or another reason of the same trouble, and the log has it already
 		}
+	}
+	s.join(s.pending)
+}
+
+// join queues one line for each status in a map of those of members, and empties it.
+func (s *Set) join(all map[string]transition) {
+	statuses := make(map[string]Status, len(all))
+	for name, t := range all {
 		statuses[name] = t.to
 	}
 	for _, summary := range Summarize(statuses) {
-		all := transition{to: summary.Status, attrs: []any{s.noun, names(summary.Names)}}
+		joined := transition{to: summary.Status, attrs: []any{s.noun, names(summary.Names)}}
 		for _, name := range summary.Names {
-			t := s.pending[name]
-			all.lasted = max(all.lasted, t.lasted)
+			joined.lasted = max(joined.lasted, all[name].lasted)
 			if len(summary.Names) == 1 {
-				all.attrs = append(all.attrs, t.attrs...)
+				joined.attrs = append(joined.attrs, all[name].attrs...)
 			}
 		}
-		s.lines.add(all.line())
+		s.lines.add(joined.line())
 	}
-	clear(s.pending)
+	clear(all)
 }
 
 // names writes the first few of many.

@@ -2,6 +2,7 @@ package condition_test
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -81,9 +82,6 @@ func TestEachMemberThatFallsIllLaterHasItsLine(t *testing.T) {
 			`level=WARN msg="does not deliver" state=away reason=forbidden resources=nodes position=7`,
 			`level=INFO msg=delivers state=ready lasted=1m0s resources=nodes`,
 		)
-		if all := set.Statuses(); len(all) != 2 || all["pods"].NotReady() != "forbidden" || !all["nodes"].OK() {
-			t.Errorf("statuses %+v", all)
-		}
 	})
 }
 
@@ -109,5 +107,29 @@ func TestARemovedMemberLeavesItsNameToAnother(t *testing.T) {
 		set.Add("pods", starting).Become(works, "", "")
 		time.Sleep(time.Minute)
 		expect(t, &log, `level=INFO msg=delivers state=ready resources=pods`)
+	})
+}
+
+// TestWhatHappensToManyIsOneLine has 180 members that lose something at positions of their own, and work on at once.
+func TestWhatHappensToManyIsOneLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log journal
+		set := condition.NewSet(logTo(&log), "resources")
+		defer set.Close()
+		lost := condition.State{Name: "lost", Message: "history was lost", Level: slog.LevelWarn}
+		for n := range 180 {
+			name := fmt.Sprintf("r%03d", n)
+			c := set.Add(name, works)
+			set.Happened(name, lost, fmt.Sprintf("too old: %d", 1000+n), "from", n)
+			c.Become(away, "reading", "")
+			c.Become(works, "", "")
+		}
+		time.Sleep(time.Minute)
+		set.Happened("pods", lost, "too old: 9", "from", 8)
+		time.Sleep(time.Minute)
+		expect(t, &log,
+			`level=WARN msg="history was lost" state=lost reason="too old: 1000" resources="r000, r001, r002 and 177 more"`,
+			`level=WARN msg="history was lost" state=lost reason="too old: 9" resources=pods from=8`,
+		)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -76,16 +77,35 @@ type Summary struct {
 	Names  []string // sorted, at least one
 }
 
-// Summarize joins equal statuses: those with the same state and reason. The result is ordered by the first name.
+// likeness is the key of statuses that are worth one line: numbers in reasons, such as ports and positions, do not tell
+// faults apart.
+func (s Status) likeness() key { return key{s.State.Name, Alike(s.Reason)} }
+
+// Alike is a text with each number in it replaced: texts that are alike say the same of different things.
+func Alike(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		switch digit := text[i] >= '0' && text[i] <= '9'; {
+		case !digit:
+			b.WriteByte(text[i])
+		case i == 0 || text[i-1] < '0' || text[i-1] > '9':
+			b.WriteByte('#')
+		}
+	}
+	return b.String()
+}
+
+// Summarize joins equal statuses: those with the same state, and reasons that are alike. The result is ordered by the first
+// name, whose reason it has.
 func Summarize(statuses map[string]Status) []Summary {
 	places := map[key]int{}
 	var all []Summary
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		status := statuses[name]
-		at, known := places[status.key()]
+		at, known := places[status.likeness()]
 		if !known {
 			at = len(all)
-			places[status.key()] = at
+			places[status.likeness()] = at
 			all = append(all, Summary{Status: status})
 		}
 		all[at].Names = append(all[at].Names, name)

@@ -7,7 +7,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -36,7 +36,7 @@ func explain(ctx context.Context, cfg *config.Config, version string, window tim
 	}
 	fillDestinations(r, cfg)
 	scopes := r.scopes()
-	if err := askAccess(ctx, client, scopes); err != nil {
+	if err := fillAccess(ctx, client, scopes); err != nil {
 		return nil, err
 	}
 	if err := countPaths(ctx, client, r, cfg); err != nil {
@@ -49,34 +49,35 @@ func explain(ctx context.Context, cfg *config.Config, version string, window tim
 	return r, ctx.Err()
 }
 
-func askAccess(ctx context.Context, client *source.Client, scopes []*scopeReport) error {
+// fillAccess says of each scope what may be read of it.
+func fillAccess(ctx context.Context, client *apiserver.Client, scopes []*scopeReport) error {
 	asked := make([]selection.Scope, len(scopes))
 	for i, s := range scopes {
 		asked[i] = s.scope
 	}
-	answers, err := client.Access(ctx, asked)
+	answers, err := askAccess(ctx, client, asked)
 	if err != nil {
 		return err
 	}
 	for i, a := range answers {
-		scopes[i].List, scopes[i].Watch, scopes[i].Reason = a.List, a.Watch, a.Reason
+		scopes[i].List, scopes[i].Watch, scopes[i].Reason = a.list, a.watch, a.reason
 	}
 	return nil
 }
 
 // measure watches what is not known to be forbidden.
-func measure(ctx context.Context, client *source.Client, scopes []*scopeReport, window time.Duration) {
+func measure(ctx context.Context, client *apiserver.Client, scopes []*scopeReport, window time.Duration) {
 	var readable []*scopeReport
 	var watched []selection.Scope
 	for _, s := range scopes {
-		if s.List != source.Denied && s.Watch != source.Denied {
+		if s.List != denied && s.Watch != denied {
 			readable, watched = append(readable, s), append(watched, s.scope)
 		}
 	}
-	for i, m := range client.Measure(ctx, watched, window) {
-		measured := &measureReport{Changes: m.Changes, Bytes: m.Bytes, Window: duration(m.Window)}
-		if m.Err != nil {
-			measured.Error = m.Err.Error()
+	for i, m := range measureAll(ctx, client, watched, window) {
+		measured := &measureReport{Changes: m.changes, Bytes: m.bytes, Window: duration(m.window)}
+		if m.err != nil {
+			measured.Error = m.err.Error()
 		}
 		readable[i].Measured = measured
 	}

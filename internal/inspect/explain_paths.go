@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // sampleOf is how many objects of a scope are looked at, at most.
@@ -22,7 +22,7 @@ type pathReport struct {
 
 // countPaths looks at objects of each rule that has paths. What may not be read, or does not answer, is left out: its access
 // says so.
-func countPaths(ctx context.Context, client *source.Client, r *Report, cfg *config.Config) error {
+func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *config.Config) error {
 	for i := range r.Rules {
 		counter, err := cfg.Resources[i].CountPaths()
 		if err != nil {
@@ -33,8 +33,8 @@ func countPaths(ctx context.Context, client *source.Client, r *Report, cfg *conf
 		}
 		for _, resource := range r.Rules[i].Resources {
 			for _, s := range resource.Scopes {
-				if s.List != source.Denied && ctx.Err() == nil {
-					_ = client.Sample(ctx, s.scope, sampleOf, counter.Add)
+				if s.List != denied && ctx.Err() == nil {
+					_ = sample(ctx, client, s.scope, sampleOf, counter.Add)
 				}
 			}
 		}

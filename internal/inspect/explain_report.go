@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -55,12 +54,12 @@ type resourceReport struct {
 }
 
 type scopeReport struct {
-	ID        string            `json:"id"`
-	Namespace string            `json:"namespace,omitempty"` // the one watched; absent where it is all
-	List      source.Permission `json:"list"`
-	Watch     source.Permission `json:"watch"`
-	Reason    string            `json:"reason,omitempty"` // why one of them is not allowed
-	Measured  *measureReport    `json:"measured,omitempty"`
+	ID        string         `json:"id"`
+	Namespace string         `json:"namespace,omitempty"` // the one watched; absent where it is all
+	List      permission     `json:"list"`
+	Watch     permission     `json:"watch"`
+	Reason    string         `json:"reason,omitempty"` // why one of them is not allowed
+	Measured  *measureReport `json:"measured,omitempty"`
 
 	scope selection.Scope
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // WriteText writes the report for people.
@@ -112,7 +110,7 @@ func (r resourceReport) namespaces(where func(*scopeReport) bool) []string {
 // accessText tells one word if it holds for all scopes, else where it is not allowed.
 func (r resourceReport) accessText() string {
 	var parts []string
-	for _, p := range []source.Permission{source.Denied, source.Unknown} {
+	for _, p := range []permission{denied, unknown} {
 		names := r.namespaces(func(s *scopeReport) bool { return s.access() == p })
 		switch {
 		case len(names) == 0:
@@ -122,21 +120,21 @@ func (r resourceReport) accessText() string {
 			parts = append(parts, string(p)+" in "+strings.Join(names, ", "))
 		}
 	}
-	return cmp.Or(strings.Join(parts, "; "), string(source.Allowed))
+	return cmp.Or(strings.Join(parts, "; "), string(allowed))
 }
 
 // access is the worse of the two permissions.
-func (s *scopeReport) access() source.Permission {
-	for _, p := range []source.Permission{source.Denied, source.Unknown} {
+func (s *scopeReport) access() permission {
+	for _, p := range []permission{denied, unknown} {
 		if s.List == p || s.Watch == p {
 			return p
 		}
 	}
-	return source.Allowed
+	return allowed
 }
 
 // verb names the verb that has the permission if the other has not.
-func (s *scopeReport) verb(p source.Permission) string {
+func (s *scopeReport) verb(p permission) string {
 	switch s.List {
 	case s.Watch:
 		return ""

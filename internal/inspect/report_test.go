@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
@@ -31,16 +30,16 @@ func TestRatesAreToldTheBusiestFirst(t *testing.T) {
 }
 
 func TestAccessIsToldWhereItDiffers(t *testing.T) {
-	scope := func(namespace string, list, watch source.Permission) *scopeReport {
+	scope := func(namespace string, list, watch permission) *scopeReport {
 		return &scopeReport{Namespace: namespace, List: list, Watch: watch}
 	}
 	for want, scopes := range map[string][]*scopeReport{
-		"allowed":                      {scope("a", source.Allowed, source.Allowed)},
-		"forbidden":                    {scope("a", source.Denied, source.Denied), scope("b", source.Denied, source.Denied)},
-		"forbidden (watch)":            {scope("", source.Allowed, source.Denied)},
-		"unknown":                      {scope("", source.Unknown, source.Unknown)},
-		"forbidden in b":               {scope("a", source.Allowed, source.Allowed), scope("b", source.Denied, source.Allowed)},
-		"forbidden in a; unknown in b": {scope("a", source.Denied, source.Allowed), scope("b", source.Unknown, source.Allowed)},
+		"allowed":                      {scope("a", allowed, allowed)},
+		"forbidden":                    {scope("a", denied, denied), scope("b", denied, denied)},
+		"forbidden (watch)":            {scope("", allowed, denied)},
+		"unknown":                      {scope("", unknown, unknown)},
+		"forbidden in b":               {scope("a", allowed, allowed), scope("b", denied, allowed)},
+		"forbidden in a; unknown in b": {scope("a", denied, allowed), scope("b", unknown, allowed)},
 	} {
 		if got := (resourceReport{Scopes: scopes}).accessText(); got != want {
 			t.Errorf("got %q, want %q", got, want)

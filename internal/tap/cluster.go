@@ -13,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -27,7 +28,7 @@ const readyPoll = 100 * time.Millisecond
 
 // ClusterOptions say what is read from a cluster.
 type ClusterOptions struct {
-	Client *source.Client
+	Client *apiserver.Client
 	Rule   selection.Rule
 	Filter string    // CEL, see docs/shaping.md; "" takes all
 	Notes  io.Writer // gets what is not a change: what is watched, and what goes wrong
@@ -75,7 +76,7 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 }
 
 // clusterName is the name that changes carry: as without cluster.name in a configuration, where that may be read.
-func clusterName(ctx context.Context, c *source.Client) string {
+func clusterName(ctx context.Context, c *apiserver.Client) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if uid, err := c.ClusterUID(ctx); err == nil {

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -147,7 +149,7 @@ func (p *plane) verbs(t *testing.T, resource string) map[string]int {
 // on makes the source watch the secrets and events of a plane.
 func (p *plane) on(selected ...string) func(*Config) {
 	return func(c *Config) {
-		c.Client, _ = NewClient(p.config, "test")
+		c.Client, _ = apiserver.NewClient(p.config, "test")
 		c.Rules = []selection.Rule{{Select: selected, Namespaces: selection.Namespaces{Include: []string{"default"}}}}
 	}
 }
@@ -254,18 +256,18 @@ func TestOnARealAPIServer(t *testing.T) {
 	})
 
 	t.Run("a definition that goes rings", func(t *testing.T) {
-		client, err := NewClient(p.config, "test")
+		client, err := apiserver.NewClient(p.config, "test")
 		if err != nil {
 			t.Fatal(err)
 		}
 		var running sync.WaitGroup
-		defer client.http.CloseIdleConnections()
+		defer client.Close()
 		defer running.Wait()
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		for _, r := range selection.Triggers([]selection.Rule{{Select: []string{"*"}}}) {
 			var rings atomic.Int64
-			trigger, err := client.trigger(r, slog.New(slog.DiscardHandler), func() { rings.Add(1) })
+			trigger, err := newTrigger(client, r, condition.NewSet(slog.New(slog.DiscardHandler), "resources"), func() { rings.Add(1) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -361,4 +363,28 @@ func (p *plane) status(t *testing.T, method, path, body string) int {
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	newStore().await(t, what, ok)
+}
+
+func TestBuiltInScopesAreWhatTheAPIServerSays(t *testing.T) {
+	p := startPlane(t)
+	c, err := apiserver.NewClient(p.config, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := c.Explain(t.Context(), []selection.Rule{{Select: []string{"*"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(e.Matches) < 40 || len(e.Unanswered) > 0 {
+		t.Fatalf("%d resources, %v unanswered", len(e.Matches), e.Unanswered)
+	}
+	for _, m := range e.Matches {
+		written, err := selection.ResolveWritten([]selection.Rule{{Select: []string{m.Resource.String()}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if guess := written.Matches[0]; guess.Assumed || guess.Namespaced != m.Namespaced {
+			t.Errorf("%s is namespaced: %v; the table says %v (assumed: %v)", m.Resource, m.Namespaced, guess.Namespaced, guess.Assumed)
+		}
+	}
 }

@@ -6,7 +6,7 @@
 //	                                  ▼
 //	API server ── WatchList, LIST or watch ──▶ batches of events ──▶ deltas.Tracker ──▶ Append
 //
-// [selection] says what the rules select, [decode] reads the bytes.
+// [selection] says what the rules select, [apiserver] sends the requests, [decode] reads the bytes.
 //
 // # History
 //
@@ -17,9 +17,9 @@
 //
 // # Limits
 //
-// This package changes nothing in the API server; the access reviews of Explain are answered and not kept. It reads what
-// is selected and, beside that, discovery documents, the namespace kube-system, whose UID tells one cluster from another
-// and is its name where none is configured, and, where it is allowed and rules select types that may come and go, the
-// metadata of definitions and APIServices: they say when to read discovery again, and nothing depends on them. A type that
-// must not be read degrades alone and recovers by itself, unless its rule says otherwise.
+// This package changes nothing in the API server. It reads what is selected and, beside that, discovery documents, the
+// namespace kube-system, whose UID tells one cluster from another and is its name where none is configured, and, where it is
+// allowed and rules select types that may come and go, the metadata of definitions and APIServices: they say when to read
+// discovery again, and nothing depends on them. A type that must not be read degrades alone and recovers by itself, unless
+// its rule says otherwise.
 package source

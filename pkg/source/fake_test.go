@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -653,7 +654,7 @@ func (l *lines) String() string {
 // running starts a Source on the fake and the store; stop ends it, at the latest with the test.
 func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *Source, log *lines, stop func()) {
 	t.Helper()
-	client, err := NewClient(f.config(), "test")
+	client, err := apiserver.NewClient(f.config(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -677,7 +678,7 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		cfg.Client.http.CloseIdleConnections()
+		cfg.Client.Close()
 		if t.Failed() {
 			requests := f.requests()
 			t.Logf("requests %q\nlog\n%s", requests[:min(len(requests), 50)], log)

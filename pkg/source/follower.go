@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -23,17 +24,17 @@ type follower struct {
 	confirm func(context.Context, doubt) error
 	nudged  chan struct{} // sent to when another endpoint is to be tried at once; capacity 1
 
-	endpoint atomic.Pointer[endpoint]
+	endpoint atomic.Pointer[apiserver.Endpoint]
 	tracker  atomic.Pointer[deltas.Tracker] // nil until what is stored is loaded
 	position atomic.Pointer[string]         // as last appended
 
 	// Of run alone.
 	stored    event.StoredScope // what the store has of the scope, Position apart
 	backoff   backoff
-	pagesOnly bool        // WatchList does not work here
-	endless   int         // WatchLists in a row that ended before the mark that all was sent
-	unasked   int         // questions in a row that ended without an answer, see reached
-	conn      *connection // open, behind what was read so far; nil when there is none
+	pagesOnly bool                  // WatchList does not work here
+	endless   int                   // WatchLists in a row that ended before the mark that all was sent
+	unasked   int                   // questions in a row that ended without an answer, see reached
+	conn      *apiserver.Connection // open, behind what was read so far; nil when there is none
 	trail     trail
 	resync    *resync // nil where no rule asks for it
 }
@@ -49,7 +50,7 @@ func (f *follower) run(ctx context.Context) error {
 	}
 	defer func() {
 		if f.conn != nil {
-			f.conn.stop()
+			f.conn.Stop()
 		}
 	}()
 	for {
@@ -99,7 +100,7 @@ func (f *follower) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if classifyError(err) == notServed && f.runner.missing.Load() {
+	if apiserver.Classify(err) == apiserver.NotServed && f.runner.missing.Load() {
 		return errVanished
 	}
 	f.trail.unsure = doubtAfter(err)
@@ -113,17 +114,12 @@ func (f *follower) pause(ctx context.Context, d time.Duration) error {
 }
 
 // nudge makes the follower ask again at once, on a new connection.
-func (f *follower) nudge() {
-	select {
-	case f.nudged <- struct{}{}:
-	default:
-	}
-}
+func (f *follower) nudge() { nudge(f.nudged) }
 
 // moveTo goes on with another version of the resource: the one watched is served no more, and the history of an object
 // is the same in all versions.
 func (f *follower) moveTo(s selection.Scope) {
-	next, err := f.runner.source.cfg.Client.endpoint(s)
+	next, err := f.runner.source.cfg.Client.Endpoint(s)
 	if err != nil {
 		return // it was possible for the version before
 	}
@@ -132,7 +128,7 @@ func (f *follower) moveTo(s selection.Scope) {
 		t.MoveTo(s.Resource)
 	}
 	f.health.note(func(st *Status) { st.Resource = s.Resource })
-	f.health.log.Info("the resource is served in another version, watching that", "version", s.Resource.Version)
+	f.runner.source.cfg.Log.Info("the resource is served in another version, watching that", "scope", s.ID, "version", s.Resource.Version)
 	f.nudge()
 }
 
@@ -163,7 +159,7 @@ func (f *follower) emitGone(ctx context.Context, pass string) error {
 func (f *follower) status() Status {
 	s := f.health.status()
 	if e := f.endpoint.Load(); e != nil {
-		s.DecodeErrors, s.StockFraming = e.decoder.Failed(), e.decoder.Stock()
+		s.DecodeErrors, s.StockFraming = e.Failed()
 	}
 	if t := f.tracker.Load(); t != nil {
 		stats := t.Stats()

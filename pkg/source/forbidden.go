@@ -3,8 +3,8 @@ package source
 import (
 	"errors"
 	"fmt"
-	"strings"
 
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -24,7 +24,7 @@ func (e *ForbiddenError) Error() string {
 	}
 	return fmt.Sprintf("may not %s %s %s, and its rule says onForbidden: fail: %v; "+
 		`allow it ("exporter rbac" prints the rights that the configuration needs), or write onForbidden: degrade`,
-		e.Verb, e.Scope.Resource, where, withoutObject(e.Err))
+		e.Verb, e.Scope.Resource, where, apiserver.WithoutObject(e.Err))
 }
 
 func (e *ForbiddenError) Unwrap() error { return e.Err }
@@ -33,39 +33,12 @@ func (e *ForbiddenError) Unwrap() error { return e.Err }
 // seconds. An API server that has just started, or an authorizer behind it, refuses for a moment what it will allow.
 const refusalsToFail = 4
 
-// deniedError is a 403 with the verb it was the answer to.
-type deniedError struct {
-	verb string
-	err  error
-}
-
-// Error says which right is missing. The object that a question was about does not exist and is left out, see nobody.
-func (e *deniedError) Error() string { return e.verb + " is forbidden: " + withoutObject(e.err) }
-func (e *deniedError) Unwrap() error { return e.err }
-
-// withoutObject is what the API server says of a refusal, without the name of the object that it was about.
-func withoutObject(err error) string {
-	text := err.Error()
-	if _, missing, found := strings.Cut(text, " is forbidden: "); found {
-		return missing
-	}
-	return text
-}
-
-// denied adds the verb to err where that is a 403.
-func denied(verb string, err error) error {
-	if classifyError(err) != forbidden {
-		return err
-	}
-	return &deniedError{verb, err}
-}
-
 // insist ends the source when a mandatory scope is refused for good.
 func (f *follower) insist(err error, lived bool) {
 	verb := "watch"
-	var d *deniedError
+	var d *apiserver.DeniedError
 	if errors.As(err, &d) {
-		verb, err = d.verb, d.err
+		verb, err = d.Verb, d.Err
 	}
 	f.runner.source.failed(&ForbiddenError{Scope: f.scope, Verb: verb, AtStart: f.runner.initial && !lived, Err: err})
 }

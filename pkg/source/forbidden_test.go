@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -18,7 +19,7 @@ func ending(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *So
 		Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
 		Load: st.load, SetScopes: st.setScopes, Stored: st.stored, Append: st.append, Drop: st.drop, Log: slog.New(slog.DiscardHandler),
 	}
-	client, err := NewClient(f.config(), "test")
+	client, err := apiserver.NewClient(f.config(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func ending(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *So
 	t.Cleanup(func() {
 		cancel()
 		<-finished
-		cfg.Client.http.CloseIdleConnections()
+		cfg.Client.Close()
 	})
 	return s, done
 }

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"log/slog"
+	"sync/atomic"
 	"time"
+
+	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // ReplacedError says that the API server belongs to another cluster than what is stored: the UIDs of their namespaces
@@ -40,13 +44,23 @@ type identity struct {
 	denials int       // in a row
 	read    bool      // the question has been answered once
 
-	mu        sync.Mutex
-	uid       string // "" until it is known
-	unchecked string // why it cannot be known; "" when it can
+	uid       atomic.Pointer[string] // "" until it is known
+	condition *condition.Condition   // OK while it can be checked
 }
 
+// The states of identity.
+var (
+	checkable   = condition.State{Name: "checked", Message: "which cluster this is can be read now"}
+	uncheckable = condition.State{
+		Name: "unchecked", Severity: condition.Degraded, Level: slog.LevelWarn,
+		Message: "it cannot be checked whether this is the cluster that the journal was filled from",
+	}
+)
+
 func newIdentity(cfg *Config) *identity {
-	return &identity{cfg: cfg, turn: make(chan struct{}, 1), uid: cfg.StoredCluster}
+	i := &identity{cfg: cfg, turn: make(chan struct{}, 1), condition: condition.New(cfg.Log, checkable)}
+	i.uid.Store(&cfg.StoredCluster)
+	return i
 }
 
 // doubt is that another cluster may answer from now on.
@@ -56,7 +70,7 @@ type doubt struct {
 }
 
 func doubtAfter(err error) doubt {
-	return doubt{since: time.Now(), refused: classifyError(err) == forbidden}
+	return doubt{since: time.Now(), refused: apiserver.Classify(err) == apiserver.Forbidden}
 }
 
 // confirm asks whether the cluster is still the same, unless that was asked after the doubt arose. It returns nil when it
@@ -79,12 +93,12 @@ func (i *identity) confirm(ctx context.Context, d doubt) error {
 		return nil
 	}
 	err := i.ask(ctx)
-	if v := classifyError(err); v != forbidden && v != notServed {
+	if v := apiserver.Classify(err); v != apiserver.Forbidden && v != apiserver.NotServed {
 		return err
 	}
 	// A right that was there may be gone for a moment, while the API server starts.
 	if i.denials++; i.read && i.denials < triesToIdentify {
-		return errors.New("the namespace kube-system cannot be read: " + reason(err))
+		return errors.New("the namespace kube-system cannot be read: " + apiserver.Reason(err))
 	}
 	i.skip(err)
 	return nil
@@ -98,7 +112,8 @@ func (i *identity) ask(ctx context.Context) error {
 		return err
 	}
 	i.checked, i.denied, i.denials, i.read = began, time.Time{}, 0, true
-	switch known := i.answered(); known {
+	i.condition.Become(checkable, "", "")
+	switch known := *i.uid.Load(); known {
 	case uid:
 		return nil
 	case "":
@@ -108,17 +123,6 @@ func (i *identity) ask(ctx context.Context) error {
 	}
 }
 
-// answered notes that the question can be asked, and returns what is known.
-func (i *identity) answered() string {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.unchecked != "" {
-		i.cfg.Log.Info("which cluster this is can be read now")
-	}
-	i.unchecked = ""
-	return i.uid
-}
-
 // become notes which cluster it is, where nobody knew.
 func (i *identity) become(ctx context.Context, uid string) error {
 	if i.cfg.Remember != nil {
@@ -126,31 +130,17 @@ func (i *identity) become(ctx context.Context, uid string) error {
 			return fmt.Errorf("remember the cluster: %w", err)
 		}
 	}
-	i.set(uid)
+	i.uid.Store(&uid)
 	return nil
-}
-
-func (i *identity) set(uid string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.uid = uid
 }
 
 // skip goes on without an answer. It is asked for again after a while.
 func (i *identity) skip(err error) {
 	i.denied = time.Now()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.unchecked == "" {
-		i.cfg.Log.Warn("it cannot be checked whether this is the cluster that the journal was filled from: allow get on the namespace kube-system",
-			"reason", reason(err))
-	}
-	i.unchecked = reason(err)
+	i.condition.Become(uncheckable, apiserver.Reason(err), "allow get on the namespace kube-system")
 }
 
 // status is the UID, "" if it is not known, and why it cannot be checked, "" if it can.
 func (i *identity) status() (uid, unchecked string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.uid, i.unchecked
+	return *i.uid.Load(), i.condition.Status().Reason
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
+
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 const (
@@ -26,8 +28,6 @@ const (
 	// pageSize is how many objects a LIST asks for at once. They are handled as they arrive, so it says nothing about memory.
 	pageSize = 500
 )
-
-var errSilent = errors.New("the API server does not mark the end of the initial events")
 
 // list reads what exists now and emits how that differs from what is known: on the first start, after history or the
 // journal was lost, and after the rules were edited. It tries until it has all of it; what was emitted of a list that was
@@ -46,12 +46,12 @@ func (f *follower) list(ctx context.Context) error {
 			return err
 		}
 		f.noteWatchList(err)
-		switch classifyError(err) {
-		case expired, tooLarge: // of a page's token, or of a cache that is behind: begin again with the present
+		switch apiserver.Classify(err) {
+		case apiserver.Expired, apiserver.TooLarge: // of a page's token, or of a cache that is behind: begin again with the present
 			if err := f.pause(ctx, f.backoff.wait(err)); err != nil {
 				return err
 			}
-		case refused:
+		case apiserver.Refused:
 			if !f.pagesOnly {
 				f.pagesOnly = true
 				continue
@@ -66,7 +66,7 @@ func (f *follower) list(ctx context.Context) error {
 }
 
 // awaitHistory waits, where the last list could not be watched on from, until the present can be: an API server that lists at
-// a position that it knows no history from is broken, and each further list would only tell the same gap again.
+// a position that it knows no history from is broken, and each further list would only emit the same gap again.
 func (f *follower) awaitHistory(ctx context.Context) error {
 	for f.trail.unproven {
 		position, err := f.newest(ctx)
@@ -86,27 +86,18 @@ func (f *follower) awaitHistory(ctx context.Context) error {
 
 // probe watches from a position until that has brought something or has lasted.
 func (f *follower) probe(ctx context.Context, position string) error {
-	c, err := f.endpoint.Load().watch(ctx, &slot{slow: f.slow}, metav1.ListOptions{ResourceVersion: position})
+	c, err := f.endpoint.Load().Watch(ctx, &apiserver.Slot{Slow: f.slow}, metav1.ListOptions{ResourceVersion: position})
 	if err != nil {
 		return err
 	}
-	defer c.stop()
-	steady := time.NewTimer(steadyAfter)
-	defer steady.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-steady.C:
-		return nil
-	case _, ok := <-c.batches:
-		if !ok {
-			return c.err
-		}
+	defer c.Stop()
+	if _, err = c.Next(ctx, steadyAfter); errors.Is(err, apiserver.ErrQuiet) {
 		return nil
 	}
+	return err
 }
 
-// beginList emits what must come before the objects of a list (I5), and tells the tracker what they mean. The API server has
+// beginList emits what must come before the objects of a list (I5), and lets the tracker know what they mean. The API server has
 // begun to answer. to is the position that the list is true at; it is needed where history was lost.
 func (f *follower) beginList(ctx context.Context, to string) error {
 	t, s := f.tracker.Load(), f.stored
@@ -152,7 +143,7 @@ func (f *follower) newest(ctx context.Context) (string, error) {
 		if err == nil {
 			f.health.note(func(s *Status) { s.Lists++ })
 			var rv string
-			if rv, err = f.endpoint.Load().newest(ctx); err == nil {
+			if rv, err = f.endpoint.Load().Newest(ctx); err == nil {
 				return rv, nil
 			}
 		}
@@ -165,11 +156,11 @@ func (f *follower) newest(ctx context.Context) (string, error) {
 // readAll reads the whole list once. Where that is a WatchList the connection stays open. Where history was lost it is pages:
 // only they say what the list is true at before its objects come, and that is where the gap ends.
 func (f *follower) readAll(ctx context.Context) error {
-	s := &slot{all: f.slots, slow: f.slow}
-	if err := s.acquire(ctx); err != nil {
+	s := &apiserver.Slot{All: f.slots, Slow: f.slow}
+	if err := s.Acquire(ctx); err != nil {
 		return err
 	}
-	defer s.release()
+	defer s.Release()
 	if err := f.confirm(ctx, f.trail.unsure); err != nil {
 		return err
 	}
@@ -200,9 +191,9 @@ type appendError struct{ error }
 func (e *appendError) Unwrap() error { return e.error }
 
 // readWatchList reads the initial events of a WatchList (KEP-3157) and returns the position behind them.
-func (f *follower) readWatchList(ctx context.Context, s *slot) (string, error) {
+func (f *follower) readWatchList(ctx context.Context, s *apiserver.Slot) (string, error) {
 	yes := true
-	c, err := f.endpoint.Load().watch(ctx, s, metav1.ListOptions{
+	c, err := f.endpoint.Load().Watch(ctx, s, metav1.ListOptions{
 		SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
 	if err != nil {
@@ -213,33 +204,24 @@ func (f *follower) readWatchList(ctx context.Context, s *slot) (string, error) {
 		position, err = f.readInitial(ctx, c)
 	}
 	if err != nil {
-		c.stop()
+		c.Stop()
 		return "", err
 	}
 	f.conn = c
 	return position, nil
 }
 
-func (f *follower) readInitial(ctx context.Context, c *connection) (string, error) {
-	quiet := time.NewTimer(silence)
-	defer quiet.Stop()
+func (f *follower) readInitial(ctx context.Context, c *apiserver.Connection) (string, error) {
 	for {
-		select {
-		case <-ctx.Done():
-			return "", ctx.Err()
-		case <-quiet.C:
-			return "", errSilent
-		case b, ok := <-c.batches:
-			if !ok {
-				return "", c.err
-			}
-			if err := f.takeListed(ctx, b.events, b.read); err != nil {
-				return "", err
-			}
-			if b.listed {
-				return b.position, nil
-			}
-			quiet.Reset(silence) // the journal may have taken its time
+		b, err := c.Next(ctx, silence)
+		if err != nil {
+			return "", err
+		}
+		if err := f.takeListed(ctx, b.Events, b.Read); err != nil {
+			return "", err
+		}
+		if b.Listed {
+			return b.Position, nil
 		}
 	}
 }
@@ -261,7 +243,7 @@ func (f *follower) takeListed(ctx context.Context, events []deltas.Event, read u
 func (f *follower) noteWatchList(err error) {
 	switch {
 	case f.pagesOnly:
-	case errors.Is(err, errSilent):
+	case errors.Is(err, apiserver.ErrQuiet):
 		f.pagesOnly = true
 	case errors.Is(err, decode.ErrEnd):
 		if f.endless++; f.endless >= maxEndless {
@@ -273,56 +255,45 @@ func (f *follower) noteWatchList(err error) {
 // readPages reads the present in pages and returns the position that all of them are true at: that of the first page, which is
 // one object. A page that breaks off is asked for again by its token; a token that has expired is an error, and the
 // list begins again.
-func (f *follower) readPages(ctx context.Context, s *slot) (string, error) {
-	var b listed
-	meta, err := f.page(ctx, s, metav1.ListOptions{Limit: 1}, b.hold)
+func (f *follower) readPages(ctx context.Context, s *apiserver.Slot) (string, error) {
+	var b apiserver.Batch
+	hold := func(o *deltas.Object) error {
+		b.Add(deltas.Event{Type: watch.Added, Object: o}, len(o.Raw))
+		return nil
+	}
+	emit := func() error {
+		events := b.Events
+		b = apiserver.Batch{}
+		return f.takeListed(ctx, events, 0)
+	}
+	meta, err := f.page(ctx, s, metav1.ListOptions{Limit: 1}, hold)
 	position := meta.ResourceVersion
 	if err == nil {
 		err = f.beginList(ctx, position)
 	}
-	emit := func() error { return f.takeListed(ctx, b.take(), 0) }
 	for more := meta.Continue; err == nil; more = meta.Continue {
 		if err = emit(); err != nil || more == "" {
 			break
 		}
 		meta, err = f.page(ctx, s, metav1.ListOptions{Limit: pageSize, Continue: more}, func(o *deltas.Object) error {
-			if err := b.hold(o); err != nil || !b.full() {
-				return err
+			if _ = hold(o); b.Full() {
+				return emit()
 			}
-			return emit()
+			return nil
 		})
 	}
 	return position, err
 }
 
-// listed holds objects of a list, of one batch. The first page may be more than that: some API servers know no pages.
-type listed struct {
-	events []deltas.Event
-	bytes  int
-}
-
-func (l *listed) hold(o *deltas.Object) error {
-	l.events, l.bytes = append(l.events, deltas.Event{Type: watch.Added, Object: o}), l.bytes+len(o.Raw)
-	return nil
-}
-
-func (l *listed) full() bool { return len(l.events) >= maxBatchEvents || l.bytes >= maxBatchBytes }
-
-func (l *listed) take() []deltas.Event {
-	all := l.events
-	*l = listed{}
-	return all
-}
-
 // page reads a page, and again by its token as long as it breaks off.
 func (f *follower) page(
-	ctx context.Context, s *slot, o metav1.ListOptions, take func(*deltas.Object) error,
+	ctx context.Context, s *apiserver.Slot, o metav1.ListOptions, take func(*deltas.Object) error,
 ) (metav1.ListMeta, error) {
 	for {
 		f.health.note(func(st *Status) { st.Lists++ })
-		meta, err := f.endpoint.Load().list(ctx, s, o, take)
+		meta, err := f.endpoint.Load().List(ctx, s, o, take)
 		var fatal *appendError
-		if err == nil || errors.As(err, &fatal) || classifyError(err) != interrupted || o.Continue == "" {
+		if err == nil || errors.As(err, &fatal) || apiserver.Classify(err) != apiserver.Interrupted || o.Continue == "" {
 			return meta, err
 		}
 		if err := f.failed(ctx, err); err != nil {

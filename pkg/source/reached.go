@@ -11,6 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // reachedTimeout bounds the question of reached. The API server waits three seconds for its cache.
@@ -31,17 +34,17 @@ const reachedTimeout = 10 * time.Second
 //
 // A question that ends without an answer is asked again, like everything that an outage interrupts. If that happens
 // again and again the API server cannot answer, and is asked in the other way.
-func (f *follower) reached(ctx context.Context, s *slot, position string) error {
+func (f *follower) reached(ctx context.Context, s *apiserver.Slot, position string) error {
 	e := f.endpoint.Load()
-	ctx, cancel := context.WithTimeout(ctx, reachedTimeout+headersTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reachedTimeout+apiserver.HeadersTimeout)
 	defer cancel()
-	err := e.askWhetherReached(ctx, s, position)
-	unanswered := errors.Is(err, errNotTold)
-	switch v := classifyError(err); {
+	err := askWhetherReached(ctx, e, s, position)
+	unanswered := errors.Is(err, errUnanswered)
+	switch v := apiserver.Classify(err); {
 	case err == nil:
-	case v == refused, v == tooLarge, unanswered && f.unasked >= maxEndless:
+	case v == apiserver.Refused, v == apiserver.TooLarge, unanswered && f.unasked >= maxEndless:
 		f.health.note(func(s *Status) { s.Lists++ })
-		newest, err := e.newest(ctx)
+		newest, err := e.Newest(ctx)
 		if err != nil {
 			return err
 		}
@@ -56,44 +59,36 @@ func (f *follower) reached(ctx context.Context, s *slot, position string) error 
 	return nil
 }
 
-var errNotTold = errors.New("the API server ended a watch before it was complete")
+var errUnanswered = errors.New("the API server ended a watch before it was complete")
 
-func (e *endpoint) askWhetherReached(ctx context.Context, s *slot, position string) error {
+func askWhetherReached(ctx context.Context, e *apiserver.Endpoint, s *apiserver.Slot, position string) error {
 	yes, seconds := true, int64(reachedTimeout/time.Second)
-	c, err := e.watch(ctx, s, metav1.ListOptions{
+	c, err := e.Watch(ctx, s, metav1.ListOptions{
 		ResourceVersion: position, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
-		SendInitialEvents: &yes, TimeoutSeconds: &seconds, FieldSelector: e.nobody(),
+		SendInitialEvents: &yes, TimeoutSeconds: &seconds, FieldSelector: nobody(e.Scope),
 	})
 	if err != nil {
 		return err
 	}
-	defer c.stop()
-	limit := time.NewTimer(reachedTimeout)
-	defer limit.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-limit.C:
-			return errNotTold
-		case b, ok := <-c.batches:
-			switch {
-			case !ok && errors.Is(c.err, decode.ErrEnd):
-				return errNotTold
-			case !ok:
-				return c.err
-			case b.listed:
-				return notBefore(b.position, position)
-			}
+	defer c.Stop()
+	for limit := time.Now().Add(reachedTimeout); ; {
+		b, err := c.Next(ctx, time.Until(limit))
+		switch {
+		case errors.Is(err, apiserver.ErrQuiet), errors.Is(err, decode.ErrEnd):
+			return errUnanswered
+		case err != nil:
+			return err
+		case b.Listed:
+			return notBefore(b.Position, position)
 		}
 	}
 }
 
 // nobody selects as little as this program is allowed to ask for: an object that does not exist, or, where the scope is
 // bound to a name, and its rights perhaps too, that one.
-func (e *endpoint) nobody() string {
-	if e.scope.Name() != "" {
-		return e.scope.FieldSelector
+func nobody(s selection.Scope) string {
+	if s.Name() != "" {
+		return s.FieldSelector
 	}
 	return "metadata.name=kubecdc-asks-for-nobody"
 }

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // resync reads all objects of a scope again and again, spread over a period, so that they are emitted again: a consumer
@@ -63,14 +65,14 @@ func (r *resync) readAll(ctx context.Context, f *follower) error {
 	o := metav1.ListOptions{Limit: resyncPageSize}
 	var b backoff
 	for {
-		meta, err := f.endpoint.Load().list(ctx, nil, o, r.hand(ctx, pass))
+		meta, err := f.endpoint.Load().List(ctx, nil, o, r.hand(ctx, pass))
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil:
 			b.reset()
 			o.Continue = meta.Continue
-		case classifyError(err) == expired:
+		case apiserver.Classify(err) == apiserver.Expired:
 			// The token is older than the API server's history. With the error comes one that goes on behind the same object,
 			// in the present (KEP-365); without, this reading ends.
 			o.Continue = goOn(err)

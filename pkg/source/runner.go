@@ -34,7 +34,8 @@ func (s *Source) newRunner(resource event.Resource, scopes []selection.Scope) *r
 	r := &runner{source: s, resource: resource, current: resource, planned: make(chan struct{}), done: make(chan struct{})}
 	for _, scope := range scopes {
 		f := &follower{
-			runner: r, scope: scope, health: newHealth(s.cfg.Log, s.conditions, scope), slots: s.slots, confirm: s.confirm,
+			runner: r, scope: scope, slots: s.slots, confirm: s.confirm,
+			health: &health{source: s, condition: s.conditions.Add(scope.ID, Syncing.condition()), counted: Status{Scope: scope.ID, Resource: scope.Resource}},
 			append: s.cfg.appendOf(scope.Rule), nudged: make(chan struct{}, 1), resync: newResync(scope.Resync),
 		}
 		if scope.Mandatory {
@@ -76,6 +77,7 @@ func (r *runner) run(ctx context.Context, cluster, lost string) error {
 	}
 	for _, f := range r.followers {
 		f.health.become(Gone, "the API server serves this resource no more; its objects are announced as deleted")
+		r.source.conditions.Happened(f.scope.ID, vanished, "")
 		if err := f.emitGone(ctx, ""); err != nil {
 			return err
 		}
@@ -190,7 +192,7 @@ func unfinished(stored event.StoredResource) string {
 
 // begin gives the follower what is stored of its scope. Nothing runs yet.
 func (f *follower) begin(cluster string, stored event.StoredScope, known *deltas.Known) error {
-	e, err := f.runner.source.cfg.Client.endpoint(f.scope)
+	e, err := f.runner.source.cfg.Client.Endpoint(f.scope)
 	if err != nil {
 		return err
 	}

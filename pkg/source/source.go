@@ -15,17 +15,18 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // Config is what a Source needs. Client, Rules, Load, Append, Drop and Log are required.
 type Config struct {
-	Client *Client
+	Client *apiserver.Client
 	// Cluster is the name that every change carries. Empty: the UID of the namespace kube-system.
 	Cluster string
 	// Rules must be valid.
 	Rules []selection.Rule
-	// Interval is how often the API server is asked what it serves; 0 means every five seconds. Where Triggers tell of
+	// Interval is how often the API server is asked what it serves; 0 means every five seconds. Where Triggers announce
 	// changes it is asked when they do, and otherwise at least every 30 seconds.
 	Interval time.Duration
 
@@ -67,17 +68,15 @@ type Source struct {
 	cfg      Config
 	slots    chan struct{}
 	identity *identity
-	// conditions are those of the scopes, for the log.
-	conditions *condition.Set
+	// conditions are those of all that is read, discovery among them, and triggers are those of the triggers: the log joins them.
+	conditions, triggers *condition.Set
+	discovery            *condition.Condition
 
 	mu         sync.Mutex
 	cluster    string
-	discovered bool               // the API server has said once what it serves
-	trouble    string             // why discovery does not work now; "" when it does
-	troubled   bool               // and that has been logged
-	runners    map[string]*runner // by the name of the resource
-	waiting    []selection.Unserved
-	since      map[string]time.Time // of waiting, by name
+	discovered bool                            // the API server has said once what it serves
+	runners    map[string]*runner              // by the name of the resource
+	waiting    map[string]*condition.Condition // of selected names that nothing serves
 
 	// Owned by Run.
 	catalog    selection.Catalog
@@ -118,10 +117,12 @@ func New(cfg Config) (*Source, error) {
 		cfg.Interval = defaultInterval
 	}
 	s := &Source{
-		cfg: cfg, cluster: cfg.Cluster, slots: make(chan struct{}, concurrentLists), conditions: condition.NewSet(cfg.Log, "scopes"),
-		runners: map[string]*runner{}, since: map[string]time.Time{}, remembered: map[string]*remembered{},
-		trouble: "the API server has not been asked yet",
+		cfg: cfg, cluster: cfg.Cluster, slots: make(chan struct{}, concurrentLists),
+		runners: map[string]*runner{}, waiting: map[string]*condition.Condition{}, remembered: map[string]*remembered{},
+		conditions: condition.NewSet(cfg.Log, "scopes"), triggers: condition.NewSet(cfg.Log, "resources"),
 	}
+	s.discovery = s.conditions.Add("discovery", Syncing.condition())
+	s.become(s.discovery, Syncing, "the API server has not been asked yet")
 	s.identity = newIdentity(&s.cfg)
 	return s, nil
 }
@@ -131,10 +132,11 @@ func New(cfg Config) (*Source, error) {
 // a *ReplacedError where another cluster takes the place of the one that is being watched, and a *ForbiddenError where a
 // rule asks for it.
 func (s *Source) Run(ctx context.Context) error {
-	// What client-go has to say about its retries is told by the states of scopes, once instead of each time.
+	// What client-go has to say about its retries is said by the states of scopes, once instead of each time.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	ctx, s.failed = context.WithCancelCause(ctx)
 	defer s.conditions.Close()
+	defer s.triggers.Close()
 	defer s.running.Wait()
 	defer s.failed(nil)
 	if err := s.identify(ctx); err != nil {
@@ -155,7 +157,7 @@ func (s *Source) Run(ctx context.Context) error {
 func (s *Source) watchTypes(ctx context.Context, ring func()) ([]*trigger, error) {
 	var all []*trigger
 	for _, r := range selection.Triggers(s.cfg.Rules) {
-		t, err := s.cfg.Client.trigger(r, s.cfg.Log, ring)
+		t, err := newTrigger(s.cfg.Client, r, s.triggers, ring)
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +190,7 @@ func (s *Source) follow(ctx context.Context, pace *pace, triggers []*trigger) er
 	}
 }
 
-// settled says that only a trigger can tell of something new: all are watched, and no poll has left a question open.
+// settled says that only a trigger can announce something new: all are watched, and no poll has left a question open.
 func (s *Source) settled(triggers []*trigger) bool {
 	for _, t := range triggers {
 		if !t.live.Load() {
@@ -223,7 +225,7 @@ func (s *Source) identify(ctx context.Context) error {
 	for {
 		err := s.identity.ask(ctx)
 		var replaced *ReplacedError
-		switch v := classifyError(err); {
+		switch v := apiserver.Classify(err); {
 		case err == nil:
 			s.named()
 			return nil
@@ -231,13 +233,13 @@ func (s *Source) identify(ctx context.Context) error {
 			return s.replace(ctx, replaced)
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case (v == forbidden || v == notServed) && s.cfg.Cluster != "":
+		case (v == apiserver.Forbidden || v == apiserver.NotServed) && s.cfg.Cluster != "":
 			s.identity.skip(err)
 			return nil
-		case (v == forbidden || v == notServed) && p.failures >= triesToIdentify:
+		case (v == apiserver.Forbidden || v == apiserver.NotServed) && p.failures >= triesToIdentify:
 			return &StartError{fmt.Errorf("the cluster's name is the UID of the namespace kube-system, which cannot be read: %w; set cluster.name, or allow get on that namespace", err)}
 		}
-		s.answered(reason(err))
+		s.become(s.discovery, Unreachable, apiserver.Reason(err))
 		if err := sleep(ctx, p.wait(err)); err != nil {
 			return err
 		}
@@ -264,7 +266,7 @@ func (s *Source) replace(ctx context.Context, r *ReplacedError) error {
 		return fmt.Errorf("begin anew for another cluster: %w", err)
 	}
 	s.cfg.Log.Warn("another cluster answers: what was known is forgotten, and every resource begins with a gap", "before", r.Stored, "now", r.Now)
-	s.identity.set(r.Now)
+	s.identity.uid.Store(&r.Now)
 	s.named()
 	return nil
 }
@@ -290,27 +292,12 @@ func (s *Source) Cluster() string {
 	return s.cluster
 }
 
-// answered notes that the API server says what it serves, or why not, with one line when that changes.
-func (s *Source) answered(trouble string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	server := s.cfg.Client.Host()
-	switch {
-	case trouble == "" && (s.troubled || !s.discovered):
-		s.cfg.Log.Info("the API server answers", "server", server)
-	case trouble != "" && !s.troubled:
-		s.cfg.Log.Warn("the API server does not answer, will try again", "server", server, "reason", trouble)
-	}
-	s.trouble, s.troubled = trouble, trouble != ""
-	s.discovered = s.discovered || trouble == ""
-}
-
 // poll asks what is served and starts and stops runners accordingly.
 func (s *Source) poll(ctx context.Context) error {
-	c, failed, err := s.cfg.Client.discover(ctx, s.catalog)
+	c, failed, err := s.cfg.Client.Discover(ctx, s.catalog)
 	if err != nil {
 		if ctx.Err() == nil {
-			s.answered(reason(err))
+			s.become(s.discovery, Unreachable, apiserver.Reason(err))
 		}
 		return err
 	}
@@ -323,35 +310,42 @@ func (s *Source) poll(ctx context.Context) error {
 	}
 	found := selection.Resolve(s.cfg.Rules, all)
 	scopes := found.Scopes()
-	s.await(found.Unserved)
 	s.reap(scopes)
+	s.await(found.Unserved)
 	for name, scopes := range byResource(scopes) {
 		s.want(ctx, name, scopes)
 	}
 	s.leave(ctx)
-	s.answered("") // only now is there something that may not be ready yet
+	s.mu.Lock()
+	s.discovered = true // only now is there something that may not be ready yet
+	s.mu.Unlock()
+	s.become(s.discovery, Live, "")
 	s.announce(ctx)
 	return nil
 }
 
-// await notes the names that nothing serves, with one line for each new one. A wildcard waits for nothing in particular.
+// await notes the names that nothing serves. A wildcard waits for nothing in particular.
 func (s *Source) await(unserved []selection.Unserved) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	since := map[string]time.Time{}
-	s.waiting = slices.DeleteFunc(slices.Clone(unserved), func(u selection.Unserved) bool {
-		if _, again := since[u.Name]; again || selection.Wildcard(u.Name) {
-			return true
+	waiting := map[string]*condition.Condition{}
+	for _, u := range unserved {
+		if selection.Wildcard(u.Name) || waiting[u.Name] != nil {
+			continue
 		}
-		at, known := s.since[u.Name]
-		if !known {
-			at = time.Now()
-			s.cfg.Log.Warn("selected but not served, waiting for it", "resource", u.Name, "reason", u.Reason)
+		c := s.waiting[u.Name]
+		if c == nil {
+			c = s.conditions.Add(u.Name, Live.condition())
 		}
-		since[u.Name] = at
-		return false
-	})
-	s.since = since
+		s.become(c, Waiting, u.Reason)
+		waiting[u.Name] = c
+	}
+	for name := range s.waiting {
+		if waiting[name] == nil {
+			s.conditions.Remove(name)
+		}
+	}
+	s.waiting = waiting
 }
 
 // want makes sure that a resource is followed.
@@ -388,9 +382,22 @@ func (s *Source) start(ctx context.Context, r *runner) {
 
 // forgetEnded forgets the runners whose resource is served no more and announced as such.
 func (s *Source) forgetEnded() {
+	s.forget(func(_ string, r *runner) bool { return r.ended() })
+}
+
+// forget forgets runners, and how their scopes are doing.
+func (s *Source) forget(which func(string, *runner) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.runners, func(_ string, r *runner) bool { return r.ended() })
+	maps.DeleteFunc(s.runners, func(name string, r *runner) bool {
+		if !which(name, r) {
+			return false
+		}
+		for _, f := range r.followers {
+			s.conditions.Remove(f.scope.ID)
+		}
+		return true
+	})
 }
 
 // reap ends the runners of resources that the rules do not select any more.
@@ -402,9 +409,7 @@ func (s *Source) reap(wanted []selection.Scope) {
 		r.stop()
 		<-r.done
 		s.remembered[name] = &remembered{Served: selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced}}
-		s.mu.Lock()
-		delete(s.runners, name)
-		s.mu.Unlock()
+		s.forget(func(other string, _ *runner) bool { return other == name })
 	}
 }
 
@@ -424,8 +429,9 @@ func (s *Source) Status() []Status {
 		runners = append(runners, r)
 	}
 	var all []Status
-	for _, u := range s.waiting {
-		all = append(all, Status{Scope: u.Name, State: Waiting, Reason: u.Reason, Since: s.since[u.Name]})
+	for name, c := range s.waiting {
+		now := c.Status()
+		all = append(all, Status{Scope: name, State: Waiting, Reason: now.Reason, Since: now.Since})
 	}
 	s.mu.Unlock()
 	for _, r := range runners {
@@ -442,10 +448,10 @@ func (s *Source) Status() []Status {
 func (s *Source) Ready() (bool, []string) {
 	s.mu.Lock()
 	ready, reasons := s.discovered, []string(nil)
-	if s.trouble != "" {
-		reasons = append(reasons, "discovery: "+s.trouble)
-	}
 	s.mu.Unlock()
+	if why := s.discovery.Status().Explanation(); why != "" {
+		reasons = append(reasons, "discovery: "+why)
+	}
 	for _, st := range s.Status() {
 		if st.State == Live {
 			continue

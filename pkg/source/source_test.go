@@ -82,7 +82,7 @@ func TestLostHistoryIsToldAndTheDifferencesFollow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, st := newFakeAPI(t), newStore()
 			f.write("ADDED", "a", "b")
-			s, log, _ := running(t, f, st)
+			s, log, stop := running(t, f, st)
 			st.await(t, "the first list", func() bool { return len(st.told()) == 2 })
 			awaitState(t, st, s, Live)
 			f.write("MODIFIED", "a")
@@ -108,6 +108,7 @@ func TestLostHistoryIsToldAndTheDifferencesFollow(t *testing.T) {
 			if got := s.Status()[0]; got.Relists != 1 || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
 				t.Errorf("status %+v requests %q", got, f.requests())
 			}
+			stop()
 			if log.count("no longer has the history") != 1 {
 				t.Errorf("log\n%s", log)
 			}

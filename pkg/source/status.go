@@ -1,13 +1,14 @@
 package source
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/source/selection"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // State is the condition of a scope.
@@ -33,6 +34,7 @@ type Status struct {
 	Resource event.Resource // zero for what is not served
 	State    State
 	Reason   string    // one sentence; empty when live
+	Remedy   string    // what a person can do about it; empty when waiting is all there is
 	Since    time.Time // of the state
 	Synced   bool      // all that exists has been seen since the scope was first started, now or in an earlier process
 
@@ -47,35 +49,64 @@ type Status struct {
 	DecodeErrors uint64 // answers that could not be read
 	StockFraming bool   // the slower framer is in use, see DecodeErrors
 
-	Changes map[event.Type]uint64 // told since the process started
+	Changes map[event.Type]uint64 // emitted since the process started
 }
 
-// inLog is what the log says when scopes enter a state. A fault of the API server hits all scopes; it is one line for each
-// reason.
-var inLog = map[State]condition.State{
-	Syncing:     {Severity: condition.Degraded, Message: "not watching yet"},
-	Live:        {Message: "watching"},
-	Stale:       {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "the watch fell silent, opening it again"},
-	Gone:        {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "resource is served no more"},
-	Forbidden:   {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "not watching, will try again"},
-	Unreachable: {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "not watching, will try again"},
-	Waiting:     {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "not watching, will try again"},
-}
+// The states as conditions. A fault of the API server hits all scopes, and discovery: it is one line for each reason.
+var (
+	conditionOf = map[State]condition.State{
+		Syncing:     {Severity: condition.Degraded},
+		Live:        {Message: "watching"},
+		Stale:       {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "the watch fell silent, opening it again"},
+		Gone:        {Severity: condition.Degraded},
+		Forbidden:   {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "not watching, will try again"},
+		Unreachable: {Severity: condition.NotReady, Level: slog.LevelWarn, Message: "not watching, will try again"},
+		Waiting:     {Severity: condition.Degraded, Level: slog.LevelWarn, Message: "selected but not served, waiting for it"},
+	}
+	vanished    = condition.State{Name: string(Gone), Level: slog.LevelWarn, Message: "resource is served no more, its objects are announced as deleted"}
+	historyLost = condition.State{Name: "lost", Level: slog.LevelWarn, Message: "history was lost, reading all objects"}
+)
 
-// logged is the state as a condition.
-func (s State) logged() condition.State {
-	c := inLog[s]
+func (s State) condition() condition.State {
+	c := conditionOf[s]
 	c.Name = string(s)
 	return c
 }
 
-// health is the state of one scope as its runner sees it. Safe for concurrent use.
+// become reports the state of something that is read of the API server.
+func (s *Source) become(c *condition.Condition, state State, reason string) {
+	remedy := ""
+	switch state {
+	case Unreachable:
+		remedy = fmt.Sprintf("look at the API server at %s, the network, the certificate and the token", s.cfg.Client.Host())
+	case Stale:
+		remedy = fmt.Sprintf("look at what is between here and the API server at %s", s.cfg.Client.Host())
+	case Forbidden:
+		remedy = "`exporter rbac` prints the rights that the configuration needs"
+	}
+	c.Become(state.condition(), reason, remedy)
+}
+
+// stateOf is what a failure makes of a scope.
+func stateOf(v apiserver.Verdict) State {
+	switch v {
+	case apiserver.Forbidden:
+		return Forbidden
+	case apiserver.NotServed:
+		return Waiting
+	case apiserver.Starting:
+		return Syncing
+	}
+	return Unreachable
+}
+
+// health is how one scope is doing, as its follower sees it. Safe for concurrent use.
 type health struct {
-	log       *slog.Logger
+	source    *Source
 	condition *condition.Condition
 
 	mu       sync.Mutex
-	s        Status
+	counted  Status    // without what the condition has
 	starting time.Time // since when the API server says that it starts; zero if it does not
 	refusals int       // in a row
 	lived    bool      // it has been Live
@@ -89,57 +120,34 @@ type health struct {
 // the way, such as a conversion webhook that is down.
 const startingLimit = 30 * time.Second
 
-// newHealth returns the health of a scope that starts. all are those of the Source.
-func newHealth(log *slog.Logger, all *condition.Set, s selection.Scope) *health {
-	return &health{
-		log: log.With("scope", s.ID), condition: all.Add(s.ID, Syncing.logged()),
-		s: Status{Scope: s.ID, Resource: s.Resource, State: Syncing, Reason: "starting", Since: time.Now()},
-	}
-}
-
-// become notes the state. The log has a line if it is another than before.
+// become reports the state.
 func (h *health) become(state State, reason string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.source.become(h.condition, state, reason)
 	if state == Live {
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		h.starting, h.refusals, h.lived = time.Time{}, 0, true
 	}
-	if h.s.State == state {
-		h.s.Reason = reason
-		return
-	}
-	h.s.State, h.s.Reason, h.s.Since = state, reason, time.Now()
-	h.condition.Become(state.logged(), reason, "")
 }
 
 // lost notes that history ends at position. That is always worth a line.
 func (h *health) lost(position, why string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.log.Warn("history was lost, reading all objects", "from", position, "reason", why)
-	if h.s.State != Syncing {
-		h.s.State, h.s.Since = Syncing, time.Now()
-	}
-	h.s.Reason = why
-	h.s.Relists++
+	h.source.conditions.Happened(h.counted.Scope, historyLost, why, "from", position)
+	h.become(Syncing, why)
+	h.note(func(s *Status) { s.Relists++ })
 }
 
 // failed notes that a request failed.
 func (h *health) failed(err error) {
-	v := classifyError(err)
-	state := v.state()
-	if v == starting && h.startsFor() > startingLimit {
+	v := apiserver.Classify(err)
+	state := stateOf(v)
+	if v == apiserver.Starting && h.startsFor() > startingLimit {
 		state = Unreachable
 	}
-	h.become(state, reason(err))
-	h.refused(v, err)
-}
-
-// refused counts refusals in a row.
-func (h *health) refused(v verdict, err error) {
+	h.become(state, apiserver.Reason(err))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v != forbidden {
+	if v != apiserver.Forbidden {
 		h.refusals = 0
 		return
 	}
@@ -161,11 +169,14 @@ func (h *health) startsFor() time.Duration {
 func (h *health) note(change func(*Status)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	change(&h.s)
+	change(&h.counted)
 }
 
 func (h *health) status() Status {
+	c := h.condition.Status()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.s
+	s := h.counted
+	s.State, s.Reason, s.Remedy, s.Since = State(c.State.Name), c.Reason, c.Remedy, c.Since
+	return s
 }

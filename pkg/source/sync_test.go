@@ -20,13 +20,14 @@ func TestAPositionFromTheFutureIsALoss(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a")
 	st.hold("pods", "1000", event.Known{Key: "ns/gone", UID: "uid-gone", ResourceVersion: "900"})
-	s, log, _ := running(t, f, st)
+	s, log, stop := running(t, f, st)
 	st.await(t, "the differences", func() bool { return len(st.told()) == 3 })
 	got := st.told()
 	slices.Sort(got[1:])
 	if !slices.Equal(got, []string{"gap 1000-11", "added a@11~", "deleted gone@900~"}) {
 		t.Errorf("told %q", got)
 	}
+	stop()
 	if s.Status()[0].Relists != 1 || log.count("ahead of the API server, which is at 11") != 1 {
 		t.Errorf("log\n%s", log)
 	}
@@ -212,17 +213,19 @@ func TestAnotherSpellingOfTheStreamIsReadAfterAFallback(t *testing.T) {
 }
 
 func TestAResourceIsWatchedAsSoonAsItIsServed(t *testing.T) {
-	f, st := newFakeAPI(t), newStore()
-	f.write("ADDED", "a")
-	f.groups = nil
-	s, log, _ := running(t, f, st)
-	awaitState(t, st, s, Waiting)
-	f.change(func() { f.groups = append(f.groups, coreGroup("pods")) })
-	st.awaitTold(t, "snapshot a@11")
-	awaitState(t, st, s, Live)
-	if log.count("selected but not served") != 1 {
-		t.Errorf("log\n%s", log)
-	}
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.groups = nil
+		s, log, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Waiting)
+		time.Sleep(time.Minute)
+		f.change(func() { f.groups = append(f.groups, coreGroup("pods")) })
+		st.awaitTold(t, "snapshot a@11")
+		awaitState(t, st, s, Live)
+		if log.count("selected but not served") != 1 {
+			t.Errorf("log\n%s", log)
+		}
+	})
 }
 
 func TestTheObjectsOfAVanishedResourceAreDeleted(t *testing.T) {

@@ -12,11 +12,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	apidiscovery "k8s.io/api/apidiscovery/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -78,7 +80,7 @@ func inVirtualTime(t *testing.T, test func(*testing.T, *fakeAPI, *store, func(*C
 		st.patience = 24 * time.Hour
 		f.write("ADDED", "a")
 		test(t, f, st, func(c *Config) {
-			client, err := NewClient(&rest.Config{Host: "http://api", Transport: memory{f}}, "test")
+			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memory{f}}, "test")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,6 +219,58 @@ func TestADayOfOutageWritesOneLine(t *testing.T) {
 	})
 }
 
+// TestAnOutageOfEveryTypeIsThreeLines takes the API server away from 180 types for ten minutes: the types, discovery, and the
+// end. Where it comes back without the history, that is one line more.
+func TestAnOutageOfEveryTypeIsThreeLines(t *testing.T) {
+	for name, lost := range map[string]bool{"and no more": false, "and one more for lost history": true} {
+		t.Run(name, func(t *testing.T) {
+			want := 3
+			if lost {
+				want++
+			}
+			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+				var all []string
+				for n := range 180 {
+					all = append(all, fmt.Sprintf("type%03ds", n))
+				}
+				f.groups = []apidiscovery.APIGroupDiscovery{coreGroup(all...)}
+				s, log, stop := running(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
+				defer stop()
+				alive := func() bool {
+					live := 0
+					for _, one := range s.Status() {
+						if one.State == Live && st.position(one.Scope) != "" {
+							live++
+						}
+					}
+					return live == len(all)
+				}
+				st.await(t, "all types", alive)
+				time.Sleep(time.Minute)
+				before := log.count("msg=")
+				f.breakWith(func() { f.down = true })
+				time.Sleep(10 * time.Minute)
+				for _, one := range s.Status() {
+					if one.State != Unreachable || !strings.Contains(one.Remedy, "http://api") {
+						t.Fatalf("status %+v", one)
+					}
+				}
+				f.change(func() {
+					f.down = false
+					if lost {
+						f.oldest, f.rv = f.rv+500, f.rv+1000
+					}
+				})
+				st.await(t, "all types", alive)
+				time.Sleep(time.Minute)
+				if n := log.count("msg=") - before; n != want {
+					t.Errorf("%d lines, want %d\n%s", n, want, log)
+				}
+			})
+		})
+	}
+}
+
 // filling is what an API server answers whose cache of a resource is not filled.
 func filling(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -238,7 +292,7 @@ func TestAnAPIServerThatFillsItsCacheIsWaitedForWithoutAlarm(t *testing.T) {
 			s, log, stop := running(t, f, st, on)
 			defer stop()
 			time.Sleep(10 * time.Millisecond)
-			if got := s.Status()[0]; got.State != Syncing || !strings.Contains(got.Reason, initializing) {
+			if got := s.Status()[0]; got.State != Syncing || !strings.Contains(got.Reason, "storage is (re)initializing") {
 				t.Errorf("%d: status %+v", code, got)
 			}
 			st.awaitTold(t, "snapshot a@11")
@@ -280,14 +334,6 @@ func TestAnAPIServerThatNeverFillsItsCacheIsUnreachable(t *testing.T) {
 	})
 }
 
-// TestACacheThatSaysWhyItIsNotFilledIsNoStart has the words of kube-apiserver where a conversion webhook is down.
-func TestACacheThatSaysWhyItIsNotFilledIsNoStart(t *testing.T) {
-	err := apierrors.NewTooManyRequests("storage is (re)initializing: failed to list <unspecified>: conversion webhook for x failed", 1)
-	if got := classifyError(err); got != interrupted {
-		t.Errorf("verdict %d, want %d", got, interrupted)
-	}
-}
-
 func TestAWatchThatIsNotOpenedIsUnreachable(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		s, log, stop := running(t, f, st, on)
@@ -299,8 +345,8 @@ func TestAWatchThatIsNotOpenedIsUnreachable(t *testing.T) {
 		})
 		began := time.Now()
 		awaitState(t, st, s, Unreachable)
-		if after := time.Since(began); after < slowAfter || after > slowAfter+time.Second {
-			t.Errorf("unreachable after %s, want %s", after, slowAfter)
+		if after := time.Since(began); after < apiserver.SlowAfter || after > apiserver.SlowAfter+time.Second {
+			t.Errorf("unreachable after %s, want %s", after, apiserver.SlowAfter)
 		}
 		awaitState(t, st, s, Live)
 		if log.count("level=WARN") != 1 || log.count("has not answered") != 1 {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
+
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // trail is what the connections of a scope have been like. It is used by the follower's goroutine.
@@ -77,34 +79,34 @@ func (f *follower) watchOnce(ctx context.Context) error {
 		f.works() // it has brought everything
 	}
 	f.trail.opened = true
-	defer c.stop()
+	defer c.Stop()
 	return f.pass(ctx, c)
 }
 
 // connect opens a connection at the position. It tries once.
-func (f *follower) connect(ctx context.Context) (*connection, error) {
+func (f *follower) connect(ctx context.Context) (*apiserver.Connection, error) {
 	if err := f.confirm(ctx, f.trail.unsure); err != nil {
 		return nil, err
 	}
-	s, e, o := &slot{slow: f.slow}, f.endpoint.Load(), metav1.ListOptions{ResourceVersion: f.at()}
+	s, e, o := &apiserver.Slot{Slow: f.slow}, f.endpoint.Load(), metav1.ListOptions{ResourceVersion: f.at()}
 	if f.trail.expired > 0 { // and so it was reached
-		return e.watchAfresh(ctx, s, o)
+		return e.WatchAfresh(ctx, s, o)
 	}
 	if err := f.reached(ctx, s, f.at()); err != nil {
 		return nil, err
 	}
-	c, err := e.watch(ctx, s, o)
-	if err != nil && classifyError(err) == tooLarge {
+	c, err := e.Watch(ctx, s, o)
+	if err != nil && apiserver.Classify(err) == apiserver.TooLarge {
 		// It was reached a moment ago, if by another API server: not a loss but a lag.
-		return nil, errors.New("the API server lags behind: " + reason(err))
+		return nil, errors.New("the API server lags behind: " + apiserver.Reason(err))
 	}
 	return c, err
 }
 
-func (f *follower) slow() { f.health.failed(errSlow) }
+func (f *follower) slow() { f.health.failed(apiserver.ErrSlow) }
 
 // pass emits what one connection brings until it ends, and says how.
-func (f *follower) pass(ctx context.Context, c *connection) error {
+func (f *follower) pass(ctx context.Context, c *apiserver.Connection) error {
 	began, heard := time.Now(), false
 	steady, quiet := time.NewTimer(steadyAfter), time.NewTimer(staleAfter)
 	defer steady.Stop()
@@ -127,12 +129,12 @@ func (f *follower) pass(ctx context.Context, c *connection) error {
 			if err := f.takeAgain(ctx, object); err != nil {
 				return &appendError{err}
 			}
-		case b, ok := <-c.batches:
-			if !ok && errors.Is(c.err, decode.ErrEnd) && !heard && time.Since(began) < steadyAfter {
+		case b, ok := <-c.Batches:
+			if !ok && errors.Is(c.Err, decode.ErrEnd) && !heard && time.Since(began) < steadyAfter {
 				return errShort
 			}
 			if !ok {
-				return c.err
+				return c.Err
 			}
 			if err := f.take(ctx, b); err != nil {
 				return &appendError{err}
@@ -147,10 +149,10 @@ func (f *follower) pass(ctx context.Context, c *connection) error {
 }
 
 // take emits a batch.
-func (f *follower) take(ctx context.Context, b *batch) error {
-	f.health.note(func(st *Status) { st.Events += b.read })
-	f.trail.bookmarks = f.trail.bookmarks || b.bookmarks
-	o, err := f.tracker.Load().Watched(b.events, b.position)
+func (f *follower) take(ctx context.Context, b *apiserver.Batch) error {
+	f.health.note(func(st *Status) { st.Events += b.Read })
+	f.trail.bookmarks = f.trail.bookmarks || b.Bookmarks
+	o, err := f.tracker.Load().Watched(b.Events, b.Position)
 	if err != nil {
 		return err
 	}
@@ -160,7 +162,7 @@ func (f *follower) take(ctx context.Context, b *batch) error {
 // works notes that the connection does what it should.
 func (f *follower) works() {
 	if f.trail.expired > 0 {
-		f.health.log.Info("another API server has the history that one has not")
+		f.runner.source.cfg.Log.Info("another API server has the history that one has not", "scope", f.scope.ID)
 	}
 	f.trail.short, f.trail.stale, f.trail.expired, f.trail.unproven = 0, false, 0, false
 	f.backoff.reset()
@@ -173,20 +175,20 @@ func (f *follower) ended(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	f.trail.unsure = doubtAfter(err)
-	switch v := classifyError(err); {
+	switch v := apiserver.Classify(err); {
 	case errors.Is(err, decode.ErrEnd):
 		// Its time was up, or the API server is leaving. The short wait keeps scopes from coming back in step.
 	case errors.Is(err, errStale):
 		f.trail.stale = true
-		f.health.become(Stale, reason(err))
-	case v == expired:
+		f.health.become(Stale, apiserver.Reason(err))
+	case v == apiserver.Expired:
 		if f.trail.expired++; f.trail.expired < maxExpired { // another API server may have it
 			return f.pause(ctx, firstWait/2+rand.N(firstWait/2))
 		}
-		f.lose("the API server no longer has the history: " + reason(err))
+		f.lose("the API server no longer has the history: " + apiserver.Reason(err))
 		return f.pause(ctx, f.backoff.wait(err))
-	case v == tooLarge:
-		f.lose(reason(err))
+	case v == apiserver.TooLarge:
+		f.lose(apiserver.Reason(err))
 		return nil
 	case errors.Is(err, errShort):
 		if f.trail.short++; f.trail.short < maxShort {
@@ -201,7 +203,7 @@ func (f *follower) ended(ctx context.Context, err error) error {
 	return f.pause(ctx, f.backoff.wait(err))
 }
 
-// lose notes that history ends at the position, which is the follower's until the gap is told.
+// lose notes that history ends at the position, which is the follower's until the gap is emitted.
 func (f *follower) lose(why string) {
 	f.health.lost(f.at(), why)
 	f.trail.lostAt, f.trail.expired = f.at(), 0

@@ -18,7 +18,8 @@ var mayImport = map[string][]string{
 	"pkg/event":            nil,
 	"pkg/deltas":           {"pkg/event"},
 	"pkg/rawjson":          nil,
-	"pkg/source":           {"pkg/event", "pkg/deltas", "pkg/source/decode", "pkg/source/selection", "internal/condition"},
+	"pkg/source":           {"pkg/event", "pkg/deltas", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "internal/condition"},
+	"pkg/source/apiserver": {"pkg/event", "pkg/deltas", "pkg/source/decode", "pkg/source/selection"},
 	"pkg/source/selection": {"pkg/event"},
 	"pkg/source/decode":    {"pkg/event", "pkg/deltas", "pkg/rawjson"},
 	"pkg/shape":            {"pkg/event", "pkg/deltas", "pkg/rawjson"},
@@ -48,8 +49,8 @@ var mayImport = map[string][]string{
 
 	"internal/exit":    nil,
 	"internal/app":     {"*"},
-	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/nats", "pkg/source", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/journal"},
-	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/source/selection", "internal/exit"},
+	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/journal"},
+	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
 
 	"cmd/exporter": {"pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap"},
 }
@@ -57,8 +58,8 @@ var mayImport = map[string][]string{
 // onlyFrom lists who may import a library of weight. Everyone else is kept from depending on it by accident.
 var onlyFrom = map[string][]string{
 	"k8s.io/client-go/util/workqueue": {"internal/delivery"},
-	"k8s.io/client-go":                {"pkg/source", "pkg/deltas", "internal/delivery", "internal/config", "internal/app"},
-	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect"},
+	"k8s.io/client-go":                {"pkg/source/apiserver", "pkg/deltas", "internal/delivery", "internal/config", "internal/app"},
+	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect"},
 	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats"},
 	"github.com/cockroachdb/pebble":   {"internal/journal"},

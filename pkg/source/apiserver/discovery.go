@@ -1,4 +1,4 @@
-package source
+package apiserver
 
 import (
 	"context"
@@ -8,14 +8,17 @@ import (
 	"slices"
 
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// discover asks the API server what it serves, and returns the groups that could not be asked too: of these, what was in
-// old stays.
-func (c *Client) discover(ctx context.Context, old selection.Catalog) (selection.Catalog, []string, error) {
-	client, err := c.discovery()
+// Discover asks the API server what it serves, and returns the groups that could not be asked too: of these, what was in
+// old stays. It tries once.
+func (c *Client) Discover(ctx context.Context, old selection.Catalog) (selection.Catalog, []string, error) {
+	config := rest.CopyConfig(c.config)
+	config.Timeout = RequestTimeout
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(config, c.http)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -40,7 +43,7 @@ func (c *Client) Explain(ctx context.Context, rules []selection.Rule) (*selectio
 	if err := selection.Validate(rules); err != nil {
 		return nil, err
 	}
-	found, unanswered, err := c.discover(ctx, nil)
+	found, unanswered, err := c.Discover(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("asking the API server at %s what it serves: %w", c.Host(), err)
 	}

@@ -1,10 +1,13 @@
-package source
+package apiserver
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
@@ -26,13 +29,13 @@ func TestABatchIsWhatHasArrived(t *testing.T) {
 	for i := range 3 * maxBatchEvents {
 		fmt.Fprintf(&stream, `{"type":"ADDED","object":{"metadata":{"name":"n%d","resourceVersion":"%d"}}}`+"\n", i, i+1)
 	}
-	c := connect(io.NopCloser(strings.NewReader(stream.String())), func() {}, podDecoder())
-	defer c.stop()
+	c := connect(t.Context(), func() {}, io.NopCloser(strings.NewReader(stream.String())), podDecoder())
+	defer c.Stop()
 	total, batches := 0, 0
-	for b := range c.batches {
+	for b := range c.Batches {
 		batches++
-		if total += len(b.events); b.position != fmt.Sprint(total) || len(b.events) > maxBatchEvents {
-			t.Errorf("a batch of %d ends at %s after %d events", len(b.events), b.position, total)
+		if total += len(b.Events); b.Position != fmt.Sprint(total) || len(b.Events) > maxBatchEvents {
+			t.Errorf("a batch of %d ends at %s after %d events", len(b.Events), b.Position, total)
 		}
 	}
 	if total != 3*maxBatchEvents || batches > 3*maxBatchEvents/10 {
@@ -42,25 +45,25 @@ func TestABatchIsWhatHasArrived(t *testing.T) {
 
 func TestABatchIsBoundedInBytes(t *testing.T) {
 	line := `{"type":"ADDED","object":{"metadata":{"name":"a"},"data":"` + strings.Repeat("x", maxBatchBytes) + `"}}` + "\n"
-	c := connect(io.NopCloser(strings.NewReader(line+line+line)), func() {}, podDecoder())
-	defer c.stop()
-	for b := range c.batches {
-		if len(b.events) != 1 {
-			t.Errorf("%d large events in one batch", len(b.events))
+	c := connect(t.Context(), func() {}, io.NopCloser(strings.NewReader(line+line+line)), podDecoder())
+	defer c.Stop()
+	for b := range c.Batches {
+		if len(b.Events) != 1 {
+			t.Errorf("%d large events in one batch", len(b.Events))
 		}
 	}
 }
 
 func TestABatchEndsWithTheInitialEvents(t *testing.T) {
 	mark := `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}` + "\n"
-	c := connect(io.NopCloser(strings.NewReader(threeEvents+mark+threeEvents)), func() {}, podDecoder())
-	defer c.stop()
-	first, second := <-c.batches, 0
-	if !first.listed || first.position != "7" || len(first.events) != 3 || first.read != 4 {
+	c := connect(t.Context(), func() {}, io.NopCloser(strings.NewReader(threeEvents+mark+threeEvents)), podDecoder())
+	defer c.Stop()
+	first, second := <-c.Batches, 0
+	if !first.Listed || first.Position != "7" || len(first.Events) != 3 || first.Read != 4 {
 		t.Errorf("%+v", first)
 	}
-	for b := range c.batches {
-		second += len(b.events)
+	for b := range c.Batches {
+		second += len(b.Events)
 	}
 	if second != 3 {
 		t.Errorf("%d events behind the mark, want 3", second)
@@ -69,16 +72,25 @@ func TestABatchEndsWithTheInitialEvents(t *testing.T) {
 
 func TestAConnectionThatIsStoppedHoldsNothing(t *testing.T) {
 	r, w := io.Pipe()
-	c := connect(r, func() { r.Close() }, podDecoder())
+	ctx, cancel := context.WithCancel(t.Context())
+	c := connect(ctx, func() { cancel(); r.Close() }, r, podDecoder())
 	go func() { _, _ = io.WriteString(w, threeEvents) }()
-	<-c.batches
-	c.stop() // goleak finds what stays
+	<-c.Batches
+	c.Stop() // goleak finds what stays
 }
 
 func TestErrorEventsKeepTheirMeaning(t *testing.T) {
 	_, _, err := podDecoder().Stream(strings.NewReader(
 		`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version","reason":"Expired","code":410}}` + "\n")).Next()
-	if classifyError(err) != expired {
+	if Classify(err) != Expired {
 		t.Fatalf("%v", err)
+	}
+}
+
+// TestACacheThatSaysWhyItIsNotFilledIsNoStart has the words of kube-apiserver where a conversion webhook is down.
+func TestACacheThatSaysWhyItIsNotFilledIsNoStart(t *testing.T) {
+	err := apierrors.NewTooManyRequests("storage is (re)initializing: failed to list <unspecified>: conversion webhook for x failed", 1)
+	if got := Classify(err); got != Interrupted {
+		t.Errorf("verdict %d, want %d", got, Interrupted)
 	}
 }

@@ -1,7 +1,8 @@
-package source
+package inspect
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -9,41 +10,16 @@ import (
 	"testing"
 
 	authorization "k8s.io/api/authorization/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-func TestBuiltInScopesAreWhatTheAPIServerSays(t *testing.T) {
-	p := startPlane(t)
-	c, err := NewClient(p.config, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := c.Explain(t.Context(), []selection.Rule{{Select: []string{"*"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(e.Matches) < 40 || len(e.Unanswered) > 0 {
-		t.Fatalf("%d resources, %v unanswered", len(e.Matches), e.Unanswered)
-	}
-	for _, m := range e.Matches {
-		written, err := selection.ResolveWritten([]selection.Rule{{Select: []string{m.Resource.String()}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if guess := written.Matches[0]; guess.Assumed || guess.Namespaced != m.Namespaced {
-			t.Errorf("%s is namespaced: %v; the table says %v (assumed: %v)", m.Resource, m.Namespaced, guess.Namespaced, guess.Assumed)
-		}
-	}
-}
-
 // reviews answers access reviews: what is in allowed is allowed; "mute" forbids the question itself.
-func reviews(t *testing.T, allowed map[string]bool) *Client {
+func reviews(t *testing.T, may map[string]bool) *apiserver.Client {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review authorization.SelfSubjectAccessReview
@@ -52,10 +28,10 @@ func reviews(t *testing.T, allowed map[string]bool) *Client {
 		}
 		a := review.Spec.ResourceAttributes
 		if a.Namespace == "mute" {
-			writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews"}, "", nil))
+			refuse(w)
 			return
 		}
-		review.Status.Allowed = allowed[strings.Join([]string{a.Verb, a.Group, a.Resource, a.Namespace, a.Name}, "/")]
+		review.Status.Allowed = may[strings.Join([]string{a.Verb, a.Group, a.Resource, a.Namespace, a.Name}, "/")]
 		review.Status.Reason = "said the authorizer"
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
@@ -64,18 +40,18 @@ func reviews(t *testing.T, allowed map[string]bool) *Client {
 		}
 	}))
 	t.Cleanup(server.Close)
-	c, err := NewClient(&rest.Config{Host: server.URL}, "test")
+	c, err := apiserver.NewClient(&rest.Config{Host: server.URL}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.http.CloseIdleConnections)
+	t.Cleanup(c.Close)
 	return c
 }
 
 func TestAccessIsAskedForEachScope(t *testing.T) {
 	deployments := event.Resource{Group: "apps", Version: "v1", Resource: "deployments"}
 	c := reviews(t, map[string]bool{"list/apps/deployments/web/": true, "watch/apps/deployments/web/": true, "list/apps/deployments//one": true})
-	got, err := c.Access(t.Context(), []selection.Scope{
+	got, err := askAccess(t.Context(), c, []selection.Scope{
 		{Resource: deployments, Namespace: "web"},
 		{Resource: deployments, FieldSelector: "metadata.name=one"},
 		{Resource: deployments},
@@ -84,11 +60,11 @@ func TestAccessIsAskedForEachScope(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Access{
-		{List: Allowed, Watch: Allowed},
-		{List: Allowed, Watch: Denied, Reason: "said the authorizer"},
-		{List: Denied, Watch: Denied, Reason: "said the authorizer"},
-		{List: Unknown, Watch: Unknown, Reason: "these credentials may not create SelfSubjectAccessReviews"},
+	want := []access{
+		{list: allowed, watch: allowed},
+		{list: allowed, watch: denied, reason: "said the authorizer"},
+		{list: denied, watch: denied, reason: "said the authorizer"},
+		{list: unknown, watch: unknown, reason: "these credentials may not create SelfSubjectAccessReviews"},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -96,28 +72,35 @@ func TestAccessIsAskedForEachScope(t *testing.T) {
 }
 
 func TestOnlyWhatAScopeTakesIsMeasured(t *testing.T) {
-	var m Measurement
+	var m measurement
 	s := selection.Scope{Filter: func(namespace string) bool { return namespace == "web" }}
 	for _, namespace := range []string{"web", "shop"} {
 		o := deltas.NewObject(namespace, "a")
 		o.Raw = []byte("0123456789")
 		m.add(o, s)
 	}
-	if m.Changes != 1 || m.Bytes != 10 {
+	if m.changes != 1 || m.bytes != 10 {
 		t.Errorf("counted %+v, want one change of 10 bytes", m)
 	}
 }
 
 func TestAMeasurementSaysWhyItEndedEarly(t *testing.T) {
-	f := newFakeAPI(t)
-	f.deny = true
-	c, err := NewClient(f.config(), "test")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { refuse(w) }))
+	t.Cleanup(server.Close)
+	c, err := apiserver.NewClient(&rest.Config{Host: server.URL}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.http.CloseIdleConnections)
+	t.Cleanup(c.Close)
 	pods := event.Resource{Version: "v1", Resource: "pods"}
-	if got := c.Measure(t.Context(), []selection.Scope{{ID: "pods", Resource: pods}}, 1); got[0].Err == nil || !strings.Contains(got[0].Err.Error(), "forbidden") {
+	if got := measureAll(t.Context(), c, []selection.Scope{{ID: "pods", Resource: pods}}, 1); got[0].err == nil || !strings.Contains(got[0].err.Error(), "forbidden") {
 		t.Errorf("got %+v, want that it is forbidden", got[0])
 	}
+}
+
+// refuse answers as an API server does where a right is missing.
+func refuse(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusForbidden)
+	fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"Forbidden","message":"that is forbidden","code":403}`)
 }

@@ -1,0 +1,119 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// Client talks to one API server. All scopes share its connections. It is safe for concurrent use.
+type Client struct {
+	config *rest.Config
+	http   *http.Client
+	// afresh opens a connection for each request, which a load balancer may give to another API server. HTTP/2 would put
+	// all requests on one.
+	afresh *http.Client
+}
+
+// RequestTimeout bounds requests that are answered at once, so that a dead connection is noticed.
+const RequestTimeout = 30 * time.Second
+
+// acceptMetadata asks for PartialObjectMetadata. An API server that does not know it, as an aggregated one may, sends whole
+// objects, and what is too much is left out by the decoder.
+const acceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+// statuses lets the REST client read the errors of the API server; objects are read by a decoder.
+var statuses = func() runtime.NegotiatedSerializer {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return serializer.NewCodecFactory(scheme).WithoutConversion()
+}()
+
+// NewClient returns a client for the API server that config names. It copies config and overrides what this package
+// depends on: JSON without compression (gzip would double the cost of reading a watch), no rate limit on the client's
+// side (the number of concurrent lists is bounded instead, and the API server has its own fairness), and no timeout on
+// the connection, which would end watches. It connects to nothing.
+func NewClient(config *rest.Config, version string) (*Client, error) {
+	c := rest.CopyConfig(config)
+	c.UserAgent = "kubecdc/" + version
+	c.DisableCompression = true
+	c.QPS, c.RateLimiter = -1, nil
+	c.Timeout = 0
+	c.WarningHandler = rest.NoWarnings{}
+	c.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statuses}
+	shared, err := rest.HTTPClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
+	}
+	single := rest.CopyConfig(c)
+	single.NextProtos = []string{"http/1.1"}
+	afresh, err := rest.HTTPClientFor(single)
+	if err != nil {
+		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
+	}
+	return &Client{config: c, http: shared, afresh: afresh}, nil
+}
+
+// Host is the address of the API server, for messages.
+func (c *Client) Host() string { return c.config.Host }
+
+// Close closes the connections that nobody uses.
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	c.afresh.CloseIdleConnections()
+}
+
+// REST returns a client for the requests of one group and version. It shares the connections of c.
+func (c *Client) REST(gv schema.GroupVersion) (rest.Interface, error) {
+	return c.restOver(c.http, gv, c.config.AcceptContentTypes)
+}
+
+func (c *Client) restOver(connections *http.Client, gv schema.GroupVersion, accept string) (rest.Interface, error) {
+	config := rest.CopyConfig(c.config)
+	config.AcceptContentTypes = accept
+	config.GroupVersion, config.APIPath = &gv, "/apis"
+	if gv.Group == "" {
+		config.APIPath = "/api"
+	}
+	client, err := rest.RESTClientForConfigAndClient(config, connections)
+	if err != nil {
+		return nil, fmt.Errorf("client for %s: %w", gv, err)
+	}
+	return client, nil
+}
+
+// ClusterUID returns the UID of the namespace kube-system, which is as old as the cluster and the nearest thing to a
+// name that every cluster has. It tries once.
+func (c *Client) ClusterUID(ctx context.Context) (string, error) {
+	e, err := c.Endpoint(selection.Scope{Resource: event.Resource{Version: "v1", Resource: "namespaces", Kind: "Namespace"}})
+	if err != nil {
+		return "", err
+	}
+	answer := e.client.Get().Resource("namespaces").Name(metav1.NamespaceSystem).MaxRetries(0).Timeout(RequestTimeout).Do(ctx)
+	if err := answer.Error(); err != nil { // says more than that of Raw
+		return "", err
+	}
+	body, err := answer.Raw()
+	if err != nil {
+		return "", err
+	}
+	o, err := e.decoder.Object(body)
+	if err != nil {
+		return "", err
+	}
+	if o.UID == "" {
+		return "", errors.New("the namespace kube-system has no UID")
+	}
+	return o.UID, nil
+}

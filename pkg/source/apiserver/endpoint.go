@@ -1,0 +1,153 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/source/decode"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+const (
+	// HeadersTimeout is how long an answer may take to begin. An API server whose cache cannot be filled lets requests wait,
+	// half a minute and more, before it says so; one that hangs never does.
+	HeadersTimeout = time.Minute
+	// Watches are ended by the API server after a random time in this range, so that rights are checked anew and load
+	// spreads over API servers. client-go's Reflector has the same.
+	minWatch, maxWatch = 5 * time.Minute, 10 * time.Minute
+	// watchGrace is how long a watch may outlive that time before the connection is taken for dead.
+	watchGrace = 30 * time.Second
+)
+
+// Endpoint lists and watches one scope. Every call is one request: whether to try again is the caller's decision, who
+// has to say so in the state of the scope. It is safe for concurrent use.
+type Endpoint struct {
+	Scope   selection.Scope
+	client  rest.Interface
+	afresh  rest.Interface // see Client
+	decoder *decode.Decoder
+}
+
+// Endpoint returns the endpoint of a scope. It sends nothing.
+func (c *Client) Endpoint(s selection.Scope) (*Endpoint, error) {
+	gv, accept := schema.GroupVersion{Group: s.Resource.Group, Version: s.Resource.Version}, c.config.AcceptContentTypes
+	if s.MetadataOnly {
+		accept = acceptMetadata
+	}
+	client, err := c.restOver(c.http, gv, accept)
+	if err != nil {
+		return nil, err
+	}
+	afresh, err := c.restOver(c.afresh, gv, accept)
+	return &Endpoint{Scope: s, client: client, afresh: afresh, decoder: decode.New(s.Resource, s.MetadataOnly)}, err
+}
+
+// Failed is how many answers could not be read, and stock says that the slower framer is in use, see decode.Decoder.
+func (e *Endpoint) Failed() (answers uint64, stock bool) {
+	return e.decoder.Failed(), e.decoder.Stock()
+}
+
+func (e *Endpoint) request(client rest.Interface, o metav1.ListOptions) *rest.Request {
+	o.LabelSelector = e.Scope.LabelSelector
+	if o.FieldSelector == "" {
+		o.FieldSelector = e.Scope.FieldSelector
+	}
+	return client.Get().
+		NamespaceIfScoped(e.Scope.Namespace, e.Scope.Namespace != "").
+		Resource(e.Scope.Resource.Resource).
+		SpecificallyVersionedParams(&o, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"}).
+		MaxRetries(0)
+}
+
+// open sends a request and returns the body of the answer, which the caller closes. It waits no longer than HeadersTimeout
+// for the answer to begin, and holds s, which may be nil, for no longer than SlowAfter of that.
+func open(ctx context.Context, s *Slot, verb string, r *rest.Request) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer s.asking()()
+	late := time.AfterFunc(HeadersTimeout, func() { cancel(errNoAnswer) })
+	body, err := r.Stream(ctx)
+	if !late.Stop() && errors.Is(context.Cause(ctx), errNoAnswer) {
+		err = errNoAnswer
+	}
+	if err == nil {
+		err = s.answered(ctx)
+	}
+	if err != nil {
+		cancel(nil)
+		if body != nil {
+			_ = body.Close() // it was read by nobody
+		}
+		return nil, denied(verb, err)
+	}
+	return &responseBody{body, cancel}, nil
+}
+
+// responseBody ends its request when it is closed.
+type responseBody struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+func (b *responseBody) Close() error {
+	b.cancel(nil)
+	return b.ReadCloser.Close()
+}
+
+// List reads one page of what exists now, or what follows a page, and gives each object to take. Without take only what
+// the page says of itself is of interest. Its errors are those of the API server, and of take.
+func (e *Endpoint) List(ctx context.Context, s *Slot, o metav1.ListOptions, take func(*deltas.Object) error) (metav1.ListMeta, error) {
+	if take == nil {
+		take = func(*deltas.Object) error { return nil }
+	}
+	body, err := open(ctx, s, "list", e.request(e.client, o))
+	if err != nil {
+		return metav1.ListMeta{}, err
+	}
+	defer body.Close()
+	return e.decoder.Page(body, take)
+}
+
+// Newest is the resourceVersion of now, as etcd has it.
+func (e *Endpoint) Newest(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	meta, err := e.List(ctx, nil, metav1.ListOptions{Limit: 1}, nil)
+	return meta.ResourceVersion, err
+}
+
+// Watch opens a watch that ends after a random time, or after the one given. The caller stops the connection.
+func (e *Endpoint) Watch(ctx context.Context, s *Slot, o metav1.ListOptions) (*Connection, error) {
+	return e.watch(ctx, s, o, func(o metav1.ListOptions) *rest.Request { return e.request(e.client, o) })
+}
+
+// WatchAfresh is Watch on a connection of its own.
+func (e *Endpoint) WatchAfresh(ctx context.Context, s *Slot, o metav1.ListOptions) (*Connection, error) {
+	return e.watch(ctx, s, o, func(o metav1.ListOptions) *rest.Request {
+		return e.request(e.afresh, o).SetHeader("Connection", "close")
+	})
+}
+
+func (e *Endpoint) watch(
+	ctx context.Context, s *Slot, o metav1.ListOptions, request func(metav1.ListOptions) *rest.Request,
+) (*Connection, error) {
+	o.Watch, o.AllowWatchBookmarks = true, true
+	if o.TimeoutSeconds == nil {
+		seconds := int64((minWatch + rand.N(maxWatch-minWatch)) / time.Second)
+		o.TimeoutSeconds = &seconds
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+watchGrace)
+	body, err := open(ctx, s, "watch", request(o))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return connect(ctx, cancel, body, e.decoder), nil
+}

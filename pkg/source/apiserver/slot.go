@@ -1,0 +1,89 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// SlowAfter is how long an API server may take to begin an answer before that is said, and before others may go on.
+const SlowAfter = 10 * time.Second
+
+var (
+	ErrSlow     = fmt.Errorf("the API server has not answered for %s", SlowAfter)
+	errNoAnswer = fmt.Errorf("the API server has not answered for %s", HeadersTimeout)
+)
+
+// Slot is the right of one scope to read all its objects, of which there are few at a time. It is given back while the API
+// server keeps a request waiting, so that a type whose server hangs keeps no other from its list. A nil slot is none.
+type Slot struct {
+	All  chan struct{} // one element for each slot that is held; nil where nothing is bounded
+	Slow func()        // called when an answer is late; it must not block
+
+	mu      sync.Mutex
+	held    bool
+	waiting bool // for an answer
+}
+
+// Acquire waits for a free slot.
+func (s *Slot) Acquire(ctx context.Context) error {
+	if s.All == nil || s.held {
+		return nil
+	}
+	select {
+	case s.All <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = true
+	return nil
+}
+
+// Release gives the slot back, if it is held.
+func (s *Slot) Release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free()
+}
+
+func (s *Slot) free() {
+	if s.held {
+		<-s.All
+		s.held = false
+	}
+}
+
+// asking says that a request is being sent, and returns what says that it has ended.
+func (s *Slot) asking() (done func()) {
+	if s == nil {
+		return func() {}
+	}
+	s.wait(true)
+	late := time.AfterFunc(SlowAfter, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.waiting {
+			s.free()
+			s.Slow()
+		}
+	})
+	return func() { late.Stop(); s.wait(false) }
+}
+
+func (s *Slot) wait(yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = yes
+}
+
+// answered says that the answer begins, and waits for a slot if it was given back.
+func (s *Slot) answered(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	s.wait(false)
+	return s.Acquire(ctx)
+}
