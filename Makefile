@@ -11,7 +11,10 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 IMAGE   ?= localhost/kubecdc/exporter:$(VERSION)
 
 # Modules of their own, so that the product's go.mod stays small.
+# tools/deploy has no code: it pins Helm and kustomize.
 NESTED := test/e2e test/demo test/bench
+
+HELM := CGO_ENABLED=0 go -C tools/deploy tool helm
 
 GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION   := v1.9.0
@@ -68,6 +71,11 @@ build: ## Build bin/exporter
 .PHONY: image
 image: ## Build the container image
 	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+
+.PHONY: chart
+chart: ## Lint the chart, render it with several values, apply each to a real API server; package it into dist/
+	REQUIRE_INTEGRATION=1 go test -count=1 -timeout 20m ./deploy
+	$(HELM) package ../../deploy/helm/kubecdc --destination ../../dist
 
 .PHONY: generate
 generate: ## Write generated files: reference configuration and its page

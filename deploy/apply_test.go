@@ -84,7 +84,7 @@ func (c *cluster) call(t *testing.T, as, method, path, mediaType string, body []
 	return answer{response.StatusCode, response.Header.Values("Warning"), response.Header.Get("X-Kubernetes-Pf-Flowschema-Uid"), text}
 }
 
-// paths says where objects of a kind are written.
+// paths says where objects of a kind are written, those with a namespace in kubecdc.
 var paths = map[string]string{
 	"Namespace":          "/api/v1/namespaces/",
 	"ServiceAccount":     "/api/v1/namespaces/kubecdc/serviceaccounts/",
@@ -95,6 +95,14 @@ var paths = map[string]string{
 	"StatefulSet":        "/apis/apps/v1/namespaces/kubecdc/statefulsets/",
 	"NetworkPolicy":      "/apis/networking.k8s.io/v1/namespaces/kubecdc/networkpolicies/",
 
+	"Role":                "/apis/rbac.authorization.k8s.io/v1/namespaces/kubecdc/roles/",
+	"RoleBinding":         "/apis/rbac.authorization.k8s.io/v1/namespaces/kubecdc/rolebindings/",
+	"PodDisruptionBudget": "/apis/policy/v1/namespaces/kubecdc/poddisruptionbudgets/",
+	"PodMonitor":          "/apis/monitoring.coreos.com/v1/namespaces/kubecdc/podmonitors/",
+	"ServiceMonitor":      "/apis/monitoring.coreos.com/v1/namespaces/kubecdc/servicemonitors/",
+	"PrometheusRule":      "/apis/monitoring.coreos.com/v1/namespaces/kubecdc/prometheusrules/",
+
+	"CustomResourceDefinition":   "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/",
 	"PriorityLevelConfiguration": "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/",
 	"FlowSchema":                 "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/",
 }
@@ -107,9 +115,10 @@ func (c *cluster) applyAll(t *testing.T, all []manifest) {
 		if !ok {
 			t.Fatalf("%s: this test does not know where a %s goes", m.file, m.Kind)
 		}
-		if strings.Contains(path, "/namespaces/kubecdc/") != (m.Meta.Namespace == "kubecdc") {
+		if strings.Contains(path, "/namespaces/kubecdc/") != (m.Meta.Namespace != "") {
 			t.Errorf("%s: namespace %q", m.file, m.Meta.Namespace)
 		}
+		path = strings.ReplaceAll(path, "/namespaces/kubecdc/", "/namespaces/"+m.Meta.Namespace+"/")
 		a := c.call(t, "", http.MethodPatch, path+m.Meta.Name+"?fieldManager=deploy-test&fieldValidation=Strict", "application/apply-patch+yaml", m.text)
 		if a.code != http.StatusOK && a.code != http.StatusCreated {
 			t.Errorf("%s: %d %s", m.file, a.code, a.body)
@@ -208,30 +217,45 @@ func (c *cluster) checkRequests(t *testing.T) {
 	}
 }
 
-// checkPod makes the Pod of the StatefulSet, which no controller does here, and sees that a Pod with more rights is refused.
+// checkPod sees that a Pod of the StatefulSet is let in, and that one with more rights is not.
 func (c *cluster) checkPod(t *testing.T) {
-	var set struct {
-		Spec struct {
-			Template struct {
-				Spec map[string]any `yaml:"spec"`
-			} `yaml:"template"`
-		} `yaml:"spec"`
-	}
+	var set podOwner
 	read(t, "statefulset.yaml", &set)
 	spec := set.Spec.Template.Spec
-	spec["volumes"] = append(spec["volumes"].([]any), map[string]any{"name": "journal", "persistentVolumeClaim": map[string]any{"claimName": "journal-exporter-0"}})
-	create := func() answer {
-		text, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "exporter-0"}, "spec": spec})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c.call(t, "", http.MethodPost, "/api/v1/namespaces/kubecdc/pods?dryRun=All&fieldValidation=Strict", "application/yaml", text)
-	}
-	if a := create(); a.code != http.StatusCreated || len(a.warnings) > 0 {
-		t.Errorf("%d %v %s", a.code, a.warnings, a.body)
-	}
+	c.admit(t, spec)
 	spec["hostNetwork"] = true
-	if a := create(); a.code != http.StatusForbidden || !strings.Contains(string(a.body), "PodSecurity") {
+	if a := c.create(t, spec); a.code != http.StatusForbidden || !strings.Contains(string(a.body), "PodSecurity") {
 		t.Errorf("a Pod on the host's network was not refused for its rights: %d %s", a.code, a.body)
 	}
+}
+
+// podOwner is a StatefulSet as far as its Pod is concerned.
+type podOwner struct {
+	Spec struct {
+		Template struct {
+			Spec map[string]any `yaml:"spec"`
+		} `yaml:"template"`
+	} `yaml:"spec"`
+}
+
+// admit has the API server judge the Pod of a StatefulSet by the restricted Pod Security Standard of the namespace. No
+// controller runs here, so the volume that it would add is added.
+func (c *cluster) admit(t *testing.T, spec map[string]any) {
+	t.Helper()
+	volumes, _ := spec["volumes"].([]any)
+	claim := map[string]any{"name": "journal", "persistentVolumeClaim": map[string]any{"claimName": "journal-exporter-0"}}
+	spec["volumes"] = append(volumes, claim)
+	if a := c.create(t, spec); a.code != http.StatusCreated || len(a.warnings) > 0 {
+		t.Errorf("%d %v %s", a.code, a.warnings, a.body)
+	}
+}
+
+// create asks for a Pod without making it.
+func (c *cluster) create(t *testing.T, spec map[string]any) answer {
+	t.Helper()
+	text, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "exporter-0"}, "spec": spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.call(t, "", http.MethodPost, "/api/v1/namespaces/kubecdc/pods?dryRun=All&fieldValidation=Strict", "application/yaml", text)
 }

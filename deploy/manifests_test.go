@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -199,6 +200,23 @@ func TestNobodyElseCanOwnTheImage(t *testing.T) {
 	host, _, _ := strings.Cut(image, "/")
 	if !strings.HasSuffix(host, ".invalid") && !strings.Contains(image, "@sha256:") {
 		t.Errorf("image %s is neither in a domain that cannot be registered nor named by its digest", image)
+	}
+}
+
+// TestTheDocumentedLineNamesTheImage runs the one line of the page that says which image the base runs.
+func TestTheDocumentedLineNamesTheImage(t *testing.T) {
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`kubectl kustomize deploy/kustomize/base \| sed 's\|(.*)\|(.*)\|' \| kubectl apply -f -`).FindSubmatch(page)
+	if line == nil {
+		t.Fatal("the page has no such line")
+	}
+	var set statefulSet
+	one(t, split(t, strings.ReplaceAll(kustomize(t, "build", base), string(line[1]), string(line[2]))), "StatefulSet", &set)
+	if image := set.Spec.Template.Spec.Containers[0].Image; image != string(line[2]) {
+		t.Errorf("image %s, want %s", image, line[2])
 	}
 }
 

@@ -7,8 +7,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/kubecdc/kubecdc/internal/exit"
 )
@@ -40,6 +43,7 @@ func TestRightsAreTheLeast(t *testing.T) {
 		"literal":   nil,
 		"names":     {"--name", "cdc", "--namespace", "on", "--service-account", "reader", "--with-triggers"},
 		"wildcards": {"--offline"},
+		"helm":      {"--offline", "--output", "helm"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("testdata", "rbac-"+name+".yaml")
@@ -49,6 +53,41 @@ func TestRightsAreTheLeast(t *testing.T) {
 			}
 			golden(t, "rbac-"+name+".golden.yaml", stdout)
 		})
+	}
+}
+
+// TestTheRightsReplaceThoseOfTheBase: who applies what is printed over deploy/kustomize gets one role and one binding, not two of each.
+func TestTheRightsReplaceThoseOfTheBase(t *testing.T) {
+	code, stdout, stderr := try(t, "rbac", "--config", filepath.Join("testdata", "rbac-literal.yaml"))
+	if code != exit.OK {
+		t.Fatalf("exit %d, stderr %q", code, stderr)
+	}
+	type object struct {
+		Kind     string
+		Metadata struct{ Name string }
+		RoleRef  map[string]string `yaml:"roleRef"`
+		Subjects []map[string]string
+	}
+	printed := map[string]object{}
+	for document := range strings.SplitSeq(stdout, "---\n") {
+		var o object
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+			t.Fatal(err)
+		}
+		printed[o.Kind] = o
+	}
+	for kind, file := range map[string]string{"ClusterRole": "clusterrole.yaml", "ClusterRoleBinding": "clusterrolebinding.yaml"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "kustomize", "base", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var applied object
+		if err := yaml.Unmarshal(text, &applied); err != nil {
+			t.Fatal(err)
+		}
+		if got := printed[kind]; !reflect.DeepEqual(got, applied) {
+			t.Errorf("printed %+v, the base has %+v", got, applied)
+		}
 	}
 }
 
@@ -79,7 +118,7 @@ func TestWildcardsWithoutAClusterAreTheEnvironmentsFault(t *testing.T) {
 
 func TestRightsForImpossibleNamesAreBadUsage(t *testing.T) {
 	path := filepath.Join("testdata", "rbac-literal.yaml")
-	for _, args := range [][]string{{"--name", "a/b"}, {"--name", ""}, {"--namespace", "A"}, {"--service-account", "x: y"}} {
+	for _, args := range [][]string{{"--name", "a/b"}, {"--name", ""}, {"--namespace", "A"}, {"--output", "json"}, {"--service-account", "x: y"}} {
 		code, stdout, stderr := try(t, append([]string{"rbac", "--config", path}, args...)...)
 		if code != exit.Usage || stdout != "" || !strings.Contains(stderr, args[0]) {
 			t.Errorf("%q: exit %d, stdout %q, stderr %q; want exit 2 and the flag named", args, code, stdout, stderr)

@@ -23,7 +23,14 @@ type RBACOptions struct {
 	Account   string // the service account that gets the rights
 	Offline   bool   // ask no cluster
 	Triggers  bool   // allow watching definitions of resources, too
+	Output    string // ForKubectl or ForHelm
 }
+
+// What the rights are printed for. Helm's values name no account: the chart does.
+const (
+	ForKubectl = "yaml"
+	ForHelm    = "helm"
+)
 
 // Check refuses names that Kubernetes would refuse.
 func (o RBACOptions) Check() error {
@@ -37,13 +44,16 @@ func (o RBACOptions) Check() error {
 			all = append(all, fmt.Errorf("%s: %s", flag, strings.Join(problems, "; ")))
 		}
 	}
+	if o.Output != ForKubectl && o.Output != ForHelm {
+		all = append(all, fmt.Errorf("--output %q is neither %s nor %s", o.Output, ForKubectl, ForHelm))
+	}
 	if o.Name == "" {
 		all = append(all, errors.New("--name: is empty"))
 	}
 	return errors.Join(all...)
 }
 
-// RBAC returns the least rights that a configuration needs, as YAML for kubectl apply. version is that of the program. The
+// RBAC returns the least rights that a configuration needs, as YAML for kubectl apply or as values of the chart. version is that of the program. The
 // cluster is asked only where a wildcard needs it and o.Offline does not forbid it.
 func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions) (string, error) {
 	found, offline, err := selected(ctx, cfg, version, o.Offline)

@@ -11,22 +11,46 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// writeRBAC returns the roles and bindings as YAML. It is written by hand for the sake of its comments.
+// writeRBAC returns what o.Output asks for, as YAML. It is written by hand for the sake of its comments.
 func writeRBAC(o RBACOptions, cfg *config.Config, found *selection.Explanation) string {
 	all := rightsOf(cfg, found, o.Triggers)
 	var b strings.Builder
 	for _, line := range remarks(o, cfg, found) {
 		fmt.Fprintln(&b, "# "+line)
 	}
-	var documents []string
+	if o.Output == ForHelm {
+		writeHelmValues(&b, all)
+		return b.String()
+	}
+	b.WriteString(strings.Join(documents(o, all), "---\n"))
+	return b.String()
+}
+
+// writeHelmValues writes the rights as the chart takes them.
+func writeHelmValues(b *strings.Builder, all rights) {
+	fmt.Fprintln(b, "rbac:\n  clusterRules:")
+	writeRules(b, "    ", all[""])
+	namespaces := all.namespaces()
+	if len(namespaces) == 0 {
+		fmt.Fprintln(b, "  namespaceRules: {}")
+		return
+	}
+	fmt.Fprintln(b, "  namespaceRules:")
+	for _, namespace := range namespaces {
+		fmt.Fprintf(b, "    %s:\n", plainOrQuoted(namespace))
+		writeRules(b, "      ", all[namespace])
+	}
+}
+
+// documents are the roles and bindings.
+func documents(o RBACOptions, all rights) (documents []string) {
 	if len(all[""]) > 0 {
 		documents = append(documents, role(o, "", all[""]), binding(o, ""))
 	}
 	for _, namespace := range all.namespaces() {
 		documents = append(documents, role(o, namespace, all[namespace]), binding(o, namespace))
 	}
-	b.WriteString(strings.Join(documents, "---\n"))
-	return b.String()
+	return documents
 }
 
 // remarks say what a reviewer has to know.
@@ -77,19 +101,23 @@ func role(o RBACOptions, namespace string, all []right) string {
 	var b strings.Builder
 	writeHead(&b, o, namespace, "Role")
 	fmt.Fprintln(&b, "rules:")
+	writeRules(&b, "  ", all)
+	return b.String()
+}
+
+func writeRules(b *strings.Builder, indent string, all []right) {
 	why := ""
 	for _, r := range all {
 		if r.why != why {
 			why = r.why
-			fmt.Fprintf(&b, "  # %s\n", why)
+			fmt.Fprintf(b, "%s# %s\n", indent, why)
 		}
-		fmt.Fprintf(&b, "  - apiGroups: [%q]\n    resources: [%q]\n", r.group, r.resource)
+		fmt.Fprintf(b, "%s- apiGroups: [%q]\n%s  resources: [%q]\n", indent, r.group, indent, r.resource)
 		if r.object != "" {
-			fmt.Fprintf(&b, "    resourceNames: [%q]\n", r.object)
+			fmt.Fprintf(b, "%s  resourceNames: [%q]\n", indent, r.object)
 		}
-		fmt.Fprintf(&b, "    verbs: %s\n", r.verbs)
+		fmt.Fprintf(b, "%s  verbs: %s\n", indent, r.verbs)
 	}
-	return b.String()
 }
 
 func binding(o RBACOptions, namespace string) string {

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -15,7 +16,8 @@ import (
 // program is a command of one of the nested modules.
 type program struct {
 	module string // directory of the module, from the root
-	name   string // directory of the command below cmd/
+	name   string // directory of the command below cmd/, unless pkg says where it is
+	pkg    string // import path of a command that the module needs as a tool
 	takes  string
 	link   func(gomod string) ([]string, error) // variables to set when linking, from the module's go.mod; may be nil
 }
@@ -33,6 +35,16 @@ func APIServer(ctx context.Context) (string, error) {
 // NATSServer returns the path of the NATS server.
 func NATSServer(ctx context.Context) (string, error) {
 	return program{module: "test/natsserver", name: "nats-server", takes: "about 30 seconds"}.provide(ctx)
+}
+
+// Helm returns the path of Helm.
+func Helm(ctx context.Context) (string, error) {
+	return program{module: "tools/deploy", name: "helm", pkg: "helm.sh/helm/v4/cmd/helm", takes: "about 2 minutes"}.provide(ctx)
+}
+
+// Kustomize returns the path of kustomize.
+func Kustomize(ctx context.Context) (string, error) {
+	return program{module: "tools/deploy", name: "kustomize", pkg: "sigs.k8s.io/kustomize/kustomize/v5", takes: "about 20 seconds"}.provide(ctx)
 }
 
 // provide returns the path of the built program and builds it first if the cache does not have it.
@@ -97,7 +109,7 @@ func (p program) compile(ctx context.Context, module, flags, out, log string) er
 	if err != nil {
 		return fmt.Errorf("%w; install Go and put it on PATH", err)
 	}
-	args := []string{"build", "-mod=readonly", "-race=false", "-buildvcs=false", "-ldflags", flags, "-o", out, "./cmd/" + p.name}
+	args := []string{"build", "-mod=readonly", "-race=false", "-buildvcs=false", "-ldflags", flags, "-o", out, cmp.Or(p.pkg, "./cmd/"+p.name)}
 	return run(ctx, p.name, tool, args, module, buildEnvironment(os.Environ()), log)
 }
 

@@ -1,0 +1,318 @@
+package deploy_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/inspect"
+	"github.com/kubecdc/kubecdc/test/parts/build"
+)
+
+// variants are the values files that the chart is tried with, by name.
+func variants(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(chart, "ci", "*-values.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no values in ci/ (%v)", err)
+	}
+	all := map[string]string{}
+	for _, file := range files {
+		all[strings.TrimSuffix(filepath.Base(file), "-values.yaml")] = file
+	}
+	return all
+}
+
+func TestTheChartLints(t *testing.T) {
+	for name, file := range variants(t) {
+		if out, complaints, err := helm(t, "lint", "--strict", chart, "--values", file); err != nil {
+			t.Errorf("%s: %v\n%s%s", name, err, out, complaints)
+		}
+	}
+}
+
+// TestWrongValuesAreRefusedWithTheirPath before anything reaches a cluster.
+func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
+	for set, path := range map[string]string{
+		"image.tag=5":                                  "/image/tag",
+		"image.digest=sha256:abc":                      "/image/digest",
+		"image.pullPolicy=Sometimes":                   "/image/pullPolicy",
+		"image.pullSecrets[0]=registry":                "/image/pullSecrets/0",
+		"replicaCount=2":                               "replicaCount",
+		"config.resources=null":                        "/config",
+		"config.sinks[0]=nats":                         "/config/sinks/0",
+		"config.resources[0].select=pods":              "/config/resources/0/select",
+		"config.journal.dir=/tmp":                      "/config/journal/dir",
+		"config.admin.listen=127.0.0.1:9090":           "/config/admin/listen",
+		"rbac.create=1":                                "/rbac/create",
+		"rbac.clusterRules[0].verbs[0]=delete":         "/rbac/clusterRules/0/verbs/0",
+		"rbac.namespaceRules.web[0].resources[0]=pods": "/rbac/namespaceRules/web/0",
+		"serviceAccount.name=Exporter":                 "/serviceAccount/name",
+		"persistence.size=10 GB":                       "/persistence/size",
+		"persistence.class=fast":                       "/persistence",
+		"secretMounts[0].name=bus":                     "/secretMounts/0",
+		"secretMounts[0].mountPath=etc":                "/secretMounts/0/mountPath",
+		"env[0].value=x":                               "/env/0",
+		"volumeMounts[0].name=ca":                      "/volumeMounts/0",
+		"goMemLimit=460Mi":                             "/goMemLimit",
+		"terminationGracePeriodSeconds=5":              "/terminationGracePeriodSeconds",
+		"podSecurityContext.runAsUser=0":               "/podSecurityContext/runAsUser",
+		"podSecurityContext.privileged=true":           "/podSecurityContext",
+		"livenessProbe.periodSeconds=0":                "/livenessProbe/periodSeconds",
+		"readinessProbe.initialDelay=3":                "/readinessProbe",
+		"networkPolicy.enabled=yes please":             "/networkPolicy/enabled",
+		"podDisruptionBudget.maxUnavailable=2":         "/podDisruptionBudget/maxUnavailable",
+		"podMonitor.interval=30":                       "/podMonitor/interval",
+		"flowSchema.shares=0":                          "/flowSchema/shares",
+		"fullnameOverride=9lives":                      "/fullnameOverride",
+		"dashboard.labels.grafana_dashboard=1":         "/dashboard/labels/grafana_dashboard",
+		"nodeSelector.gpu=true":                        "/nodeSelector/gpu",
+		"config.resources[0].select[0]=secrets":        "config.resources[0] selects secrets, and rbac has no rule for it",
+		"configFile=resources: []":                     "journal.dir",
+		"image.repository=":                            "image.repository is empty",
+		"configFile=[":                                 "configFile: ",
+		"rbac.clusterRules=null":                       "selects pods, and rbac has no rule for it",
+	} {
+		_, complaints, err := helm(t, "template", "kubecdc", chart, "--values", filepath.Join(chart, "ci", "default-values.yaml"), "--set", set)
+		if err == nil || !strings.Contains(complaints, path) {
+			t.Errorf("--set %q: %v, want %s to be named in\n%s", set, err, path, complaints)
+		}
+	}
+}
+
+// loadedFrom is the configuration in a rendered ConfigMap, as the exporter reads it.
+func loadedFrom(t *testing.T, text string) *config.Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+type configMap struct {
+	Data map[string]string `yaml:"data"`
+}
+
+// granted are the rights of all roles, by the namespace they are for, and who gets them.
+func granted(t *testing.T, all []manifest) map[string][]string {
+	t.Helper()
+	found := map[string][]string{}
+	for _, m := range all {
+		var object struct {
+			Rules    []rule              `yaml:"rules"`
+			RoleRef  map[string]string   `yaml:"roleRef"`
+			Subjects []map[string]string `yaml:"subjects"`
+		}
+		if err := yaml.Unmarshal(m.text, &object); err != nil {
+			t.Fatal(err)
+		}
+		switch m.Kind {
+		case "Role", "ClusterRole":
+			found[m.Kind+" "+m.Meta.Namespace] = rights(object.Rules)
+		case "RoleBinding", "ClusterRoleBinding":
+			found[m.Kind+" "+m.Meta.Namespace] = []string{object.RoleRef["kind"], object.Subjects[0]["name"], object.Subjects[0]["namespace"]}
+		}
+	}
+	return found
+}
+
+// TestTheChartGrantsWhatTheCommandPrints compares the rendered roles with "exporter rbac" for the rendered configuration.
+func TestTheChartGrantsWhatTheCommandPrints(t *testing.T) {
+	for name, file := range variants(t) {
+		if name == "foreign-rights" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			all := template(t, "--values", file)
+			var m configMap
+			one(t, slicesOf(all, "kubecdc"), "ConfigMap", &m)
+			o := inspect.RBACOptions{Name: "kubecdc", Namespace: "kubecdc", Account: "kubecdc", Offline: true, Output: inspect.ForKubectl}
+			printed, err := inspect.RBAC(t.Context(), loadedFrom(t, m.Data["config.yaml"]), "test", o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := granted(t, all), granted(t, split(t, printed)); !reflect.DeepEqual(got, want) {
+				t.Errorf("granted\n%v\nprinted\n%v", got, want)
+			}
+		})
+	}
+}
+
+// slicesOf are the manifests of one name.
+func slicesOf(all []manifest, name string) (found []manifest) {
+	for _, m := range all {
+		if m.Meta.Name == name {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// TestTheValuesHoldWhatTheCommandPrints: what values.yaml grants is what "exporter rbac -o helm" prints for its configuration.
+func TestTheValuesHoldWhatTheCommandPrints(t *testing.T) {
+	type values struct {
+		RBAC struct {
+			Cluster    []rule            `yaml:"clusterRules"`
+			Namespaces map[string][]rule `yaml:"namespaceRules"`
+		} `yaml:"rbac"`
+		Config yaml.Node `yaml:"config"`
+	}
+	var got, want values
+	readIn(t, chart, "values.yaml", &got)
+	text, err := yaml.Marshal(&got.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := inspect.RBACOptions{Name: "kubecdc", Namespace: "kubecdc", Account: "kubecdc", Offline: true, Output: inspect.ForHelm}
+	printed, err := inspect.RBAC(t.Context(), loadedFrom(t, string(text)), "test", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal([]byte(printed), &want); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got.RBAC, want.RBAC) {
+		t.Errorf("values.yaml grants\n%v\nthe command prints\n%s", got.RBAC, printed)
+	}
+}
+
+// TestTheDefaultsAreThoseOfTheBase: whoever takes the chart gets the Pod that kustomize makes.
+func TestTheDefaultsAreThoseOfTheBase(t *testing.T) {
+	all := template(t, "--values", filepath.Join(chart, "ci", "default-values.yaml"))
+	var rendered configMap
+	one(t, all, "ConfigMap", &rendered)
+	if got, want := loadedFrom(t, rendered.Data["config.yaml"]), loaded(t); !reflect.DeepEqual(got, want) {
+		t.Errorf("configured\n%+v\nbase\n%+v", got, want)
+	}
+	var set, base statefulSet
+	one(t, all, "StatefulSet", &set)
+	read(t, "statefulset.yaml", &base)
+	set.Spec.Template.Spec.Containers[0].Image = base.Spec.Template.Spec.Containers[0].Image
+	if !reflect.DeepEqual(set, base) {
+		t.Errorf("StatefulSet\n%+v\nbase\n%+v", set, base)
+	}
+}
+
+// TestAnEditedConfigurationRestartsThePod through the checksum on its template.
+func TestAnEditedConfigurationRestartsThePod(t *testing.T) {
+	checksum := func(args ...string) string {
+		var set struct {
+			Spec struct {
+				Template struct {
+					Meta struct {
+						Annotations map[string]string `yaml:"annotations"`
+					} `yaml:"metadata"`
+				} `yaml:"template"`
+			} `yaml:"spec"`
+		}
+		one(t, template(t, append(args, "--values", filepath.Join(chart, "ci", "default-values.yaml"))...), "StatefulSet", &set)
+		return set.Spec.Template.Meta.Annotations["checksum/config"]
+	}
+	if before, after := checksum(), checksum("--set", "config.log.level=debug"); before == "" || before == after {
+		t.Errorf("checksum %q, then %q", before, after)
+	}
+}
+
+// TestEverythingAppliesToARealAPIServer renders each variant of the chart, and the base of kustomize with each component and
+// with all, and applies it; the Pod has to keep the restricted Pod Security Standard, which the namespace enforces.
+func TestEverythingAppliesToARealAPIServer(t *testing.T) {
+	c := startCluster(t)
+	c.applyAll(t, manifests(t, base, "Kustomization"))
+	c.defineMonitors(t)
+	for _, name := range []string{"web", "shop"} {
+		c.applyAll(t, split(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+name+"}\n"))
+	}
+	for name, file := range variants(t) {
+		t.Run("chart "+name, func(t *testing.T) {
+			out, complaints, err := helm(t, "template", "cdc-"+name, chart, "--namespace", "kubecdc", "--values", file)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, complaints)
+			}
+			c.applyAndAdmit(t, split(t, out))
+		})
+	}
+	for name, overlay := range overlays(t) {
+		t.Run("kustomize "+name, func(t *testing.T) { c.applyAndAdmit(t, split(t, kustomize(t, "build", overlay))) })
+	}
+}
+
+func (c *cluster) applyAndAdmit(t *testing.T, all []manifest) {
+	c.applyAll(t, all)
+	var set podOwner
+	one(t, all, "StatefulSet", &set)
+	c.admit(t, set.Spec.Template.Spec)
+}
+
+// defineMonitors installs the types of the Prometheus operator and waits until they are served.
+func (c *cluster) defineMonitors(t *testing.T) {
+	t.Helper()
+	dir, err := build.PrometheusOperatorCRDs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"PodMonitor", "ServiceMonitor", "PrometheusRule"} {
+		text, err := os.ReadFile(filepath.Join(dir, "monitoring.coreos.com_"+strings.ToLower(kind)+"s.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.applyAll(t, split(t, string(text)))
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) { // between two looks
+			a := c.call(t, "", http.MethodGet, strings.TrimSuffix(paths[kind], "/"), "application/json", nil)
+			if a.code == http.StatusOK {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s is not served: %d %s", kind, a.code, a.body)
+			}
+		}
+	}
+}
+
+// overlays makes an overlay of the base with each component, one with all, and the one that docs/operations.md shows.
+func overlays(t *testing.T) map[string]string {
+	t.Helper()
+	components, err := filepath.Glob("kustomize/components/*")
+	if err != nil || len(components) == 0 {
+		t.Fatalf("no components (%v)", err)
+	}
+	all := map[string][]string{"all": components}
+	for _, component := range components {
+		all[filepath.Base(component)] = []string{component}
+	}
+	made := map[string]string{}
+	for name, components := range all {
+		dir := t.TempDir()
+		from := func(path string) string {
+			absolute, err := filepath.Abs(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			relative, err := filepath.Rel(dir, absolute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return relative
+		}
+		text := "resources: [" + from(base) + "]\ncomponents:\n"
+		for _, component := range components {
+			text += "  - " + from(component) + "\n"
+		}
+		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		made[name] = dir
+	}
+	return made
+}

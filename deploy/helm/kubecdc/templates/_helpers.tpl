@@ -1,0 +1,63 @@
+{{- define "kubecdc.name" -}}
+{{- default .Release.Name .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "kubecdc.account" -}}
+{{- default (include "kubecdc.name" .) .Values.serviceAccount.name -}}
+{{- end }}
+
+{{- define "kubecdc.selector" -}}
+app.kubernetes.io/name: kubecdc
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "kubecdc.labels" -}}
+{{ include "kubecdc.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "kubecdc.image" -}}
+{{- $repository := required "image.repository is empty: name where you pushed the image that \"make image\" builds" .Values.image.repository -}}
+{{- if .Values.image.digest }}{{ $repository }}@{{ .Values.image.digest }}
+{{- else }}{{ $repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end }}
+{{- end }}
+
+{{- /* The configuration as text: the file as it is, or the values. */ -}}
+{{- define "kubecdc.config" -}}
+{{- if .Values.configFile }}{{ .Values.configFile }}{{ else }}{{ toYaml .Values.config }}{{ end -}}
+{{- end }}
+
+{{- /* Fails where the configuration does not fit the Pod. The schema says so of values; this is for a file. */ -}}
+{{- define "kubecdc.checkConfig" -}}
+{{- $config := include "kubecdc.config" . | fromYaml -}}
+{{- if hasKey $config "Error" }}{{ fail (printf "configFile: %s" (index $config "Error")) }}{{ end -}}
+{{- $dir := dig "journal" "dir" "" $config -}}
+{{- if ne $dir "/var/lib/kubecdc" }}{{ fail (printf "journal.dir is %q; the volume is at /var/lib/kubecdc" $dir) }}{{ end -}}
+{{- $listen := dig "admin" "listen" "" $config -}}
+{{- if not (hasSuffix ":8080" $listen) }}{{ fail (printf "admin.listen is %q; the Pod's port is 8080, for all addresses \":8080\"" $listen) }}{{ end -}}
+{{- end }}
+
+{{- /* Fails where the configuration names a resource that no rule allows: what rbac holds was printed for another one. */ -}}
+{{- define "kubecdc.checkRights" -}}
+{{- $config := include "kubecdc.config" . | fromYaml -}}
+{{- $rules := default list .Values.rbac.clusterRules -}}
+{{- range .Values.rbac.namespaceRules }}{{ $rules = concat $rules . }}{{ end -}}
+{{- range $n, $resource := $config.resources -}}
+{{- range $name := $resource.select -}}
+{{- $parts := splitn "." 2 $name -}}
+{{- $group := regexReplaceAll "^v[0-9]+((alpha|beta)[0-9]+)?[.]" (default "" $parts._1) "" -}}
+{{- $allowed := contains "*" $name -}}
+{{- range $rule := $rules -}}
+{{- if and (or (has $parts._0 $rule.resources) (has "*" $rule.resources)) (or (has $group $rule.apiGroups) (has "*" $rule.apiGroups)) (has "watch" $rule.verbs) -}}
+{{- $allowed = true -}}
+{{- end -}}
+{{- end -}}
+{{- if not $allowed -}}
+{{- fail (printf "config.resources[%d] selects %s, and rbac has no rule for it: \"exporter rbac --config config.yaml -o helm > rbac.yaml\" prints what is needed, -f rbac.yaml uses it" $n $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
