@@ -143,8 +143,8 @@ type Journal struct {
 	// Bound of the dead letters, at most half of maxBytes. At the bound a change that its sink refuses for ever holds up its lane, and
 	// the exporter is not ready, until dead letters are discarded.
 	MaxDeadLetters Bytes `mapstructure:"maxDeadLetters"`
-	// How much of the disk stays free, at most a quarter of it: below it the exporter stops reading the API server until a
-	// sink catches up, so that what sinks acknowledge can still be written down. 0: nothing.
+	// How much of the disk stays free, at most a quarter of it, or of a small one 40 MiB: below it the exporter stops reading the
+	// API server until a sink catches up, so that what sinks acknowledge can still be written down. 0: nothing.
 	Reserve Bytes `mapstructure:"reserve"`
 	// For how long changes are kept that every sink has delivered, to send them again when a destination lost what it had
 	// acknowledged (NATS, after a power loss). They give way when half of maxBytes is taken, or no more than

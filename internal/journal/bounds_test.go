@@ -375,3 +375,41 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 		})
 	}
 }
+
+// TestACompactionLeavesRoomForLogs has compactions fail where the log and the tables of memtables are still written.
+func TestACompactionLeavesRoomForLogs(t *testing.T) {
+	disk := &smallDisk{FS: vfs.NewMem(), total: 10 << 20}
+	if err := disk.MkdirAll("journal", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	fs := newSpaceFS(disk, "journal", time.Millisecond)
+	fs.wait()
+	fs.spared.Store(6 << 20)
+	create := func(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+		f, err := fs.Create("journal/"+name, category)
+		if err == nil {
+			t.Cleanup(func() { f.Close() })
+		}
+		return f, err
+	}
+	tables, err := create("tables", compactionCategory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := create("log", "pebble-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.Write(make([]byte, 5<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tables.Write([]byte("x")); !errors.Is(err, errNoRoomToCompact) {
+		t.Errorf("a compaction wrote with %v", err)
+	}
+	if _, err := create("more", compactionCategory); !errors.Is(err, errNoRoomToCompact) {
+		t.Errorf("a compaction began with %v", err)
+	}
+	if _, err := log.Write(make([]byte, 4<<20)); err != nil || fs.full() {
+		t.Errorf("the log: %v, waits %v", err, fs.full())
+	}
+}

@@ -46,7 +46,7 @@ type Options struct {
 	// MaxDeadLetters is the bound of dead letters, as stored, see DeadLetterRoom; 0: 1 GiB. It is at most half of MaxBytes.
 	MaxDeadLetters int64
 	// Reserve is how much of the disk stays free: Append waits below it, so that settling and trimming can still be written.
-	// It is at most a quarter of the disk; 0: nothing.
+	// It is at most a quarter of the disk, or of a small one 40 MiB; 0: nothing.
 	Reserve int64
 
 	PendingBytes int64         // bound of appended changes not yet committed, in memory; 0: 8 MiB
@@ -158,7 +158,7 @@ func Open(opts Options) (*Journal, error) {
 	}
 	j := &Journal{
 		opts:      opts,
-		fs:        newSpaceFS(opts.FS, fullRetry),
+		fs:        newSpaceFS(opts.FS, opts.Dir, fullRetry),
 		lock:      lock,
 		reader:    reader{unpacker: unpacker},
 		ended:     make(chan struct{}),

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,17 +16,29 @@ import (
 // repeated until it succeeds, from the byte where it stopped.
 //
 // A failed fsync is not repeated: the kernel may have dropped the pages it could not write, and a second fsync would lie.
+//
+// Compactions are the exception: they leave a part of the reserve free, and fail instead of waiting. One that waits would
+// hold on to its inputs, the very files that a trim frees, and with its unfinished outputs to the room that the trim has to
+// be written to. Pebble tries it again later.
 type spaceFS struct {
 	vfs.FS
+	dir        string // on the disk that is asked
 	retryEvery time.Duration
+	spared     atomic.Uint64 // bytes that compactions leave free
 	waits      atomic.Bool   // false while the store is opened: whoever starts the exporter wants the error
 	waiting    atomic.Int32  // writes that wait
 	released   chan struct{} // closed: wait no longer, let the error through
 	release    func()
 }
 
-func newSpaceFS(inner vfs.FS, retryEvery time.Duration) *spaceFS {
-	s := &spaceFS{FS: inner, retryEvery: retryEvery, released: make(chan struct{})}
+// errNoRoomToCompact ends a compaction.
+var errNoRoomToCompact = fmt.Errorf("no room for a compaction: %w", syscall.ENOSPC)
+
+// compactionCategory is what Pebble calls the files that compactions write.
+const compactionCategory = "pebble-compaction"
+
+func newSpaceFS(inner vfs.FS, dir string, retryEvery time.Duration) *spaceFS {
+	s := &spaceFS{FS: inner, dir: dir, retryEvery: retryEvery, released: make(chan struct{})}
 	s.release = sync.OnceFunc(func() { close(s.released) })
 	return s
 }
@@ -59,33 +72,52 @@ func (s *spaceFS) untilSpace(op func() error) error {
 	return err
 }
 
+// ifSpare does op for a compaction. Where there is no room it waits once, so that the next try does not come at once.
+func (s *spaceFS) ifSpare(op func() error) error {
+	usage, err := s.FS.GetDiskUsage(s.dir)
+	if err != nil || usage.AvailBytes >= s.spared.Load() {
+		if err = op(); !outOfSpace(err) {
+			return err
+		}
+	}
+	select {
+	case <-s.released:
+	case <-time.After(s.retryEvery):
+	}
+	return errNoRoomToCompact
+}
+
 // Unwrap implements [vfs.FS].
 func (s *spaceFS) Unwrap() vfs.FS { return s.FS }
 
-func (s *spaceFS) file(open func() (vfs.File, error)) (f vfs.File, err error) {
-	err = s.untilSpace(func() error {
-		f, err = open()
+func (s *spaceFS) file(category vfs.DiskWriteCategory, open func() (vfs.File, error)) (vfs.File, error) {
+	f := &spaceFile{try: s.untilSpace}
+	if category == compactionCategory {
+		f.try = s.ifSpare
+	}
+	err := f.try(func() (err error) {
+		f.File, err = open()
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &spaceFile{File: f, fs: s}, nil
+	return f, nil
 }
 
 // Create implements [vfs.FS].
 func (s *spaceFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	return s.file(func() (vfs.File, error) { return s.FS.Create(name, category) })
+	return s.file(category, func() (vfs.File, error) { return s.FS.Create(name, category) })
 }
 
 // OpenReadWrite implements [vfs.FS].
 func (s *spaceFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	return s.file(func() (vfs.File, error) { return s.FS.OpenReadWrite(name, category, opts...) })
+	return s.file(category, func() (vfs.File, error) { return s.FS.OpenReadWrite(name, category, opts...) })
 }
 
 // ReuseForWrite implements [vfs.FS].
 func (s *spaceFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	return s.file(func() (vfs.File, error) { return s.FS.ReuseForWrite(oldname, newname, category) })
+	return s.file(category, func() (vfs.File, error) { return s.FS.ReuseForWrite(oldname, newname, category) })
 }
 
 // Link implements [vfs.FS].
@@ -101,12 +133,12 @@ func (s *spaceFS) Rename(oldname, newname string) error {
 // spaceFile is an open file of a spaceFS.
 type spaceFile struct {
 	vfs.File
-	fs *spaceFS
+	try func(op func() error) error
 }
 
 // Write implements [vfs.File].
 func (f *spaceFile) Write(p []byte) (n int, err error) {
-	err = f.fs.untilSpace(func() error {
+	err = f.try(func() error {
 		m, err := f.File.Write(p[n:])
 		n += m
 		return err
@@ -116,7 +148,7 @@ func (f *spaceFile) Write(p []byte) (n int, err error) {
 
 // WriteAt implements [vfs.File].
 func (f *spaceFile) WriteAt(p []byte, off int64) (n int, err error) {
-	err = f.fs.untilSpace(func() error {
+	err = f.try(func() error {
 		m, err := f.File.WriteAt(p[n:], off+int64(n))
 		n += m
 		return err
@@ -126,5 +158,5 @@ func (f *spaceFile) WriteAt(p []byte, off int64) (n int, err error) {
 
 // Preallocate implements [vfs.File].
 func (f *spaceFile) Preallocate(offset, length int64) error {
-	return f.fs.untilSpace(func() error { return f.File.Preallocate(offset, length) })
+	return f.try(func() error { return f.File.Preallocate(offset, length) })
 }

@@ -97,8 +97,12 @@ func storeOptions(fsys vfs.FS, logger *storeLogger) *pebble.Options {
 		BytesPerSync:                1 << 20,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
 		EventListener: &pebble.EventListener{
-			BackgroundError: func(err error) { logger.stop(&storeFailure{msg: "background work: " + oneLine(err), cause: err}) },
-			DataCorruption:  func(i pebble.DataCorruptionInfo) { logger.broken(fmt.Errorf("%s: %w", i.Path, i.Details)) },
+			BackgroundError: func(err error) {
+				if !errors.Is(err, errNoRoomToCompact) {
+					logger.stop(&storeFailure{msg: "background work: " + oneLine(err), cause: err})
+				}
+			},
+			DataCorruption: func(i pebble.DataCorruptionInfo) { logger.broken(fmt.Errorf("%s: %w", i.Path, i.Details)) },
 		},
 	}
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })

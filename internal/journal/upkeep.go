@@ -3,6 +3,8 @@ package journal
 import (
 	"context"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2"
 )
 
 const (
@@ -10,6 +12,10 @@ const (
 	measureEvery = 5 * time.Second // how often the store is asked about its size
 	spaceBytes   = 1 << 20         // changes after which the disk is asked for its room
 	reservePart  = 4               // of a disk; Options.Reserve takes no more of it
+
+	// leastReserve is what the store may need beside what is kept: what was admitted and is not in its log yet, the log and
+	// the tables of three memtables, and what compactions leave free.
+	leastReserve = 40 << 20
 )
 
 // tick lets time pass for what waits for nothing else: settled changes that were kept for a while, and the log of what
@@ -87,7 +93,8 @@ func (j *Journal) checkSpace() {
 	if err != nil {
 		return
 	}
-	reserve := min(uint64(j.opts.Reserve), usage.TotalBytes/reservePart)
+	reserve := min(uint64(j.opts.Reserve), max(usage.TotalBytes/reservePart, min(leastReserve, usage.TotalBytes/2)))
+	j.fs.spared.Store(reserve / 2)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.low {
@@ -100,13 +107,13 @@ func (j *Journal) checkSpace() {
 }
 
 // reclaim gives the disk back what trimming has freed, where the disk needs it. The store would do so by itself, but only
-// after some MiB of further writes, which wait for this.
+// after some MiB of further writes, which wait for this, and by a compaction, for which there may be no room.
 func (j *Journal) reclaim(ctx context.Context) {
 	j.mu.Lock()
 	needed := j.low && j.ext.start > j.reclaimed
 	start, oldest := j.ext.start, j.ext.oldest
 	j.mu.Unlock()
-	if needed && j.db.Compact(ctx, keyFrame(0), keyFrame(oldest), false) == nil {
+	if needed && j.db.Excise(ctx, pebble.KeyRange{Start: keyFrame(0), End: keyFrame(oldest)}) == nil {
 		j.reclaimed = start
 		j.checkSpace()
 	}

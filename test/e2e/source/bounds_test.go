@@ -44,6 +44,22 @@ func TestPagesAnswerWhileTheJournalIsFull(t *testing.T) {
 	s.awaitTaken(to, 260)
 }
 
+// TestASmallDiskIsFilledAtFullSpeedAndGoesOn fills a disk that is small beside what the store needs for itself.
+func TestASmallDiskIsFilledAtFullSpeedAndGoesOn(t *testing.T) {
+	t.Parallel()
+	to := newReceiver(t)
+	s := newScene(t, control(t), nil, func(settings *exporter.Settings) {
+		settings.Sinks = []map[string]any{to.sink()}
+		settings.Wrap = smallDisk(t, settings.JournalDir(), "96m")
+	})
+	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.must(s.exporter.Launch(t.Context()))
+	s.crowd(1200, 75_000)
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
+	to.set(true)
+	s.awaitTaken(to, 1200)
+}
+
 // TestPagesAnswerWhileTheDiskIsFull does the same with a disk that is smaller than the journal may be. What the sinks have
 // taken makes room, so that it goes on by itself.
 func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
