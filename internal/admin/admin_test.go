@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -74,7 +75,7 @@ func TestDeadLettersThatWaitAreToldAndDoNotCount(t *testing.T) {
 	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "[!]sink/main dead letters wait for sink bus: not connected\nok\n" {
 		t.Errorf("%d %q", w.Code, w.Body)
 	}
-	if body := get(t, s, "/").Body.String(); !strings.Contains(body, `<span class="bad">dead letters wait for sink bus: not connected</span>`) {
+	if body := get(t, s, "/").Body.String(); !strings.Contains(body, `<p class="why">dead letters wait for sink bus: not connected</p>`) {
 		t.Errorf("the page is silent:\n%s", body)
 	}
 	if body := get(t, s, "/metrics").Body.String(); !strings.Contains(body, "\nkubecdc_sink_dead_letters_held{sink=\"main\"} 1\n") {
@@ -213,18 +214,21 @@ func TestThePageEscapesWhatItShows(t *testing.T) {
 	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Reason, s.Sinks[0].NotReady, s.Sinks[0].Held = evil, evil, evil, evil, evil
 	s.Journal.Blocked = evil
 	s.Cluster = ClusterStatus{evil, evil, evil}
-	w := get(t, s, "/")
-	if body := w.Body.String(); w.Code != http.StatusOK || strings.Contains(body, "<script") || !strings.Contains(body, "&lt;script&gt;") {
-		t.Errorf("%d %s", w.Code, body)
-	}
-	if csp := w.Header().Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {
-		t.Errorf("Content-Security-Policy %q", csp)
+	s.Sinks[0].Trouble = []LaneTrouble{{Lane: evil, Reason: evil}}
+	for _, path := range []string{"/", "/resource?name=" + url.QueryEscape(evil), "/sink?name=" + url.QueryEscape(evil)} {
+		w := get(t, s, path)
+		if body := w.Body.String(); w.Code != http.StatusOK || strings.Contains(body, "<script>") || !strings.Contains(body, "&lt;script&gt;") {
+			t.Errorf("%s: %d %s", path, w.Code, body)
+		}
+		if csp := w.Header().Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+			t.Errorf("%s: Content-Security-Policy %q", path, csp)
+		}
 	}
 }
 
 func TestThePageShowsWhatRoutesDrop(t *testing.T) {
 	body := get(t, sample(), "/").Body.String()
-	for _, part := range []string{"<td>routes[0]</td>", "6 to main", "11 from other", "no such key"} {
+	for _, part := range []string{"<strong>routes[0]</strong>", "6 to main", "11 kept from other", "no such key"} {
 		if !strings.Contains(body, part) {
 			t.Errorf("no %q in %s", part, body)
 		}

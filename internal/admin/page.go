@@ -2,53 +2,212 @@ package admin
 
 import (
 	"bytes"
-	_ "embed"
+	"cmp"
+	"embed"
+	"encoding/json"
 	"fmt"
 	"html/template"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
-//go:embed page.html
-var pageSource string
+// static holds the templates and the two files that the page loads. It loads nothing else.
+//
+//go:embed page.html status.js status.css
+var static embed.FS
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"size": size, "ago": ago}).Parse(pageSource))
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"size": size, "ago": ago, "rate": rate, "span": span, "spark": spark, "moving": moving, "number": number, "plural": plural,
+}).ParseFS(static, "page.html"))
 
-// pageData is what page.html shows.
-type pageData struct {
-	Version string
-	Now     time.Time
-	Failed  []pageCheck
-	Snapshot
-	Backlog map[string]uint64        // by sink
-	Lag     map[string]time.Duration // by sink
+// contentSecurityPolicy lets the page load its own two files and nothing else.
+const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// deadLettersShown bounds the dead letters of one sink on a page.
+const deadLettersShown = 20
+
+// DeadLetter is a change that a sink has given up on, as the page shows it.
+type DeadLetter struct {
+	Offset   uint64 // in the journal
+	Time     time.Time
+	Type     string
+	Resource string
+	Object   string // "namespace/name"
+	Reason   string // in the words of the destination, one line
 }
 
-type pageCheck struct{ Name, Reason string }
+// The views of the page, which are the names of their templates.
+const (
+	viewOverview = "overview"
+	viewResource = "resource"
+	viewSink     = "sink"
+)
 
-// page shows the snapshot as HTML. It has no script and loads nothing; the template escapes every value.
-func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
-	d := pageData{Version: s.options.Version, Now: time.Now().UTC(), Snapshot: s.options.Snapshot(),
-		Backlog: map[string]uint64{}, Lag: map[string]time.Duration{}}
-	for _, c := range d.complaints() {
-		if c.reason != "" {
-			d.Failed = append(d.Failed, pageCheck{c.name, oneLine(c.reason)})
+// place says which page is meant.
+type place struct{ view, name string }
+
+// title is what a browser shows in its tab.
+func (p place) title() string {
+	if p.name != "" {
+		return p.name + " · kubecdc"
+	}
+	return "kubecdc"
+}
+
+// pageData is what the templates show.
+type pageData struct {
+	*Overview
+	Title, View, Name string
+	Scope             string // the name of the resource without its selectors, "" on other pages
+	Snapshot          *Snapshot
+	Resource          *ResourceStatus // of viewResource
+	ResourceView      *ResourceView
+	Sink              *SinkStatus // of viewSink
+	SinkView          *SinkView
+	Letters           []DeadLetter
+	LettersError      string
+}
+
+// rows are resources in a table.
+type rows struct {
+	Now       time.Time
+	Resources []ResourceView
+}
+
+// busiestShown is how many live resources are shown at once, if they are busy.
+const busiestShown = 12
+
+// loud counts the resources to show at once: what is not live, and the busiest of the others.
+func (o *Overview) loud() int {
+	n := slices.IndexFunc(o.Resources, func(r ResourceView) bool { return !r.Sick && r.Rate == 0 })
+	if n < 0 {
+		n = len(o.Resources)
+	}
+	return min(n, o.Sick+busiestShown)
+}
+
+// Loud are the resources to show at once.
+func (d *pageData) Loud() rows { return rows{d.Now, d.Resources[:d.loud()]} }
+
+// Quiet are the others; nil where there are none.
+func (d *pageData) Quiet() *rows {
+	quiet := d.Resources[d.loud():]
+	if len(quiet) == 0 {
+		return nil
+	}
+	return &rows{d.Now, quiet}
+}
+
+// data collects what a place shows; false where there is no such place.
+func (s *Server) data(f *frame, p place) (*pageData, bool) {
+	if !slices.Contains([]string{viewOverview, viewResource, viewSink}, p.view) {
+		return nil, false
+	}
+	d := &pageData{Overview: f.overview(s.options.Version), Title: p.title(), View: p.view, Name: p.name, Snapshot: &f.Snapshot}
+	switch p.view {
+	case viewResource:
+		i := slices.IndexFunc(f.Snapshot.Resources, func(r ResourceStatus) bool { return r.Name == p.name })
+		if i < 0 {
+			return nil, false
+		}
+		d.Resource = &f.Snapshot.Resources[i]
+		v := f.resource(*d.Resource)
+		d.ResourceView = &v
+		d.Scope, _, _ = strings.Cut(p.name, ";")
+	case viewSink:
+		i := slices.IndexFunc(f.Snapshot.Sinks, func(k SinkStatus) bool { return k.Name == p.name })
+		if i < 0 {
+			return nil, false
+		}
+		d.Sink = &f.Snapshot.Sinks[i]
+		v := f.sink(*d.Sink)
+		d.SinkView = &v
+		if s.options.DeadLetters != nil {
+			var err error
+			if d.Letters, err = s.options.DeadLetters(p.name, deadLettersShown); err != nil {
+				d.LettersError = oneLine(err.Error())
+			}
 		}
 	}
-	for _, k := range d.Sinks {
-		d.Backlog[k.Name], d.Lag[k.Name] = d.Journal.backlog(k), k.lag(d.Now).Round(time.Millisecond)
+	return d, true
+}
+
+// render writes a template for a place; nil where there is no such place.
+func (s *Server) render(f *frame, p place, name string) ([]byte, error) {
+	d, found := s.data(f, p)
+	if !found {
+		return nil, nil
 	}
 	var b bytes.Buffer
-	if err := pageTemplate.Execute(&b, d); err != nil {
-		s.options.Logger.Error("the status page cannot be written", "error", err)
-		http.Error(w, "the status page cannot be written; see the log", http.StatusInternalServerError)
+	if err := pageTemplate.ExecuteTemplate(&b, name, d); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// status is the part of a page that changes, as all viewers of a frame see it; nil where there is no such place any more.
+func (s *Server) status(f *frame, p place) ([]byte, error) {
+	if b, ok := f.rendered.Load(p); ok {
+		return b.([]byte), nil
+	}
+	b, err := s.render(f, p, "status")
+	if err == nil && b != nil { // places that exist are few
+		f.rendered.Store(p, b)
+	}
+	return b, err
+}
+
+// page answers with one view of the status page.
+func (s *Server) page(view string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		b, err := s.render(s.frame(), place{view, r.URL.Query().Get("name")}, "page")
+		switch {
+		case err != nil:
+			s.options.Logger.Error("the status page cannot be written", "error", err)
+			http.Error(w, "the status page cannot be written; see the log", http.StatusInternalServerError)
+			return
+		case b == nil:
+			http.Error(w, "there is no such "+view+" now", http.StatusNotFound)
+			return
+		}
+		secure(w, "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", contentSecurityPolicy)
+		_, _ = w.Write(b) // a reader that went away is nobody's problem
+	}
+}
+
+// overview answers with what the page shows, for programs.
+func (s *Server) overview(w http.ResponseWriter, _ *http.Request) {
+	b, err := json.Marshal(s.frame().overview(s.options.Version))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+	secure(w, "application/json")
+	_, _ = w.Write(append(b, '\n'))
+}
+
+// file answers with an embedded file.
+func (s *Server) file(name, contentType string) http.HandlerFunc {
+	b, err := static.ReadFile(name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return func(w http.ResponseWriter, _ *http.Request) {
+		secure(w, contentType)
+		_, _ = w.Write(b)
+	}
+}
+
+// secure sets the headers that every answer has.
+func secure(w http.ResponseWriter, contentType string) {
+	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Referrer-Policy", "no-referrer")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(b.Bytes()) // a reader that went away is nobody's problem
 }
 
 // size writes bytes for people: "1.5 MiB".
@@ -71,4 +230,67 @@ func ago(now, t time.Time) string {
 		return "never"
 	}
 	return max(now.Sub(t), 0).Round(time.Second).String()
+}
+
+// span writes seconds for people: "0.4s", "2m5s".
+func span(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	if d < 10*time.Second {
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	}
+	return d.Round(time.Second).String()
+}
+
+// rate writes how often a second: "0", "0.3", "12", "1,234".
+func rate(perSecond float64) string {
+	switch {
+	case perSecond == 0:
+		return "0"
+	case perSecond < 10:
+		return fmt.Sprintf("%.1f", perSecond)
+	}
+	return number(perSecond)
+}
+
+// plural counts things: "1 lane", "1,200 lanes".
+func plural(n any, what string) string {
+	text := number(n)
+	if text == "1" {
+		return text + " " + what
+	}
+	return text + " " + what + "s"
+}
+
+// number writes a whole number with separators.
+func number(v any) string {
+	text := fmt.Sprint(v)
+	if f, ok := v.(float64); ok {
+		text = fmt.Sprintf("%.0f", f)
+	}
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// moving are rates of which not all are 0, and nil else: a line that says nothing is not drawn.
+func moving(points []float64) []float64 {
+	if !slices.ContainsFunc(points, func(p float64) bool { return p > 0 }) {
+		return nil
+	}
+	return points
+}
+
+// The size of a sparkline, in units of its own.
+const sparkWidth, sparkHeight = 120, 24
+
+// spark writes rates as the points of a line that ends at the right.
+func spark(points []float64) string {
+	top := slices.Max(append([]float64{0}, points...))
+	var b strings.Builder
+	for i, p := range points {
+		x := sparkWidth - float64(len(points)-1-i)*sparkWidth/(samplesKept-1)
+		fmt.Fprintf(&b, "%.1f,%.1f ", x, sparkHeight-1-p/cmp.Or(top, 1)*(sparkHeight-2))
+	}
+	return strings.TrimSuffix(b.String(), " ")
 }

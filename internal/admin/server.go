@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +25,8 @@ type Options struct {
 	Version  string          // of the exporter, for the page and kubecdc_build_info
 	Snapshot func() Snapshot // required; called for every request, concurrently, and should answer at once
 	Logger   *slog.Logger    // nil: slog.Default()
+	// DeadLetters returns the newest dead letters of a sink, at most so many, for its page. It may read a disk. nil: none are shown.
+	DeadLetters func(sink string, most int) ([]DeadLetter, error)
 }
 
 // DefaultListen is loopback only: the server has no authentication.
@@ -35,13 +39,17 @@ const stopWithin = 2 * time.Second
 // go_memstats_heap_alloc_bytes hides behind garbage.
 var memoryInUse = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
 
-// Server serves /metrics, /livez, /readyz and the status page at /. Its methods may be called concurrently.
+// Server serves /metrics, /livez, /readyz, the status page at / and what that streams. Its methods may be called concurrently.
 type Server struct {
 	options  Options
 	publish  *prometheus.HistogramVec
 	delivery *prometheus.HistogramVec
 	handler  http.Handler
 	listener net.Listener
+
+	latest  atomic.Pointer[frame]
+	changes changes
+	viewers atomic.Int32 // connected streams
 }
 
 // New makes a server. It does not listen yet.
@@ -62,7 +70,14 @@ func New(options Options) *Server {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.errorLog(), ErrorHandling: promhttp.ContinueOnError}))
 	mux.HandleFunc("GET /livez", s.live)
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("GET /{$}", s.page)
+	mux.HandleFunc("GET /{$}", s.page(viewOverview))
+	mux.HandleFunc("GET /resource", s.page(viewResource))
+	mux.HandleFunc("GET /sink", s.page(viewSink))
+	mux.HandleFunc("GET /status.js", s.file("status.js", "text/javascript; charset=utf-8"))
+	mux.HandleFunc("GET /status.css", s.file("status.css", "text/css; charset=utf-8"))
+	mux.HandleFunc("GET /status.json", s.overview)
+	mux.HandleFunc("GET /events", s.events)
+	mux.HandleFunc("GET /changes", s.follow)
 	s.handler = s.local(mux)
 	return s
 }
@@ -71,6 +86,10 @@ func New(options Options) *Server {
 func (s *Server) ObservePublish(sink string, took time.Duration) {
 	s.publish.WithLabelValues(sink).Observe(took.Seconds())
 }
+
+// ObserveChange notes the facts of a change for those who look: write appends them to a slice, as a JSON object on one line,
+// without bodies; short appends less, where that is too much. They are called before it returns.
+func (s *Server) ObserveChange(write, short func([]byte) []byte) { s.changes.add(write, short) }
 
 // ObserveDelivery notes the age of a change when the sink's destination acknowledged it.
 func (s *Server) ObserveDelivery(sink string, age time.Duration) {
@@ -105,7 +124,13 @@ func (s *Server) Run(ctx context.Context) error {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          s.errorLog(),
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // so that streams end with it
 	}
+	var sampling sync.WaitGroup
+	defer sampling.Wait()
+	ctx, stopSampling := context.WithCancel(ctx)
+	defer stopSampling()
+	sampling.Go(func() { s.sampleUntil(ctx) })
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(s.listener) }()
 	select {
@@ -127,7 +152,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // live says that the process answers. What is wrong with the world around it is for readiness: a restart would not help.
 func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
-	plain(w)
+	secure(w, "text/plain; charset=utf-8")
 	fmt.Fprintln(w, "ok")
 }
 
@@ -152,19 +177,13 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(&b, "[+]%s ok\n", c.name)
 		}
 	}
-	plain(w)
+	secure(w, "text/plain; charset=utf-8")
 	if failed > 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprintf(w, "%snot ready: %d checks failed\n", b.String(), failed)
 		return
 	}
 	fmt.Fprintf(w, "%sok\n", b.String())
-}
-
-func plain(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cache-Control", "no-store")
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -95,7 +95,7 @@ func (a *app) open() error {
 	if a.shaper, err = newShaper(a.cfg, a.journal, a.log); err != nil { // before anybody reads what the journal holds
 		return err
 	}
-	a.admin = admin.New(admin.Options{Listen: a.cfg.Admin.Listen, Version: a.version, Snapshot: a.snapshot, Logger: a.log})
+	a.admin = admin.New(admin.Options{Listen: a.cfg.Admin.Listen, Version: a.version, Snapshot: a.snapshot, DeadLetters: a.newestDeadLetters, Logger: a.log})
 	if err := a.newRunners(func(s config.Sink) bool { return s.Stdout != nil }); err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (a *app) newSource(client *apiserver.Client) (*source.Source, error) {
 		Load:          a.shaper.Load(a.journal.LoadResource),
 		Stored:        a.journal.Resources,
 		SetScopes:     a.journal.SetScopes,
-		Append:        a.journal.Append,
+		Append:        a.append,
 		Shape:         a.shaper.Shape,
 		Drop:          a.journal.DropResource,
 		Lost:          lost,

@@ -63,13 +63,16 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 	if o.Filter != "" {
 		t.filter = func() string { return shaper.Stats()[0].Failure }
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- src.Run(ctx) }()
+	ended, stopped := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		ended <- src.Run(ctx)
+	}()
 	go sayWhatIsWatched(ctx, src, o.Client.Host(), o.Notes)
 	err = p.follow(ctx, changes, ended)
 	cancel()
 	select {
-	case <-ended:
+	case <-stopped:
 	case <-time.After(stopWithin):
 	}
 	return err

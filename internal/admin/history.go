@@ -1,0 +1,120 @@
+package admin
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	sampleEvery = 2 * time.Second
+	samplesKept = 60 // two minutes
+	samplesRate = 5  // a rate is that of the last ten seconds
+)
+
+// frame is what all viewers see at one moment. It does not change.
+type frame struct {
+	at time.Time
+	Snapshot
+	series   map[string]series // by what is counted, see counters
+	rendered sync.Map          // by place: what all who look at it are sent
+}
+
+// series is how fast a counter has grown, a second, the newest last.
+type series struct {
+	count  uint64
+	Points []float64
+}
+
+// Rate is the mean of the newest points.
+func (s series) Rate() float64 {
+	n := min(len(s.Points), samplesRate)
+	if n == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, p := range s.Points[len(s.Points)-n:] {
+		sum += p
+	}
+	return sum / float64(n)
+}
+
+// The names of counters.
+const (
+	countEvents    = "events"
+	countChanges   = "changes"
+	countJournaled = "journal"
+	countResource  = "resource/"
+	countSink      = "sink/"
+)
+
+// counters are what a snapshot counts.
+func (s Snapshot) counters() map[string]uint64 {
+	all := map[string]uint64{countJournaled: s.Journal.Newest, countEvents: 0, countChanges: 0}
+	for _, r := range s.Resources {
+		made := r.made()
+		all[countResource+r.Name] = made
+		all[countChanges] += made
+		all[countEvents] += r.Events
+	}
+	for _, k := range s.Sinks {
+		all[countSink+k.Name] = k.Delivered
+	}
+	return all
+}
+
+// made counts the changes of a resource. That something exists is none.
+func (r ResourceStatus) made() (n uint64) {
+	for kind, of := range r.Changes {
+		if kind != "snapshot" {
+			n += of
+		}
+	}
+	return n
+}
+
+// after is the frame of a snapshot that was taken after f, which may be nil.
+func (f *frame) after(s Snapshot, now time.Time) *frame {
+	next := &frame{at: now, Snapshot: s, series: map[string]series{}}
+	for name, count := range s.counters() {
+		grown := series{count: count}
+		if f != nil {
+			if old, known := f.series[name]; known && now.After(f.at) {
+				first := max(0, len(old.Points)+1-samplesKept)
+				grown.Points = append(grown.Points, old.Points[min(first, len(old.Points)):]...)
+				grown.Points = append(grown.Points, float64(count-min(count, old.count))/now.Sub(f.at).Seconds())
+			}
+		}
+		next.series[name] = grown
+	}
+	return next
+}
+
+// frame is the newest frame. One that is too old, because nobody samples, is replaced.
+func (s *Server) frame() *frame {
+	if f := s.latest.Load(); f != nil && time.Since(f.at) < 2*sampleEvery {
+		return f
+	}
+	return s.sample()
+}
+
+// sample takes a new frame.
+func (s *Server) sample() *frame {
+	next := s.latest.Load().after(s.options.Snapshot(), time.Now())
+	s.latest.Store(next)
+	return next
+}
+
+// sampleUntil takes a frame regularly until ctx ends.
+func (s *Server) sampleUntil(ctx context.Context) {
+	t := time.NewTicker(sampleEvery)
+	defer t.Stop()
+	for {
+		s.sample()
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}

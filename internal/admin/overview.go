@@ -1,0 +1,143 @@
+package admin
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Overview is the state of the exporter as people see it: on the status page, and in "exporter top", which reads it as JSON.
+// Members may be added; none is renamed.
+type Overview struct {
+	Version     string         `json:"version"`
+	Now         time.Time      `json:"now"`
+	Cluster     string         `json:"cluster"`     // "" until it is known
+	ClusterUID  string         `json:"clusterUID"`  // "" if it is not known
+	Unchecked   string         `json:"unchecked"`   // why it cannot be told whether it is still the same cluster; "" when it can
+	Ready       bool           `json:"ready"`       // as /readyz says
+	Problems    []Problem      `json:"problems"`    // what is not well, those first that make it not ready
+	APIServer   Stage          `json:"apiServer"`   // watch events
+	Changes     Stage          `json:"changes"`     // that the resources made
+	Journal     JournalView    `json:"journal"`     //
+	Resources   []ResourceView `json:"resources"`   // the sick first, then the busiest
+	Sick        int            `json:"sick"`        // of Resources
+	Sinks       []SinkView     `json:"sinks"`       // the sick first
+	DeadLetters uint64         `json:"deadLetters"` // since the process started
+}
+
+// Problem is one line of /readyz.
+type Problem struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"` // cause and remedy, one line
+	Counts bool   `json:"counts"` // it makes the exporter not ready
+}
+
+// Stage is one station of the pipeline.
+type Stage struct {
+	Rate   float64   `json:"rate"`   // a second, over the last ten seconds
+	Points []float64 `json:"points"` // rates of the last two minutes, the newest last
+}
+
+// ResourceView is one watched resource.
+type ResourceView struct {
+	Name      string    `json:"name"`
+	State     string    `json:"state"`
+	Since     time.Time `json:"since"`
+	Sick      bool      `json:"sick"`     // it has a line in Problems
+	NotReady  bool      `json:"notReady"` // it makes the exporter not ready
+	Reason    string    `json:"reason"`   // why it is not live, one line
+	Known     int       `json:"known"`    // objects
+	LastEvent time.Time `json:"lastEvent"`
+	Stage
+}
+
+// JournalView is the journal.
+type JournalView struct {
+	Stage
+	Newest        uint64 `json:"newest"`
+	RetainedBytes int64  `json:"retainedBytes"`
+	MaxBytes      int64  `json:"maxBytes"`
+	Trouble       string `json:"trouble"` // why it does not take everything, one line; "" when it does
+}
+
+// SinkView is one destination.
+type SinkView struct {
+	Name        string    `json:"name"`
+	Kind        string    `json:"kind"`
+	Sick        bool      `json:"sick"`
+	Reason      string    `json:"reason"`  // what is amiss, one line
+	Backlog     uint64    `json:"backlog"` // changes that wait
+	LagSeconds  float64   `json:"lagSeconds"`
+	Lanes       int       `json:"lanes"` // in memory
+	Failing     int       `json:"failing"`
+	Behind      int       `json:"behind"` // lanes that are read again from the journal
+	Retries     uint64    `json:"retries"`
+	DeadLetters uint64    `json:"deadLetters"` // since the process started
+	LastAck     time.Time `json:"lastAck"`
+	Stage
+}
+
+// overview says what a frame shows.
+func (f *frame) overview(version string) *Overview {
+	o := &Overview{
+		Version: version, Now: f.at.UTC(), Cluster: f.Cluster.Name, ClusterUID: f.Cluster.UID, Unchecked: f.Cluster.Unchecked,
+		Ready: f.ready(), APIServer: f.stage(countEvents), Changes: f.stage(countChanges),
+	}
+	for _, counts := range [...]bool{true, false} {
+		for _, c := range f.complaints() {
+			if (c.reason != "") == counts {
+				o.Problems = append(o.Problems, Problem{c.name, oneLine(cmp.Or(c.reason, c.degraded)), counts})
+			}
+		}
+	}
+	j := f.Journal
+	o.Journal = JournalView{f.stage(countJournaled), j.Newest, j.RetainedBytes, j.MaxBytes, oneLine(cmp.Or(j.Blocked, j.DeadLettersFull))}
+	for _, r := range f.Resources {
+		v := f.resource(r)
+		o.Resources = append(o.Resources, v)
+		if v.Sick {
+			o.Sick++
+		}
+	}
+	slices.SortStableFunc(o.Resources, func(a, b ResourceView) int {
+		return cmp.Or(sickFirst(a.NotReady, b.NotReady), sickFirst(a.Sick, b.Sick), cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Name, b.Name))
+	})
+	for _, k := range f.Sinks {
+		o.Sinks = append(o.Sinks, f.sink(k))
+		o.DeadLetters += k.DeadLetters
+	}
+	slices.SortStableFunc(o.Sinks, func(a, b SinkView) int { return sickFirst(a.Sick, b.Sick) })
+	return o
+}
+
+func (f *frame) stage(counter string) Stage {
+	s := f.series[counter]
+	return Stage{s.Rate(), s.Points}
+}
+
+func (f *frame) resource(r ResourceStatus) ResourceView {
+	return ResourceView{
+		Name: r.Name, State: r.State, Since: r.Since, Sick: r.NotReady != "" || r.Degraded != "", NotReady: r.NotReady != "",
+		Reason: oneLine(r.Reason), Known: r.Known, LastEvent: r.LastEvent, Stage: f.stage(countResource + r.Name),
+	}
+}
+
+func (f *frame) sink(k SinkStatus) SinkView {
+	return SinkView{
+		Name: k.Name, Kind: k.Kind, Sick: k.NotReady != "" || k.GateClosed || k.Held != "" || len(k.Trouble) > 0,
+		Reason:  oneLine(cmp.Or(k.NotReady, k.Held, k.Reason)),
+		Backlog: f.Journal.backlog(k), LagSeconds: k.lag(f.at).Round(time.Millisecond).Seconds(),
+		Lanes: k.Lanes, Failing: k.LanesBackingOff, Behind: k.LanesBehind, Retries: k.Retries, DeadLetters: k.DeadLetters, LastAck: k.LastAck,
+		Stage: f.stage(countSink + k.Name),
+	}
+}
+
+func sickFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}

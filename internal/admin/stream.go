@@ -1,0 +1,133 @@
+package admin
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Bounds of what is streamed. A viewer that does not take what it is sent is put aside; browsers connect again.
+const (
+	maxViewers   = 64
+	viewerGrace  = 5 * time.Second        // for one write
+	changesEvery = 500 * time.Millisecond // to a page
+	changesShown = 30                     // the newest each time, to a page
+	tapEvery     = 100 * time.Millisecond // to a program, which gets all
+	aliveEvery   = 10 * time.Second       // how long a program hears nothing at most
+)
+
+// errGone ends a stream that has nothing more to show.
+var errGone = errors.New("nothing more to show")
+
+// viewer is one connection that is sent events. It belongs to the goroutine of its request.
+type viewer struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	buf     bytes.Buffer
+}
+
+// stream answers with server-sent events: what poll adds to the viewer, at once and then regularly, until the viewer is gone
+// or too slow, poll fails, or the server stops.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, every time.Duration, poll func(*viewer) error) {
+	if s.viewers.Add(1) > maxViewers {
+		s.viewers.Add(-1)
+		http.Error(w, fmt.Sprintf("%d viewers are connected, the most there may be; close one", maxViewers), http.StatusServiceUnavailable)
+		return
+	}
+	defer s.viewers.Add(-1)
+	secure(w, "text/event-stream")
+	v := &viewer{w: w, control: http.NewResponseController(w)}
+	if err := v.control.SetReadDeadline(time.Time{}); err != nil { // else the stream ends with it
+		s.options.Logger.Error("a viewer cannot be served", "error", err)
+		return
+	}
+	v.buf.WriteString(": kubecdc\n\n")
+	ticks := time.NewTicker(every)
+	defer ticks.Stop()
+	for poll(v) == nil && v.flush() == nil {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// event adds an event to what is sent next.
+func (v *viewer) event(name string, data []byte) {
+	if name != "" {
+		fmt.Fprintf(&v.buf, "event: %s\n", name)
+	}
+	for line := range bytes.Lines(data) {
+		v.buf.WriteString("data: ")
+		v.buf.Write(bytes.TrimRight(line, "\r\n"))
+		v.buf.WriteByte('\n')
+	}
+	v.buf.WriteByte('\n')
+}
+
+// flush sends what was added.
+func (v *viewer) flush() error {
+	if v.buf.Len() == 0 {
+		return nil
+	}
+	defer v.buf.Reset()
+	if err := v.control.SetWriteDeadline(time.Now().Add(viewerGrace)); err != nil {
+		return err
+	}
+	if _, err := v.w.Write(v.buf.Bytes()); err != nil {
+		return err
+	}
+	return v.control.Flush()
+}
+
+// events streams what one view of the page shows: "status" is its HTML when there is something new, "changes" are the newest.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	p := place{r.URL.Query().Get("view"), r.URL.Query().Get("name")}
+	var shown *frame
+	var next uint64
+	s.stream(w, r, changesEvery, func(v *viewer) error {
+		if f := s.frame(); f != shown {
+			status, err := s.status(f, p)
+			if err != nil || status == nil {
+				return errors.Join(err, errGone)
+			}
+			shown = f
+			v.event("status", status)
+		}
+		facts, missed, last := s.changes.newest(next, changesShown)
+		if next == 0 {
+			missed = 0 // they came before this viewer
+		}
+		if next = last; len(facts) > 0 {
+			v.event("changes", fmt.Appendf(nil, `{"missed":%d,"changes":[%s]}`, missed, bytes.Join(facts, []byte(","))))
+		}
+		return nil
+	})
+}
+
+// follow streams all changes from now on: one event each, and one called "missed", with a number, where some were overwritten
+// before they could be sent.
+func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
+	_, _, next := s.changes.newest(0, 0)
+	heard := time.Now()
+	s.stream(w, r, tapEvery, func(v *viewer) error {
+		facts, missed, last := s.changes.newest(next, changesKept)
+		next = last
+		if missed > 0 {
+			v.event("missed", fmt.Append(nil, missed))
+		}
+		for _, f := range facts {
+			v.event("", f)
+		}
+		if v.buf.Len() == 0 && time.Since(heard) > aliveEvery { // so that a dead connection is noticed
+			v.buf.WriteString(": still here\n\n")
+		}
+		if v.buf.Len() > 0 {
+			heard = time.Now()
+		}
+		return nil
+	})
+}

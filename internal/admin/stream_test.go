@@ -1,0 +1,217 @@
+package admin
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serve runs a server until the test ends.
+func serve(t *testing.T, options Options) *Server {
+	t.Helper()
+	options.Listen = "127.0.0.1:0"
+	s := New(options)
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (s *Server) note(text string) {
+	write := func(b []byte) []byte { return append(b, text...) }
+	s.ObserveChange(write, write)
+}
+
+// lines reads a stream until it has a line with a text, and returns that.
+func lines(t *testing.T, r *bufio.Reader, until string) string {
+	t.Helper()
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatalf("no line with %q: %v", until, err)
+		}
+		if strings.Contains(line, until) {
+			return line
+		}
+	}
+}
+
+// open asks a server for a stream.
+func open(t *testing.T, s *Server, path string) *bufio.Reader {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Addr().String()+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{}}
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		answer.Body.Close()
+		client.CloseIdleConnections()
+	})
+	if answer.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(answer.Body)
+		t.Fatalf("%s: %s: %s", path, answer.Status, text)
+	}
+	return bufio.NewReader(answer.Body)
+}
+
+func TestViewersSeeChangesAsTheyCome(t *testing.T) {
+	s := serve(t, Options{Snapshot: sample})
+	s.note(`{"name":"before"}`)
+	all, page := open(t, s, "/changes"), open(t, s, "/events?view=overview")
+	lines(t, all, ": kubecdc")
+	s.note(`{"name":"after"}`)
+	if line := lines(t, all, "data: "); line != "data: {\"name\":\"after\"}\n" {
+		t.Errorf("a program is sent %q first", line)
+	}
+	lines(t, page, `{"missed":0,"changes":[{"name":"before"}`)
+}
+
+func TestWhatIsOverwrittenIsCounted(t *testing.T) {
+	var c changes
+	add := func(n int) {
+		write := func(b []byte) []byte { return fmt.Append(b, n) }
+		c.add(write, write)
+	}
+	for n := range 3 {
+		add(n)
+	}
+	facts, missed, last := c.newest(1, 10)
+	if len(facts) != 2 || string(facts[0]) != "1" || missed != 0 || last != 3 {
+		t.Errorf("%q, %d missed, %d", facts, missed, last)
+	}
+	for n := range 2 * changesKept {
+		add(n)
+	}
+	facts, missed, last = c.newest(last, changesKept)
+	if len(facts) != changesKept || missed != changesKept || string(facts[len(facts)-1]) != fmt.Sprint(2*changesKept-1) {
+		t.Errorf("%d facts to %q, %d missed", len(facts), facts[len(facts)-1], missed)
+	}
+	if facts, missed, _ = c.newest(last, 10); len(facts) != 0 || missed != 0 {
+		t.Errorf("with nothing new: %q, %d missed", facts, missed)
+	}
+}
+
+func TestLongFactsAreCut(t *testing.T) {
+	var c changes
+	c.add(func(b []byte) []byte { return append(b, make([]byte, changeMaxBytes+1)...) }, func(b []byte) []byte { return append(b, "short"...) })
+	if facts, _, _ := c.newest(0, 1); string(facts[0]) != "short" {
+		t.Errorf("%d bytes are kept", len(facts[0]))
+	}
+}
+
+func TestViewersAreBounded(t *testing.T) {
+	s := serve(t, Options{Snapshot: sample})
+	for range maxViewers {
+		lines(t, open(t, s, "/changes"), ": kubecdc")
+	}
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get("http://" + s.Addr().String() + "/changes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("one more than allowed gets %s", answer.Status)
+	}
+}
+
+// TestAViewerThatTakesNothingIsPutAside floods a connection that nobody reads, while another is served.
+func TestAViewerThatTakesNothingIsPutAside(t *testing.T) {
+	s := serve(t, Options{Snapshot: sample})
+	slow, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	if err := slow.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(slow, "GET /changes HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	quick := open(t, s, "/changes")
+	lines(t, quick, ": kubecdc")
+	for s.viewers.Load() != 2 {
+		time.Sleep(time.Millisecond)
+	}
+	padding := strings.Repeat("x", changeMaxBytes-100)
+	for n := 0; s.viewers.Load() == 2; n++ {
+		for range 100 {
+			s.note(fmt.Sprintf(`{"n":%d,"x":%q}`, n, padding))
+		}
+		lines(t, quick, fmt.Sprintf(`"n":%d,`, n))
+	}
+	s.note(`{"last":true}`)
+	lines(t, quick, `"last"`)
+}
+
+func TestWhatIsGoneEndsItsStream(t *testing.T) {
+	s := serve(t, Options{Snapshot: sample})
+	for path, want := range map[string]string{"/events?view=resource&name=pods": "event: status", "/events?view=resource&name=none": "", "/events?view=x": ""} {
+		r := open(t, s, path)
+		if want != "" {
+			lines(t, r, want)
+			continue
+		}
+		if rest, err := io.ReadAll(r); err != nil || strings.Contains(string(rest), "event:") {
+			t.Errorf("%s: %v, %q", path, err, rest)
+		}
+	}
+}
+
+func TestRatesComeFromHowCountersGrow(t *testing.T) {
+	at := time.Now()
+	var f *frame
+	for n := range samplesKept + 10 {
+		s := Snapshot{Sinks: []SinkStatus{{Name: "main", Delivered: uint64(20 * n)}}}
+		if n == samplesKept {
+			s.Sinks[0].Delivered = 0 // begun anew
+		}
+		f = f.after(s, at.Add(time.Duration(n)*sampleEvery))
+	}
+	got := f.series[countSink+"main"]
+	if len(got.Points) != samplesKept || got.Rate() != 10 {
+		t.Errorf("%d points, %v a second: %v", len(got.Points), got.Rate(), got.Points)
+	}
+	for _, p := range got.Points {
+		if p < 0 {
+			t.Errorf("a counter that begins anew is a rate of %v", p)
+		}
+	}
+}
+
+func TestTheSickComeFirst(t *testing.T) {
+	s := sample()
+	for n := range 60 {
+		s.Resources = append(s.Resources, ResourceStatus{Name: fmt.Sprintf("a%02d", n), State: "live"})
+	}
+	s.Resources = append(s.Resources, ResourceStatus{Name: "x", State: "forbidden", Degraded: "forbidden"}, ResourceStatus{Name: "z", State: "unreachable", NotReady: "away"})
+	o := (*frame)(nil).after(s, time.Now()).overview("v1")
+	if o.Resources[0].Name != "z" || o.Resources[1].Name != "x" || o.Sick != 2 {
+		t.Errorf("first come %s and %s of %d sick", o.Resources[0].Name, o.Resources[1].Name, o.Sick)
+	}
+	if body := get(t, s, "/").Body.String(); !strings.Contains(body, "62 more resources, live and quiet") {
+		t.Errorf("the live and quiet ones are not put away:\n%s", body)
+	}
+}

@@ -1,0 +1,50 @@
+package app
+
+import (
+	"context"
+
+	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// append shows the facts of an observation's changes to those who look, and journals it. What the first lists name is no news.
+func (a *app) append(ctx context.Context, o event.Observation) error {
+	for _, c := range o.Changes {
+		if c.Type == event.Snapshot || c.Type == event.Sync {
+			continue
+		}
+		a.admin.ObserveChange(
+			func(b []byte) []byte { return format.AppendFacts(b, c) },
+			func(b []byte) []byte { return format.AppendFacts(b, briefly(c)) },
+		)
+	}
+	return a.journal.Append(ctx, o)
+}
+
+// briefly is a change without what may be long.
+func briefly(c *event.Change) *event.Change {
+	short := *c
+	short.Changed, short.Omitted = nil, nil
+	return &short
+}
+
+// newestDeadLetters is what the status page shows of the dead letters of a sink.
+func (a *app) newestDeadLetters(sink string, most int) ([]admin.DeadLetter, error) {
+	newest, err := a.journal.NewestDeadLetters(sink, most)
+	if err != nil {
+		return nil, a.secrets.err(err)
+	}
+	shown := make([]admin.DeadLetter, len(newest))
+	for i, d := range newest {
+		object := d.Change.Name
+		if d.Change.Namespace != "" {
+			object = d.Change.Namespace + "/" + object
+		}
+		shown[i] = admin.DeadLetter{
+			Offset: d.Offset, Time: d.Time, Type: string(d.Change.Type), Resource: d.Change.Resource.String(), Object: object,
+			Reason: a.secrets.text(d.Reason),
+		}
+	}
+	return shown, nil
+}

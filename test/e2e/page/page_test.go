@@ -1,0 +1,268 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+var update = flag.Bool("update", false, "write the screenshots of the docs anew")
+
+// appearsWithin bounds how long a browser may take to show something.
+const appearsWithin = 2 * time.Minute
+
+// exporter is an admin server over made-up numbers that grow with every look.
+type exporter struct {
+	*admin.Server
+	looks atomic.Uint64
+}
+
+func (e *exporter) snapshot() admin.Snapshot {
+	n, now := e.looks.Add(1), time.Now()
+	s := admin.Snapshot{
+		Cluster: admin.ClusterStatus{Name: "prod-eu-1", UID: "49fda238-028f-4c54-84c5-ba4c1ce9a1ea"},
+		Journal: admin.JournalStatus{Oldest: 1, Newest: 40 * n, RetainedBytes: 3 << 30, MaxBytes: 10 << 30},
+		Rules:   []admin.RuleStatus{{Name: "resources[0]", Filtered: 3 * n, Failed: 1, Failure: "no such key: spec"}},
+		Routes:  []admin.RouteStatus{{Name: "routes[0]", Sent: map[string]uint64{"main": n}, Dropped: map[string]uint64{"audit": n}}},
+	}
+	for i := range 100 {
+		r := admin.ResourceStatus{
+			Name: fmt.Sprintf("widgets%02d.a-rather-long-group-name.demo.kubecdc.io", i), State: "live", Since: now.Add(-time.Hour), Known: 13 * i, LastEvent: now,
+			Position: "4711", Events: n * uint64(i%7), Changes: map[string]uint64{"updated": n * uint64(i%7) * (1 + n%3)},
+		}
+		if i == 40 {
+			r.State, r.NotReady = "unreachable", "https://10.0.0.1:6443 does not answer: connection refused; is the API server up, and does a firewall let the exporter through?"
+			r.Reason = r.NotReady
+		}
+		if i == 41 {
+			r.State, r.Degraded, r.Reason = "forbidden", "forbidden: list is forbidden", "list is forbidden: allow it with exporter rbac"
+		}
+		s.Resources = append(s.Resources, r)
+	}
+	s.Sinks = []admin.SinkStatus{
+		{Name: "audit", Kind: "webhook", Delivered: 40 * n, Low: 40 * n, Lanes: 1, LastAck: now, WindowLimit: 16 << 20},
+		{
+			Name: "main", Kind: "kafka", Delivered: 36 * n, Low: 36 * n, Lanes: 62, LanesBackingOff: 1, LanesBehind: 1, DeadLetters: 2, LastAck: now,
+			OldestObserved: now.Add(-90 * time.Second), WindowBytes: 5 << 20, WindowLimit: 16 << 20,
+			Trouble: []admin.LaneTrouble{{Lane: "k8s.apps.deployments/3", Since: now.Add(-time.Minute), Reason: "the partition has no leader: look at the brokers"}},
+		},
+	}
+	return s
+}
+
+func (e *exporter) deadLetters(string, int) ([]admin.DeadLetter, error) {
+	return []admin.DeadLetter{{
+		Offset: 77, Time: time.Now().Add(-time.Hour), Type: "updated", Resource: "configmaps", Object: "shop/settings",
+		Reason: "message of 1,200,000 bytes is larger than max.message.bytes of the topic allows",
+	}}, nil
+}
+
+// change notes one made-up change.
+func (e *exporter) change(n int) {
+	kinds := []string{"updated", "added", "updated", "deleted", "updated"}
+	fact := fmt.Sprintf(`{"id":"x/%d","type":%q,"group":"apps","resource":"deployments","namespace":"shop","name":"web-%d","observedAt":%q,"class":"spec","actor":{"manager":"kubectl-edit"}}`,
+		n, kinds[n%len(kinds)], n, time.Now().UTC().Format(time.RFC3339Nano))
+	write := func(b []byte) []byte { return append(b, fact...) }
+	e.ObserveChange(write, write)
+}
+
+// start runs an exporter until the test ends and returns its address.
+func start(t *testing.T) (*exporter, string) {
+	t.Helper()
+	e := &exporter{}
+	e.Server = admin.New(admin.Options{Listen: "127.0.0.1:0", Version: "v1.2.3", Snapshot: e.snapshot, DeadLetters: e.deadLetters})
+	if err := e.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return e, "http://" + e.Addr().String()
+}
+
+// browser returns the context of a Chromium.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	require.Integration(t)
+	program, env, err := build.Chromium(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.Env(env...), chromedp.NoSandbox,
+		chromedp.Flag("hide-scrollbars", false))
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil { // the first one starts it, and must not have a bound of its own
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// do runs actions in the browser.
+func do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, appearsWithin)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ask runs an action that has a result.
+func ask[T any](t *testing.T, ctx context.Context, action chromedp.Action[T]) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, appearsWithin)
+	defer cancel()
+	v, err := chromedp.Run(ctx, action)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// until waits for a condition in the page.
+func until(condition string) chromedp.Action[chromedp.Void] {
+	return chromedp.Poll[chromedp.Void](condition, chromedp.WithPollingTimeout(appearsWithin))
+}
+
+// look sets how the page is looked at.
+func look(width, height int64, scheme string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		size := emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1, Mobile: width < 600}
+		if _, err := cdp.Call(ctx, t, emulation.SetDeviceMetricsOverride, size); err != nil {
+			return err
+		}
+		media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
+		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, media)
+		return err
+	})
+}
+
+func TestThePageFitsEveryScreenAndServesEverybody(t *testing.T) {
+	ctx := browser(t)
+	e, address := start(t)
+	for n := range 40 {
+		e.change(n)
+	}
+	script, err := build.Axe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	axe, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := map[string]string{
+		"overview": "/", "resource": "/resource?name=widgets40.a-rather-long-group-name.demo.kubecdc.io", "sink": "/sink?name=main",
+	}
+	for page, path := range pages {
+		for device, size := range map[string][2]int64{"phone": {360, 740}, "desktop": {1280, 900}} {
+			for _, scheme := range []string{"light", "dark"} {
+				t.Run(page+" "+device+" "+scheme, func(t *testing.T) {
+					do(t, ctx, look(size[0], size[1], scheme), chromedp.Navigate(address+path), until(`document.querySelector("#link") !== null`))
+					if page == "overview" {
+						do(t, ctx, until(`document.querySelectorAll("#changes li").length >= 20 && document.querySelector(".spark") !== null`))
+					}
+					wide := ask(t, ctx, chromedp.Evaluate[[]int](`[document.documentElement.scrollWidth, innerWidth, screen.width]`))
+					if wide[0] > int(size[0]) {
+						t.Errorf("%d pixels wide on a screen of %d (%v)", wide[0], size[0], wide)
+					}
+					for _, v := range violations(t, ctx, string(axe)) {
+						t.Error(v)
+					}
+					if *update && (page == "overview" || device == "desktop" && scheme == "light") {
+						picture(t, ctx, fmt.Sprintf("status-%s-%s-%s.png", page, device, scheme))
+					}
+				})
+			}
+		}
+	}
+}
+
+// violations are what axe finds.
+func violations(t *testing.T, ctx context.Context, axe string) (all []string) {
+	t.Helper()
+	do(t, ctx, chromedp.Evaluate[chromedp.Void](axe+"; 0"))
+	text := ask(t, ctx, chromedp.Evaluate[string](`axe.run().then(r => JSON.stringify(r.violations))`, chromedp.EvalAwaitPromise))
+	var found []struct {
+		ID, Help string
+		Nodes    []struct{ HTML, FailureSummary string }
+	}
+	if err := json.Unmarshal([]byte(text), &found); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range found {
+		all = append(all, fmt.Sprintf("%s: %s: %d times, for example %s: %s", v.ID, v.Help, len(v.Nodes), v.Nodes[0].HTML, v.Nodes[0].FailureSummary))
+	}
+	return all
+}
+
+// picture writes a screenshot for the docs.
+func picture(t *testing.T, ctx context.Context, name string) {
+	t.Helper()
+	root, err := build.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, ctx, until(`document.querySelector(".spark polyline").getAttribute("points").split(" ").length >= 25`))
+	png := ask(t, ctx, chromedp.CaptureScreenshot())
+	if err := os.WriteFile(filepath.Join(root, "docs", "img", name), png, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestThePageLives changes what there is to see while somebody looks, filters by keyboard and pauses.
+func TestThePageLives(t *testing.T) {
+	ctx := browser(t)
+	e, address := start(t)
+	e.change(0)
+	texts := func() string {
+		return ask(t, ctx, chromedp.Evaluate[string](`document.getElementById("changes").textContent`))
+	}
+	do(t, ctx, look(1280, 900, "light"), chromedp.Navigate(address), until(`document.getElementById("changes").textContent.includes("shop/web-0")`))
+	e.change(1)
+	do(t, ctx, until(`document.querySelector("#changes li").textContent.includes("shop/web-1")`))
+
+	before := ask(t, ctx, chromedp.Evaluate[string](`document.querySelector(".foot").textContent`))
+	do(t, ctx, chromedp.Evaluate[chromedp.Void](`document.getElementById("filter").focus()`), chromedp.KeyEvent("updated -web-2"))
+	for n := range 4 {
+		e.change(n + 2) // web-2, web-4 and web-5 are updated, web-3 is deleted
+	}
+	do(t, ctx, until(`document.getElementById("changes").textContent.includes("shop/web-4")`))
+	if got := texts(); strings.Contains(got, "web-1") || strings.Contains(got, "web-2") || strings.Contains(got, "web-3") {
+		t.Errorf("filtered: %s", got)
+	}
+	do(t, ctx, until(fmt.Sprintf(`document.querySelector(".foot").textContent !== %q`, before))) // a new frame is shown
+	if focused := ask(t, ctx, chromedp.Evaluate[string](`document.activeElement.id`)); focused != "filter" {
+		t.Errorf("what is typed goes to %q after a new frame", focused)
+	}
+	do(t, ctx, chromedp.KeyEvent("\t"), chromedp.KeyEvent(" "), until(`document.getElementById("pause").getAttribute("aria-pressed") === "true"`))
+	loaded := ask(t, ctx, chromedp.Evaluate[[]string](
+		`performance.getEntriesByType("resource").map(e => e.name).filter(n => !n.startsWith(location.origin) && !n.startsWith("data:"))`))
+	if len(loaded) > 0 {
+		t.Errorf("it loads %q", loaded)
+	}
+}
