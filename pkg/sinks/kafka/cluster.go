@@ -3,11 +3,16 @@ package kafka
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -18,40 +23,49 @@ import (
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 const (
-	acksAll   = -1
-	anyBroker = -1 // an answer may come from whichever of the configured brokers is connected
+	anyBroker = -1 // whichever answers first
 
-	// dropInterval bounds how often idle connections are thrown away: often enough that a restarted broker is met
-	// afresh, rarely enough that a broken one does not cost every lane its connection each time.
-	dropInterval = time.Second
-	// layoutInterval is how often, at most, the library looks for brokers that came, went or moved. Topics are not
-	// part of that: the sink asks about each of its own when it has a reason to.
-	layoutInterval = 5 * time.Second
+	// probeInterval is how often a connection to a broker that is away is tried, at most.
+	probeInterval = time.Second
+	// hedgeAfter is for how long one broker is waited for, if any can answer, before the next is asked, too.
+	hedgeAfter = time.Second
 )
 
-// cluster sends requests to chosen brokers. It is safe for concurrent use.
+// cluster sends requests to chosen brokers, over connections that each broker has to itself. It is safe for concurrent use.
 type cluster struct {
-	brokers   string // the configured addresses, for people
-	addr      kafkaAddr
-	transport *kafka.Transport
-	conns     *connections
-	clientID  string
-	timeout   time.Duration
-	requests  atomic.Int32
-	throttle  *throttle
+	brokers  string   // the configured addresses, for people
+	seeds    []string // the same
+	dialer   *connection.Dialer
+	timeout  time.Duration
+	throttle *throttle
+	open     context.Context
+	shut     context.CancelCauseFunc
+	asking   chan struct{} // holds a token while topics are asked about
+	running  sync.WaitGroup
 
-	mu      sync.Mutex
-	dropped time.Time
+	mu        sync.Mutex
+	addresses map[int32]string // of brokers
+	links     map[endpoint]*link
+	inquiry   *inquiry // that is asked next; nil: nobody wants to know anything
 }
 
-// kafkaAddr is the form in which the library takes several addresses.
-type kafkaAddr interface {
-	Network() string
-	String() string
+// endpoint is one end of a connection. Partitions whose replicas are slow have a connection aside from the others, since a
+// broker answers the requests of a connection in order, and these only when all in-sync replicas have what is written.
+type endpoint struct {
+	address string
+	aside   bool
+}
+
+// link is the connection to an endpoint, which is opened again when it has failed.
+type link struct {
+	connection *connection.Connection
+	opened     time.Time
+	away       error // why the broker is not there; nil: it is, or nobody has tried
 }
 
 func newCluster(cfg Config, log *slog.Logger) (*cluster, error) {
@@ -62,110 +76,180 @@ func newCluster(cfg Config, log *slog.Logger) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	conns := newConnections(cfg.TLS)
-	return &cluster{
-		brokers: strings.Join(cfg.Brokers, ", "), addr: kafka.TCP(cfg.Brokers...), conns: conns,
-		clientID: cfg.ClientID, timeout: cfg.RequestTimeout, throttle: newThrottle(cfg.ClientID, log),
-		transport: &kafka.Transport{
-			Dial: conns.dial, DialTimeout: cfg.RequestTimeout, ClientID: cfg.ClientID, SASL: mechanism,
-			MetadataTTL: layoutInterval, MetadataTopics: []string{}, // empty, not nil: none, not all
-		},
-	}, nil
-}
-
-// directed is a request on its way to one chosen broker. It exchanges bytes on the connection itself, because the
-// library otherwise answers metadata from a cache, routes producer IDs over a transaction coordinator, and finds
-// partition leaders only by loading the metadata of every topic there is.
-type directed struct {
-	kproto.Message
-	broker      int32
-	correlation int32
-	clientID    string
-	version     int16
-	offered     bool // the broker knows such requests
-}
-
-// Exchanger is a request that the library cannot write and read by itself.
-type Exchanger interface {
-	Exchange(rw io.ReadWriter, version int16, correlation int32, clientID string) (kproto.Message, error)
-}
-
-// answered wraps an answer, so that the library does not act on its type.
-type answered struct{ kproto.Message }
-
-var (
-	_ kproto.BrokerMessage = (*directed)(nil)
-	_ kproto.RawExchanger  = (*directed)(nil)
-)
-
-func (d *directed) Broker(kproto.Cluster) (kproto.Broker, error) {
-	return kproto.Broker{ID: d.broker}, nil
-}
-
-func (d *directed) Required(versions map[kproto.ApiKey]int16) bool {
-	d.version, d.offered = versions[d.ApiKey()]
-	return true
-}
-
-func (d *directed) RawExchange(rw io.ReadWriter) (kproto.Message, error) {
-	if !d.offered {
-		return answered{&protocol.RawResponse{Key: d.ApiKey(), Unsupported: true}}, nil
+	c := &cluster{
+		brokers: strings.Join(cfg.Brokers, ", "), seeds: cfg.Brokers,
+		timeout: cfg.RequestTimeout, throttle: newThrottle(cfg.ClientID, log), asking: make(chan struct{}, 1),
+		addresses: map[int32]string{}, links: map[endpoint]*link{},
 	}
-	if own, ok := d.Message.(Exchanger); ok {
-		m, err := own.Exchange(rw, d.version, d.correlation, d.clientID)
-		if err != nil {
-			return nil, err
+	c.dialer = &connection.Dialer{ClientID: cfg.ClientID, TLS: cfg.TLS, Mechanism: mechanism, Timeout: cfg.RequestTimeout,
+		Reach: new(net.Dialer).DialContext, Throttle: c.throttle}
+	c.open, c.shut = context.WithCancelCause(context.Background())
+	return c, nil
+}
+
+// connect returns the connection to an endpoint, opening it where there is none. A broker that is away is tried again now
+// and then; until it is back, away says why it is not there, and there may be no connection.
+func (c *cluster) connect(to endpoint) (_ *connection.Connection, away error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.links[to]
+	if l == nil {
+		l = &link{}
+		c.links[to] = l
+	}
+	if l.connection != nil {
+		switch up, err := l.connection.State(); {
+		case err != nil:
+			if l.connection = nil; !up || isTimeout(err) {
+				l.away = err
+			}
+		case up:
+			l.away = nil
 		}
-		return answered{m}, nil
 	}
-	m, err := kproto.RoundTrip(rw, d.version, d.correlation, d.clientID, d.Message)
+	if l.connection == nil && (l.away == nil || time.Since(l.opened) >= probeInterval) {
+		l.connection, l.opened = connection.Open(c.open, c.dialer, to.address), time.Now()
+	}
+	return l.connection, l.away
+}
+
+// isTimeout says whether somebody has not answered in time.
+func isTimeout(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// reach returns the connection to a broker, or at once why that is not there.
+func (c *cluster) reach(broker int32, aside bool) (*connection.Connection, error) {
+	c.mu.Lock()
+	address, known := c.addresses[broker]
+	c.mu.Unlock()
+	if !known {
+		return nil, fmt.Errorf("broker %d: %w", broker, protocol.ErrNotRouted)
+	}
+	to, away := c.connect(endpoint{address, aside})
+	if away != nil {
+		return nil, fmt.Errorf("broker %d at %s does not answer: %w", broker, address, away)
+	}
+	return to, nil
+}
+
+// produce sends a batch to the leader of a partition, and does not wait for what becomes of it.
+func (c *cluster) produce(leader int32, b connection.Batch, aside bool) (*connection.Pending, error) {
+	to, err := c.reach(leader, aside)
 	if err != nil {
 		return nil, err
 	}
-	return answered{m}, nil
+	return to.Produce(b), nil
 }
 
 // ask sends one request, as soon as the broker listens, and waits for the answer, at most for the request timeout.
 func (c *cluster) ask(ctx context.Context, broker int32, request kproto.Message) (kproto.Message, error) {
-	if err := c.throttle.wait(ctx, broker); err != nil {
+	if broker == anyBroker {
+		ctx, cancel := context.WithTimeout(ctx, c.timeout)
+		defer cancel()
+		return c.askAny(ctx, request)
+	}
+	to, err := c.reach(broker, false)
+	if errors.Is(err, protocol.ErrNotRouted) {
+		if err := c.ping(ctx); err != nil { // it tells the addresses
+			return nil, err
+		}
+		to, err = c.reach(broker, false)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := c.throttle.Wait(ctx, to.Address()); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return c.send(ctx, broker, request)
+	return to.Ask(ctx, request)
 }
 
-// unanswered is why a request got no answer, and when it was begun.
-type unanswered struct {
-	error
-	began time.Time
+// askAny asks one broker after the other, the next one when one fails or takes long, and returns the first answer.
+func (c *cluster) askAny(ctx context.Context, request kproto.Message) (kproto.Message, error) {
+	type answer struct {
+		message kproto.Message
+		err     error
+	}
+	rest := c.candidates()
+	answers := make(chan answer, len(rest)) // room for those that nobody waits for any more
+	hedge := time.NewTicker(hedgeAfter)
+	defer hedge.Stop()
+	asked := 0
+	next := func() {
+		if len(rest) == 0 {
+			return
+		}
+		to := c.connectNow(endpoint{address: rest[0]})
+		rest, asked = rest[1:], asked+1
+		c.running.Go(func() {
+			m, err := to.Ask(ctx, request)
+			answers <- answer{m, err}
+		})
+	}
+	next()
+	var failed error
+	for asked > 0 {
+		select {
+		case a := <-answers:
+			if a.err == nil {
+				return a.message, nil
+			}
+			if asked--; failed == nil || isTimeout(failed) { // anything says more than that nothing was said
+				failed = a.err
+			}
+			next()
+		case <-hedge.C:
+			next()
+		}
+	}
+	return nil, failed
 }
 
-func (u *unanswered) Unwrap() error { return u.error }
-
-// send sends one request and waits for the answer until ctx ends. When it fails without an answer the library may go on
-// sending for a while: whatever the request refers to must not be changed any more.
-func (c *cluster) send(ctx context.Context, broker int32, request kproto.Message) (kproto.Message, error) {
-	began := time.Now()
-	m, err := c.roundTrip(ctx, broker, request)
-	if errors.Is(err, protocol.ErrNotRouted) && c.reroute(ctx) {
-		m, err = c.roundTrip(ctx, broker, request)
+// connectNow is connect for who can wait: it opens a connection also to a broker that was away a moment ago.
+func (c *cluster) connectNow(to endpoint) *connection.Connection {
+	if found, _ := c.connect(to); found != nil {
+		return found
 	}
-	if err != nil {
-		c.drop()
-		return nil, &unanswered{err, began}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.links[to]
+	if l.connection == nil {
+		l.connection, l.opened = connection.Open(c.open, c.dialer, to.address), time.Now()
 	}
-	answer := m.(answered).Message
-	if r, ok := answer.(*protocol.RawResponse); ok && r.Unsupported {
-		return nil, kafka.UnsupportedVersion
-	}
-	return answer, nil
+	return l.connection
 }
 
-func (c *cluster) roundTrip(ctx context.Context, broker int32, request kproto.Message) (kproto.Message, error) {
-	return c.transport.RoundTrip(ctx, c.addr, &directed{
-		Message: request, broker: broker, correlation: c.requests.Add(1), clientID: c.clientID,
-	})
+// candidates returns all addresses at which somebody may answer, the most promising ones first.
+func (c *cluster) candidates() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := slices.Clone(c.seeds)
+	for _, address := range c.addresses {
+		if !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	slices.SortStableFunc(all, func(a, b string) int { return c.doubt(a) - c.doubt(b) })
+	return all
+}
+
+// doubt orders addresses by how likely an answer is. mu is held.
+func (c *cluster) doubt(address string) int {
+	l := c.links[endpoint{address: address}]
+	switch {
+	case l == nil || l.connection == nil && l.away == nil:
+		return 1
+	case l.away != nil:
+		return 2
+	}
+	if up, err := l.connection.State(); !up || err != nil || l.connection.Stuck(hedgeAfter) {
+		return 2
+	}
+	return 0
 }
 
 // retryOnce asks again when the network fails: the first failure is often just a connection that a broker closed while it was
@@ -176,60 +260,6 @@ func retryOnce(ctx context.Context, request func() error) error {
 		return err
 	}
 	return request()
-}
-
-// reroute makes the library look for the brokers again, as soon as drop does that, and says whether ctx lasted so long.
-// Otherwise a broker that came up, or let us in, only after the library looked would be passed over until it looks next.
-func (c *cluster) reroute(ctx context.Context) bool {
-	c.mu.Lock()
-	wait := time.Until(c.dropped.Add(dropInterval))
-	c.mu.Unlock()
-	select {
-	case <-time.After(wait):
-		c.drop()
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// drop throws idle connections and the known brokers away, at most once per dropInterval: after one broken connection
-// others to the same broker are broken too, and a broker may have come back under another address.
-func (c *cluster) drop() {
-	c.mu.Lock()
-	due := time.Since(c.dropped) >= dropInterval
-	if due {
-		c.dropped = time.Now()
-	}
-	c.mu.Unlock()
-	if due {
-		c.transport.CloseIdleConnections()
-	}
-}
-
-// produce writes batches of one partition, each given with its length prefix, one behind the other without waiting. It
-// returns the answers to the first of them, nil where a batch is durable, and why there are no more. It takes the request
-// timeout at most, and as long as the broker says in the meantime that it does not listen. The caller waits before it calls
-// if the broker has said so already.
-func (c *cluster) produce(ctx context.Context, leader int32, topic string, partition int32, batches ...[]byte) (produceAnswers, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	p := &exchangeDeadline{throttle: c.throttle, broker: leader, timeout: c.timeout, until: time.Now().Add(c.timeout)}
-	p.timer = time.AfterFunc(c.timeout, func() { cancel(context.DeadlineExceeded) })
-	defer p.timer.Stop()
-	// Half of what we wait ourselves, so that the broker gives up first and says so.
-	half := int32(c.timeout.Milliseconds() / 2)
-	m, err := c.send(ctx, leader, &pipelinedProduce{topic: topic, partition: partition, timeout: half, batches: batches, deadline: p})
-	var short *cutShort
-	switch {
-	case errors.As(err, &short):
-		return short.answered, err
-	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return nil, context.DeadlineExceeded
-	case err != nil:
-		return nil, err
-	}
-	return m.(produceAnswers), nil
 }
 
 // askPlain sends a request that the library does not know.
@@ -302,23 +332,58 @@ type description struct {
 	err      error  // why there is nothing to say
 }
 
-// ping finds a broker that lets us in.
+// ping finds a broker that lets us in, and learns the addresses of all.
 func (c *cluster) ping(ctx context.Context) error {
-	_, err := c.ask(ctx, anyBroker, &metadata.Request{TopicNames: []string{}}) // empty, not nil: no topics, not all
+	_, _, err := c.describeAll(ctx, []string{}) // empty, not nil: no topics, not all
 	return err
 }
 
-// describe asks about a topic: who leads its partitions, and for that matter the cluster.
+// inquiry is a question about many topics, which many may wait for.
+type inquiry struct {
+	topics   []string
+	answered chan struct{} // closed when what follows is set
+
+	found      map[string]description
+	controller int32
+	err        error
+}
+
+// describe asks about a topic: who leads its partitions, and for that matter the cluster. What is asked meanwhile is one
+// question.
 func (c *cluster) describe(ctx context.Context, topic string) (d description, controller int32, err error) {
-	all, controller, err := c.describeAll(ctx, []string{topic})
-	if err != nil {
-		return d, controller, err
+	c.mu.Lock()
+	q := c.inquiry
+	if q == nil {
+		q = &inquiry{answered: make(chan struct{})}
+		c.inquiry = q
+		c.running.Go(func() { c.inquire(q) })
 	}
-	d, known := all[topic]
+	q.topics = append(q.topics, topic)
+	c.mu.Unlock()
+	select {
+	case <-q.answered:
+	case <-ctx.Done():
+		return d, anyBroker, ctx.Err()
+	}
+	if q.err != nil {
+		return d, q.controller, q.err
+	}
+	d, known := q.found[topic]
 	if !known {
-		return d, controller, errors.New("the broker answered for other topics than asked for")
+		return d, q.controller, errors.New("the broker answered for other topics than asked for")
 	}
-	return d, controller, d.err
+	return d, q.controller, d.err
+}
+
+// inquire asks a question when the one before is answered.
+func (c *cluster) inquire(q *inquiry) {
+	c.asking <- struct{}{}
+	defer func() { <-c.asking }()
+	c.mu.Lock()
+	c.inquiry = nil
+	c.mu.Unlock()
+	q.found, q.controller, q.err = c.describeAll(c.open, q.topics)
+	close(q.answered)
 }
 
 // describeAll asks about some topics.
@@ -328,11 +393,21 @@ func (c *cluster) describeAll(ctx context.Context, topics []string) (all map[str
 		return nil, anyBroker, err
 	}
 	r := answer.(*metadata.Response)
+	c.learn(r.Brokers)
 	all = make(map[string]description, len(r.Topics))
 	for _, t := range r.Topics {
 		all[t.Name] = describe(t)
 	}
 	return all, r.ControllerID, nil
+}
+
+// learn notes where brokers are.
+func (c *cluster) learn(brokers []metadata.ResponseBroker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, b := range brokers {
+		c.addresses[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
+	}
 }
 
 func describe(t metadata.ResponseTopic) description {
@@ -402,9 +477,21 @@ func (c *cluster) create(ctx context.Context, controller int32, topic string, ho
 	return nil
 }
 
-// close ends every connection and waits for the goroutines that serve them, within ctx.
+// close ends every connection and waits for what serves it, within ctx.
 func (c *cluster) close(ctx context.Context) error {
 	c.throttle.close()
-	c.transport.CloseIdleConnections()
-	return c.conns.close(ctx)
+	c.shut(connection.ErrClosed)
+	c.running.Wait() // nobody is answered any more
+	c.mu.Lock()
+	links := slices.Collect(maps.Values(c.links))
+	c.mu.Unlock()
+	for _, l := range links {
+		if l.connection == nil {
+			continue
+		}
+		if err := l.connection.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }

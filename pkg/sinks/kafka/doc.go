@@ -1,8 +1,8 @@
 // Package kafka delivers changes to Apache Kafka: in order, and without duplicates while the process lives, through lost
 // answers, broken connections and moving leaders.
 //
-// It uses kafka-go for connections, TLS, SASL and the coding of requests, and neither its Writer, which duplicates and
-// reorders when connections break, nor its metadata cache, which follows every topic there is. It never acknowledges a
+// It uses kafka-go for SASL and the coding of requests, and neither its Writer, which duplicates and reorders when connections
+// break, nor its Transport, which gives a connection to one request at a time: see package connection. It never acknowledges a
 // change before all in-sync replicas have it (acks=all), never retries a part of a batch, and never keeps more than five
 // batches in flight per partition.
 //
@@ -23,16 +23,16 @@
 // partition writes them once, however often they arrive, and refuses what arrives late. Which messages are in such a
 // batch outlives the call: the next Publish of the lane begins with them.
 //
-// A Publish that is handed more than one batch sends up to five before it reads the first answer, all on one connection,
-// on which a broker keeps their order. What is acknowledged counts up to the first that is not. The broker refuses those
-// behind it, since their numbers are ahead of their turn, and they are sent again behind it: five is how far back a
-// broker tells a copy from something new. It is one at a time
+// A Publish that is handed more than one batch has up to five on their way, all on one connection, on which a broker keeps
+// their order; with each answer the next one leaves. What is acknowledged counts up to the first that is not. The broker
+// refuses those behind it, since their numbers are ahead of their turn, and they are sent again behind it: five is how far back
+// a broker tells a copy from something new. It is one at a time
 //
 //   - after a failure, until a batch is acknowledged;
 //   - while the broker may not know our numbers, which is before the first acknowledgement under them and when the lane has
 //     written nothing for more than an hour: Kafka takes any number from a producer that it does not know, and so
 //     would take the second batch after it has refused the first;
-//   - where sending one takes more than a tenth of the request timeout, as waiting is not what costs there.
+//   - where one takes more than a tenth of the request timeout, as waiting is not what costs there.
 //
 // When the numbering is lost, or when the caller comes back with other messages while a batch is in doubt, the lane
 // begins a new epoch (KIP-360), numbered from 0. From the first batch of the new epoch on the broker refuses everything
@@ -86,14 +86,16 @@
 //	every other code, and every  A first failure of the network: the same bytes at once, as idle connections often prove
 //	failure of the network       dead. Else the error goes to the caller, whose next call sends the same bytes
 //
-// When no broker answers at all, that is an UnavailableError too. An unknown topic is created where that is configured;
+// Who leads which partition is asked for many topics in one request. A broker that does not answer is known to be away by all
+// lanes, whose Publish fails at once until a probe, one a second, finds it back; other brokers are not concerned. When no broker
+// answers at all, that is an UnavailableError. An unknown topic is created where that is configured;
 // else its changes wait, by an ordinary error that says so, and other topics go on.
 //
 // # Quotas
 //
 // A broker that throttles us answers at once, with a throttle time, and reads nothing from that connection until it is over
 // (KIP-219). No request is sent to that broker meanwhile; a Publish waits, and fails only when its ctx ends. What is on the
-// connection already is waited for as much longer. See throttle.go.
+// connection already is waited for as much longer. See throttle.go and package connection.
 //
 // # Memory
 //

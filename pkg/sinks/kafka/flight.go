@@ -7,19 +7,34 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// inFlightBatch is a batch on its way. Its bytes do not change while the library may still be sending them.
+// inFlightBatch is a batch on its way. Its bytes do not change while the connection may still be sending them.
 type inFlightBatch struct {
 	bytes       []byte // with the length prefix; nil between calls when there was no room to hold them
 	offsets     []uint64
-	records     int       // at least one for each offset; what the broker counts
-	raw         int       // bytes before compression
-	stamp       time.Time // of its records; zero when they have none
-	unconfirmed bool      // an attempt ended without saying whether it was written: only the same sequence is safe to send
-	shared      bool      // an attempt ended without an answer: the library may still read bytes
-	damaged     int       // times the broker found it corrupt
+	records     int                 // at least one for each offset; what the broker counts
+	raw         int                 // bytes before compression
+	stamp       time.Time           // of its records; zero when they have none
+	unconfirmed bool                // an attempt ended without saying whether it was written: only the same sequence is safe to send
+	shared      bool                // an attempt ended without an answer: the connection may still read bytes
+	pending     *connection.Pending // it is on its way; nil: it is not
+	took        time.Duration       // that the broker took for it
+	damaged     int                 // times the broker found it corrupt
+}
+
+// await waits for the answer to a batch that is on its way, which it is not any more then.
+func (f *inFlightBatch) await(ctx context.Context) error {
+	answer := f.pending.Wait(ctx)
+	f.took, f.pending = f.pending.Took(), nil
+	if v := protocol.ClassifyError(answer); v == protocol.Unsettled || v == protocol.Accepted {
+		f.unconfirmed = true
+	}
+	f.shared = f.shared || !protocol.FromBroker(answer) && answer != nil
+	return answer
 }
 
 // fill makes sure there is something to send: the unsettled batches as far as the messages are those in them, and behind
@@ -51,7 +66,7 @@ func (l *lane) recall(ctx context.Context, messages []sinks.Message) (rest []sin
 		count := len(f.offsets)
 		same := common(f.offsets, messages)
 		switch {
-		case same == min(count, len(messages)) && f.bytes != nil:
+		case same == min(count, len(messages)) && (f.bytes != nil || f.pending != nil):
 		case same == count:
 			if err := l.reload(ctx, f, messages[:count], at); err != nil {
 				return nil, err
@@ -140,7 +155,7 @@ func (l *lane) halve(f *inFlightBatch) { l.maxRecords = len(f.offsets) / 2 }
 // abandon gives the batches in flight up. If one of them could still be written, their numbers are not used again: a new epoch makes
 // the broker refuse them from then on.
 func (l *lane) abandon() {
-	doubtful := slices.ContainsFunc(l.inFlight, func(f *inFlightBatch) bool { return f.unconfirmed })
+	doubtful := slices.ContainsFunc(l.inFlight, func(f *inFlightBatch) bool { return f.unconfirmed || f.pending != nil })
 	l.drop()
 	if doubtful {
 		l.nextEpoch()
@@ -155,9 +170,9 @@ func (l *lane) drop() {
 	l.inFlight = nil
 }
 
-// release gives a batch's buffer back, unless the library may still be reading it.
+// release gives a batch's buffer back, unless the connection may still be reading it.
 func (l *lane) release(f *inFlightBatch) {
-	if !f.shared {
+	if !f.shared && f.pending == nil {
 		l.sink.buffers.give(f.bytes)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
@@ -48,7 +49,9 @@ type lane struct {
 	stored   record.ProducerSequence // the numbering that a later process is certain to know
 	newest   time.Time               // stamp of the last batch acknowledged under the present numbering; zero when it has none
 	untimed  time.Time               // until then batches have no timestamp, since the broker refuses ours
-	inFlight []*inFlightBatch        // batches that are not settled, mostInFlight at most, in the order of their numbers
+	inFlight []*inFlightBatch        // batches that are not settled, maxInFlight at most, in the order of their numbers
+	leader   int32                   // the broker that those were sent to which are on their way
+	aside    bool                    // the partition's replicas are slow: it has another connection than those that are not
 	ahead    []uint64                // offsets of messages that are written and that no call has counted yet
 
 	unnumbered bool // batches go without numbers: the broker gives no producer IDs
@@ -185,59 +188,67 @@ func (l *lane) numbering() record.ProducerSequence {
 // attempt is what one deliver remembers between its tries.
 type attempt struct {
 	layout *layout
-	leader int32
 	broken bool // the network failed once
 }
 
-// send sends what may go together to the leader of the partition, once, and settles what is acknowledged. The error is
-// that of the first batch that is not. What the broker says about those behind it follows from that, and counts only as
-// far as they may be written.
+// send sends what may be in flight and settles the first batch when that is acknowledged. Otherwise it waits for the others,
+// too. What the broker says about those follows from the first, and counts only as far as they may be written.
 func (l *lane) send(ctx context.Context, try *attempt) error {
-	try.layout = l.topic.current.Load()
-	lead, err := l.lead(try.layout)
-	if err != nil {
-		return err
-	}
-	try.leader = lead.broker
-	if err := l.sink.cluster.throttle.wait(ctx, try.leader); err != nil {
-		return err
-	}
 	if l.unnumbered {
 		// An attempt that is given up may be written long after it was sent again, and nothing refuses it then. So wait for
-		// its end, which the request timeout bounds.
+		// its end, which the connection bounds.
 		ctx = context.WithoutCancel(ctx)
 	}
-	together := l.together()
-	batches := make([][]byte, len(together))
-	for i, f := range together {
-		l.stamp(f)
-		batches[i] = f.bytes
-	}
-	began := time.Now()
-	answers, err := l.sink.cluster.produce(ctx, try.leader, l.topic.name, l.partition, batches...)
-	if errors.Is(err, protocol.ErrNotRouted) {
+	if err := l.launch(try); err != nil {
 		return err
 	}
-	var first error
-	for i, f := range together {
-		answer := err
-		if i < len(answers) {
-			answer = answers[i]
-		} else {
-			f.shared = true
-		}
-		v := protocol.ClassifyError(answer)
-		if v == protocol.Accepted && first == nil {
-			l.settle()
-			continue
-		}
-		f.unconfirmed = f.unconfirmed || v == protocol.Unsettled || v == protocol.Accepted
-		if first == nil {
-			first = answer
+	first := l.inFlight[0]
+	answer := first.await(ctx)
+	l.adaptWindow(answer, first.took)
+	if protocol.ClassifyError(answer) == protocol.Accepted {
+		l.settle()
+		return nil
+	}
+	for _, f := range l.inFlight[1:] {
+		if f.pending != nil {
+			f.await(ctx)
 		}
 	}
-	l.adaptWindow(first, time.Since(began)/time.Duration(len(together)))
-	return first
+	l.aside = isSlow(answer)
+	return answer
+}
+
+// launch sends the batches that may be in flight and are not, all to one broker.
+func (l *lane) launch(try *attempt) error {
+	try.layout = l.topic.current.Load()
+	lead, err := l.lead(try.layout)
+	if first := l.inFlight[0]; first.pending != nil {
+		if err != nil || lead.broker != l.leader {
+			return nil // nothing more goes there
+		}
+	} else if err != nil {
+		return err
+	}
+	l.leader = lead.broker
+	for i, f := range l.together() {
+		if f.pending != nil {
+			continue
+		}
+		l.stamp(f)
+		batch := connection.Batch{Topic: l.topic.name, Partition: l.partition, Bytes: f.bytes}
+		if f.pending, err = l.sink.cluster.produce(l.leader, batch, l.aside); err != nil {
+			if i > 0 {
+				return nil // for the call that begins with it to say
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// isSlow says whether a broker could not write because other replicas did not follow.
+func isSlow(err error) bool {
+	return errors.Is(err, kafka.RequestTimedOut) || errors.Is(err, kafka.NotEnoughReplicas) || errors.Is(err, kafka.NotEnoughReplicasAfterAppend)
 }
 
 // stamp gives the records of a batch the time of sending, or none where the broker has just refused that.
@@ -251,7 +262,7 @@ func (l *lane) stamp(f *inFlightBatch) {
 	record.Stamp(f.bytes, f.stamp)
 }
 
-// together returns the batches that are to be sent without waiting. It is only the first one as long as the broker may
+// together returns the batches that are to be on their way at once. It is only the first one as long as the broker may
 // not know our numbers: Kafka then takes any number, and so would take the second batch when it refuses the first.
 func (l *lane) together() []*inFlightBatch {
 	n := 0
@@ -309,9 +320,9 @@ func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error 
 	}
 	to, err := l.lead(now)
 	_, before := l.lead(try.layout)
-	moved := err == nil && (before != nil || to.broker != try.leader)
+	moved := err == nil && (before != nil || to.broker != l.leader)
 	broken := !protocol.FromBroker(cause) && !errors.Is(cause, errNoLayout) && !errors.Is(cause, errNoPartition)
-	stale := broken && !try.broken
+	stale := broken && !try.broken && !isTimeout(cause)
 	try.broken = try.broken || broken
 	if moved || stale {
 		return nil
@@ -384,7 +395,7 @@ func (l *lane) settle() {
 		l.setState(producerState{l.next.Producer, l.next.Epoch, f.offsets[len(f.offsets)-1], l.next.Sequence})
 		l.newest = f.stamp
 	}
-	l.renumberings = 0
+	l.renumberings, l.aside = 0, false
 	l.adapt(f)
 	l.ahead = append(l.ahead, f.offsets...)
 	l.release(f)

@@ -25,19 +25,16 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	for p := range partitions {
 		insist(t, s, lane(p), pods("p"+itoa(p), 1, 2))
 	}
-	s.cluster.mu.Lock()
-	s.cluster.dropped = time.Time{}
-	s.cluster.mu.Unlock()
 	limit(t, b.Brokers(), clientID, size/9) // Kafka looks at 10 s
 
-	each, leader := 1, int32(b.ID())
-	for began := time.Now(); s.cluster.throttle.left(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
+	each, leader := 1, b.Address()
+	for began := time.Now(); s.cluster.throttle.Left(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
 		if time.Since(began) > patience {
 			t.Fatal("the broker does not throttle this client")
 		}
 		publish(t, s, lane(0), large("p0", each+1, each+3, size))
 	}
-	listens := time.Now().Add(s.cluster.throttle.left(leader))
+	listens := time.Now().Add(s.cluster.throttle.Left(leader))
 	publish(t, s, lane(1), pods("p1", 2, each+1))
 	if time.Now().Before(listens) {
 		t.Error("the broker was asked before it listens")
@@ -52,11 +49,7 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	if n := strings.Count(log.String(), "throttles us"); n != 1 {
 		t.Errorf("throttling is told %d times:\n%s", n, log)
 	}
-	s.cluster.mu.Lock()
-	defer s.cluster.mu.Unlock()
-	if !s.cluster.dropped.IsZero() {
-		t.Error("connections were given up")
-	}
+	wantNoneAway(t, s)
 }
 
 // large are versions from to (exclusive) of one pod, with so many bytes each.

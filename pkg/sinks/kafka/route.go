@@ -10,12 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-const (
-	// layoutAge is how old the partition count of a topic may be before it is asked for again.
-	layoutAge = 30 * time.Second
-	// askedAtOnce is how many topics one request asks about.
-	askedAtOnce = 500
-)
+// layoutAge is how old the partition count of a topic may be before it is asked for again.
+const layoutAge = 30 * time.Second
 
 // route is where the changes of one topic go: to a lane for each partition or, until the partitions are known, to one that
 // asks for them. It belongs to the caller of Lane.
@@ -169,9 +165,7 @@ func (s *Sink) lookAround() {
 	}
 	s.background.Go(func() {
 		defer s.looking.Store(false)
-		for some := range slices.Chunk(topics, askedAtOnce) {
-			s.look(s.open, some)
-		}
+		s.look(s.open, topics)
 	})
 }
 

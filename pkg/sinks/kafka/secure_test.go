@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -140,37 +139,23 @@ func endingSession(t *testing.T, b *broker.Broker, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closeSink(t, s) })
-	var ended atomic.Int64
-	dial := s.cluster.transport.Dial
-	s.cluster.transport.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := dial(ctx, network, address)
-		return watched{c, &ended}, err
+	var opened atomic.Int64
+	dial := s.cluster.dialer.Reach
+	s.cluster.dialer.Reach = func(ctx context.Context, network, address string) (net.Conn, error) {
+		opened.Add(1)
+		return dial(ctx, network, address)
 	}
 	insistOnLane(t, s)
 	lane := laneOf(t, s, pod("a", 1))
 	insist(t, s, lane, pods("a", 1, 2))
-	said, next := log.count(), 2
-	for ; ended.Load() == 0; next++ {
+	said, before, next := log.count(), opened.Load(), 2
+	for ; opened.Load() == before; next++ {
 		insist(t, s, lane, pods("a", next, next+1))
 	}
 	if log.count() != said {
 		t.Errorf("the log speaks of it:\n%s", log)
 	}
 	wantVersions(t, read(t, b.Brokers(), "k8s.session"), 1, next)
-}
-
-// watched counts the connections that the other side has closed.
-type watched struct {
-	net.Conn
-	ended *atomic.Int64
-}
-
-func (w watched) Read(b []byte) (int, error) {
-	n, err := w.Conn.Read(b)
-	if errors.Is(err, io.EOF) {
-		w.ended.Add(1)
-	}
-	return n, err
 }
 
 // expiringToken lets a token expire on an open connection, and refuses the sink until there is a new one.

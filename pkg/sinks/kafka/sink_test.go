@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 )
@@ -103,11 +104,11 @@ func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Messag
 func produceAlone(t testing.TB, s *Sink, leader int32, f *inFlightBatch) error {
 	t.Helper()
 	record.Stamp(f.bytes, time.Now())
-	answers, err := s.cluster.produce(t.Context(), leader, topicA, 0, f.bytes)
+	p, err := s.cluster.produce(leader, connection.Batch{Topic: topicA, Bytes: f.bytes}, false)
 	if err != nil {
 		return err
 	}
-	return answers[0]
+	return p.Wait(t.Context())
 }
 
 func produceFault(err *kerr.Error) kfake.Fault {

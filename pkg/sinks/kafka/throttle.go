@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -32,19 +31,19 @@ type throttle struct {
 	condition *condition.Condition
 
 	mu     sync.Mutex
-	until  map[int32]time.Time // by broker
-	latest time.Time           // of until
+	until  map[string]time.Time // by address of the broker
+	latest time.Time            // of until
 }
 
 func newThrottle(clientID string, log *slog.Logger) *throttle {
 	return &throttle{
 		remedy:    fmt.Sprintf("where that is too slow, raise producer_byte_rate of the client ID %q or of its user", clientID),
-		condition: condition.New(log, unthrottled), until: map[int32]time.Time{},
+		condition: condition.New(log, unthrottled), until: map[string]time.Time{},
 	}
 }
 
-// add notes the throttle time of an answer.
-func (m *throttle) add(broker int32, wait time.Duration) {
+// Add notes the throttle time of an answer.
+func (m *throttle) Add(broker string, wait time.Duration) {
 	if wait <= 0 {
 		return
 	}
@@ -53,7 +52,7 @@ func (m *throttle) add(broker int32, wait time.Duration) {
 }
 
 // extend leaves a broker alone for as long as it says, and returns for how long any is left alone.
-func (m *throttle) extend(broker int32, wait time.Duration) time.Duration {
+func (m *throttle) extend(broker string, wait time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if until := time.Now().Add(wait); until.After(m.until[broker]) {
@@ -68,16 +67,16 @@ func (m *throttle) extend(broker int32, wait time.Duration) time.Duration {
 // reason says what slows us down; "" while nothing does.
 func (m *throttle) reason() string { return m.condition.Status().Explanation() }
 
-// left is for how long a broker does not listen yet.
-func (m *throttle) left(broker int32) time.Duration {
+// Left is for how long a broker does not listen yet.
+func (m *throttle) Left(broker string) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return time.Until(m.until[broker])
 }
 
-// wait returns when the broker listens, or ctx ends.
-func (m *throttle) wait(ctx context.Context, broker int32) error {
-	for left := m.left(broker); left > 0; left = m.left(broker) {
+// Wait returns when the broker listens, or ctx ends.
+func (m *throttle) Wait(ctx context.Context, broker string) error {
+	for left := m.Left(broker); left > 0; left = m.Left(broker) {
 		select {
 		case <-time.After(left):
 		case <-ctx.Done():
@@ -89,36 +88,3 @@ func (m *throttle) wait(ctx context.Context, broker int32) error {
 
 // close ends the wait for calm.
 func (m *throttle) close() { m.condition.Close() }
-
-// exchangeDeadline is how long one pipelined produce is waited for: the request timeout and, when a broker stops reading the
-// connection while a part of it is under way, as much again from the moment it listens. It belongs to one exchange.
-type exchangeDeadline struct {
-	throttle *throttle
-	broker   int32
-	timeout  time.Duration
-	until    time.Time
-	timer    *time.Timer // ends the call that waits for the exchange
-	line     deadliner   // the connection
-}
-
-// deadliner is a connection whose reads and writes can be bounded in time.
-type deadliner interface{ SetDeadline(time.Time) error }
-
-// bind bounds the exchange on a connection, until release.
-func (p *exchangeDeadline) bind(rw io.ReadWriter) error {
-	p.line = rw.(deadliner)
-	return p.extend(0)
-}
-
-// extend notes the throttle time of an answer.
-func (p *exchangeDeadline) extend(wait time.Duration) error {
-	p.throttle.add(p.broker, wait)
-	if left := p.throttle.left(p.broker); left > 0 {
-		p.until = time.Now().Add(left + p.timeout)
-		p.timer.Reset(left + p.timeout)
-	}
-	return p.line.SetDeadline(p.until)
-}
-
-// release unbinds the connection, which serves other requests. One that cannot be unbound is broken, as its next use shows.
-func (p *exchangeDeadline) release() { _ = p.line.SetDeadline(time.Time{}) }

@@ -66,7 +66,7 @@ func throttling(t *testing.T, timeout time.Duration) (*stingy, *Sink, *lines) {
 	b := &stingy{t: t, cluster: c, seen: map[[2]int32]bool{}}
 	c.ControlKey(int16(kmsg.Produce), b.produce)
 	s, log := loud(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes, RequestTimeout: timeout})
-	s.cluster.conns.reach = func(ctx context.Context, kind, address string) (net.Conn, error) {
+	s.cluster.dialer.Reach = func(ctx context.Context, kind, address string) (net.Conn, error) {
 		c, err := network.DialContext(ctx, kind, address)
 		if err != nil {
 			return nil, err
@@ -94,16 +94,21 @@ func (b *stingy) produce(r kmsg.Request) (kmsg.Response, error, bool) {
 	defer b.mu.Unlock()
 	request := r.(*kmsg.ProduceRequest)
 	answer := r.ResponseKind().(*kmsg.ProduceResponse)
-	topic, part := kmsg.NewProduceResponseTopic(), kmsg.NewProduceResponseTopicPartition()
-	asked := request.Topics[0].Partitions[0]
-	topic.Topic, part.Partition = request.Topics[0].Topic, asked.Partition
-	topic.Partitions = append(topic.Partitions, part)
-	answer.Topics = append(answer.Topics, topic)
-	batch := [2]int32{asked.Partition, int32(binary.BigEndian.Uint32(asked.Records[record.AtSequence:]))}
-	if b.seen[batch] {
-		b.t.Errorf("batch %d of partition %d is sent again", batch[1], batch[0])
+	for _, t := range request.Topics {
+		topic := kmsg.NewProduceResponseTopic()
+		topic.Topic = t.Topic
+		for _, asked := range t.Partitions {
+			part := kmsg.NewProduceResponseTopicPartition()
+			part.Partition = asked.Partition
+			topic.Partitions = append(topic.Partitions, part)
+			batch := [2]int32{asked.Partition, int32(binary.BigEndian.Uint32(asked.Records[record.AtSequence:]))}
+			if b.seen[batch] {
+				b.t.Errorf("batch %d of partition %d is sent again", batch[1], batch[0])
+			}
+			b.seen[batch] = true
+		}
+		answer.Topics = append(answer.Topics, topic)
 	}
-	b.seen[batch] = true
 	if len(b.waits) > 0 {
 		answer.ThrottleMillis = int32(b.waits[0].Milliseconds())
 		b.mute, b.waits = time.Now().Add(b.waits[0]), b.waits[1:]
@@ -121,14 +126,22 @@ func (b *stingy) throttle(waits ...time.Duration) {
 // asked says how many requests came early since the last throttle, and fails the test if connections were given up.
 func (b *stingy) asked(s *Sink) (early int) {
 	b.t.Helper()
-	s.cluster.mu.Lock()
-	defer s.cluster.mu.Unlock()
-	if !s.cluster.dropped.IsZero() {
-		b.t.Error("connections were given up")
-	}
+	wantNoneAway(b.t, s)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.early
+}
+
+// wantNoneAway fails the test if a connection has failed.
+func wantNoneAway(t *testing.T, s *Sink) {
+	t.Helper()
+	s.cluster.mu.Lock()
+	defer s.cluster.mu.Unlock()
+	for to, l := range s.cluster.links {
+		if _, err := l.connection.State(); err != nil || l.away != nil {
+			t.Errorf("the connection to %v was given up: %v, %v", to, err, l.away)
+		}
+	}
 }
 
 func TestABrokerThatThrottlesIsLeftAloneByAllLanesUntilItListens(t *testing.T) {

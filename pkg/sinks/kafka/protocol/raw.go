@@ -25,8 +25,7 @@ type RawRequest struct {
 
 // RawResponse is what came back, behind its header.
 type RawResponse struct {
-	Key         protocol.ApiKey
-	Unsupported bool // the broker does not know such requests; it was not asked
+	key protocol.ApiKey
 	Reader
 }
 
@@ -34,7 +33,7 @@ type RawResponse struct {
 func (r *RawRequest) ApiKey() protocol.ApiKey { return r.key }
 
 // ApiKey implements [protocol.Message].
-func (r *RawResponse) ApiKey() protocol.ApiKey { return r.Key }
+func (r *RawResponse) ApiKey() protocol.ApiKey { return r.key }
 
 // lengthPrefix is the size of the length in front of a request and of an answer.
 const lengthPrefix = 4
@@ -42,8 +41,8 @@ const lengthPrefix = 4
 // maxAnswer bounds an answer to a plain request, in bytes.
 const maxAnswer = 64 << 20
 
-// Exchange writes the request and reads its answer.
-func (r *RawRequest) Exchange(rw io.ReadWriter, _ int16, correlation int32, clientID string) (protocol.Message, error) {
+// Write writes the request.
+func (r *RawRequest) Write(w io.Writer, correlation int32, clientID string) error {
 	be := binary.BigEndian
 	b := make([]byte, lengthPrefix, 64+len(clientID)+len(r.body))
 	b = be.AppendUint16(b, uint16(r.key))
@@ -56,22 +55,25 @@ func (r *RawRequest) Exchange(rw io.ReadWriter, _ int16, correlation int32, clie
 	}
 	b = append(b, r.body...)
 	be.PutUint32(b, uint32(len(b)-lengthPrefix))
-	if _, err := rw.Write(b); err != nil {
-		return nil, err
-	}
+	_, err := w.Write(b)
+	return err
+}
+
+// Read reads the answer.
+func (r *RawRequest) Read(from io.Reader, correlation int32) (protocol.Message, error) {
 	var length [lengthPrefix]byte
-	if _, err := io.ReadFull(rw, length[:]); err != nil {
+	if _, err := io.ReadFull(from, length[:]); err != nil {
 		return nil, err
 	}
-	size := be.Uint32(length[:])
+	size := binary.BigEndian.Uint32(length[:])
 	if size > maxAnswer {
 		return nil, fmt.Errorf("an answer of %d bytes", size)
 	}
 	answer := make([]byte, size)
-	if _, err := io.ReadFull(rw, answer); err != nil {
+	if _, err := io.ReadFull(from, answer); err != nil {
 		return nil, err
 	}
-	res := &RawResponse{Key: r.key, Reader: Reader{b: answer}}
+	res := &RawResponse{key: r.key, Reader: Reader{b: answer}}
 	if got := res.int32(); got != correlation {
 		return nil, fmt.Errorf("answer %d to request %d", got, correlation)
 	}

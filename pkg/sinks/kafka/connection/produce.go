@@ -1,0 +1,158 @@
+package connection
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	kproto "github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/produce"
+	"github.com/segmentio/kafka-go/protocol/rawproduce"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+)
+
+const (
+	acksAll = -1
+	// maxRequest bounds the batches that go together in one request, in bytes; a larger one goes alone.
+	maxRequest = 4 << 20
+)
+
+// Batch is a record batch with its length prefix, and where it goes.
+type Batch struct {
+	Topic     string
+	Partition int32
+	Bytes     []byte // not to be changed until there is an answer
+}
+
+// Pending is a batch on its way.
+type Pending struct {
+	call
+	took time.Duration
+}
+
+// Produce sends a batch behind those that were sent before, and does not wait. Batches of one partition are in as many
+// requests, in order: a broker takes up the requests of a connection one after the other
+// (kafka.apache.org/protocol#protocol_network), so none overtakes another.
+func (c *Connection) Produce(b Batch) *Pending {
+	p := &Pending{call: call{batch: b, answer: make(chan answer, 1)}}
+	c.enqueue(&p.call)
+	return p
+}
+
+// Took is how long the broker worked for the request that the batch was in, after Wait has returned its answer.
+func (p *Pending) Took() time.Duration { return p.took }
+
+// Wait returns what became of the batch: nil when it is durable, what the broker says, or why it has not answered; or it
+// returns when ctx ends. It is called until there is an answer, at most.
+func (p *Pending) Wait(ctx context.Context) error {
+	select {
+	case a := <-p.answer:
+		p.took = a.took
+		return a.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+type place struct {
+	topic     string
+	partition int32
+}
+
+func (c *call) place() place { return place{c.batch.Topic, c.batch.Partition} }
+
+// takeBatches removes from the queue what goes into one request: the first batch of each partition. mu is held.
+func (c *Connection) takeBatches() *request {
+	r, size := &request{}, 0
+	passed := map[place]bool{} // what follows for these is not for this request
+	later := c.queue[:0]
+	for _, one := range c.queue {
+		fits := one.request == nil && !passed[one.place()] && (size == 0 || size+len(one.batch.Bytes) <= maxRequest)
+		if one.request == nil {
+			passed[one.place()] = true
+		}
+		if !fits {
+			later = append(later, one)
+			continue
+		}
+		r.calls = append(r.calls, one)
+		size += len(one.batch.Bytes)
+	}
+	clear(c.queue[len(later):])
+	c.queue = later
+	// Half of what we wait ourselves, so that the broker gives up first and says so.
+	r.message = &rawproduce.Request{Acks: acksAll, Timeout: int32(c.dialer.Timeout.Milliseconds() / 2), Topics: byTopic(r.calls)}
+	return r
+}
+
+func byTopic(calls []*call) (topics []rawproduce.RequestTopic) {
+	at := map[string]int{}
+	for _, one := range calls {
+		i, known := at[one.batch.Topic]
+		if !known {
+			i, at[one.batch.Topic] = len(topics), len(topics)
+			topics = append(topics, rawproduce.RequestTopic{Topic: one.batch.Topic})
+		}
+		topics[i].Partitions = append(topics[i].Partitions, rawproduce.RequestPartition{
+			Partition: one.batch.Partition, RecordSet: kproto.RawRecordSet{Reader: bytes.NewReader(one.batch.Bytes)},
+		})
+	}
+	return topics
+}
+
+// raw is a request that kafka-go has no type for.
+type raw interface {
+	Write(w io.Writer, correlation int32, clientID string) error
+	Read(r io.Reader, correlation int32) (kproto.Message, error)
+}
+
+var _ raw = (*protocol.RawRequest)(nil)
+
+func (r *request) write(w io.Writer, clientID string) error {
+	if own, ok := r.message.(raw); ok {
+		return own.Write(w, r.id, clientID)
+	}
+	return kproto.WriteRequest(w, r.version, r.id, clientID, r.message)
+}
+
+// read reads the answer, which the broker can work for from a time on, and gives it to who waits. It returns the throttle time.
+func (r *request) read(from io.Reader, since time.Time) (throttled time.Duration, err error) {
+	m, err := r.readMessage(from)
+	if err != nil {
+		return 0, err
+	}
+	if r.calls[0].request != nil {
+		r.calls[0].answer <- answer{message: m}
+		return 0, nil
+	}
+	answers := m.(*produce.Response)
+	said := map[place]error{}
+	for _, t := range answers.Topics {
+		for _, p := range t.Partitions {
+			said[place{t.Topic, p.Partition}] = protocol.CodeError(p.ErrorCode, p.ErrorMessage)
+		}
+	}
+	for _, one := range r.calls {
+		if _, answered := said[one.place()]; !answered {
+			return 0, fmt.Errorf("the broker has not answered for partition %d of topic %q", one.batch.Partition, one.batch.Topic)
+		}
+	}
+	for _, one := range r.calls {
+		one.answer <- answer{err: said[one.place()], took: time.Since(since)}
+	}
+	return time.Duration(answers.ThrottleTimeMs) * time.Millisecond, nil
+}
+
+func (r *request) readMessage(from io.Reader) (kproto.Message, error) {
+	if own, ok := r.message.(raw); ok {
+		return own.Read(from, r.id)
+	}
+	id, m, err := kproto.ReadResponse(from, r.message.ApiKey(), r.version)
+	if err == nil && id != r.id {
+		err = fmt.Errorf("answer %d to request %d", id, r.id)
+	}
+	return m, err
+}

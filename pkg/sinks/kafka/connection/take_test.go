@@ -1,0 +1,40 @@
+package connection
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder takes requests from a full queue until it is empty.
+func TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder(t *testing.T) {
+	c := &Connection{dialer: &Dialer{}}
+	batch := func(partition int32, size int) *call {
+		return &call{batch: Batch{Topic: "a", Partition: partition, Bytes: make([]byte, size)}}
+	}
+	const large = maxRequest/2 + 1
+	for _, one := range []*call{batch(0, 1), batch(1, large), batch(0, 2), batch(2, large), batch(2, 1), batch(3, 1), batch(4, 2*maxRequest)} {
+		c.queue = append(c.queue, one)
+	}
+	type sent struct {
+		partition int32
+		size      int
+	}
+	want := [][]sent{
+		{{0, 1}, {1, large}, {3, 1}}, // partition 2 does not fit, and what is behind in it stays behind
+		{{0, 2}, {2, large}},
+		{{2, 1}},
+		{{4, 2 * maxRequest}}, // goes alone
+	}
+	for i, w := range want {
+		var got []sent
+		for _, one := range c.take().calls {
+			got = append(got, sent{one.batch.Partition, len(one.batch.Bytes)})
+		}
+		if !slices.Equal(got, w) {
+			t.Errorf("request %d has %v, want %v", i, got, w)
+		}
+	}
+	if r := c.take(); r != nil {
+		t.Errorf("there is more: %v", r)
+	}
+}
