@@ -204,6 +204,56 @@ func TestASlowLaneDelaysNoOther(t *testing.T) {
 	})
 }
 
+// TestDestinationsThatHangKeepNoWorkerFromOthers has a third of the lanes, more than there are workers, lead to a broker that
+// does not answer.
+func TestDestinationsThatHangKeepNoWorkerFromOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 30), newCounts(t)
+		publish := func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			if !strings.HasPrefix(string(lane), "lane1") {
+				return to.publish(ctx, lane, batch)
+			}
+			select {
+			case <-time.After(10 * time.Second):
+			case <-ctx.Done():
+			}
+			return 0, errors.New("no answer")
+		}
+		p := run(t, sinkFuncs{publish: publish}, s, event.Cursor{}, Config{WindowBytes: 300_000, Workers: 8})
+		time.Sleep(10 * time.Minute)
+		for l, n := range to.cure(nil) {
+			if want := 10 * 600 * 95 / 100; !strings.HasPrefix(string(l), "lane1") && n < want {
+				t.Errorf("%s got %d changes, want %d", l, n, want)
+			}
+		}
+		if n := p.slow.Load(); n > 11 {
+			t.Errorf("%d workers have a substitute", n)
+		}
+		p.stop()
+		<-p.done
+	})
+}
+
+// TestALaneWhoseSinkLooksAfterItIsTriedAsOftenAsThatSays has back-offs that are longer.
+func TestALaneWhoseSinkLooksAfterItIsTriedAsOftenAsThatSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		var tries int
+		sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+			if tries++; tries < 10 {
+				return 0, fmt.Errorf("a: %w", &sinks.ProbedError{Every: time.Second, Err: errors.New("broker 1 is away")})
+			}
+			return len(batch), nil
+		}}
+		began := time.Now()
+		p := run(t, sink, journalOf(changesIn("a"), &s), event.Cursor{}, Config{Retry: RetryConfig{Min: time.Minute, Max: time.Hour}})
+		p.drained(t, 1)
+		if took := time.Since(began); took > 15*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 func TestAParkedLaneGoesOnWhereItWasAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newStream(300, 10), newCounts(t)

@@ -38,7 +38,9 @@ type Pipeline struct {
 	health  *health
 	digest  digest
 	drain   drain
-	active  []*lane // of the dispatcher: scheduled lanes the workqueue does not have yet
+	workers sync.WaitGroup
+	slow    atomic.Int64 // workers that have a substitute
+	active  []*lane      // of the dispatcher: scheduled lanes the workqueue does not have yet
 
 	stateful sinks.Stateful // the sink, if it is one
 	restored []byte         // the state it begins with
@@ -98,16 +100,16 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	defer stopWorking()
 	defer stopSettling()
 
-	var workers, settler sync.WaitGroup
 	for range p.cfg.Workers {
-		workers.Go(func() { p.work(working) })
+		p.workers.Go(func() { p.work(working) })
 	}
-	workers.Go(func() {
+	p.workers.Go(func() {
 		if err := p.catchUp(working); err != nil {
 			p.abort(err)
 		}
 	})
-	workers.Go(func() { p.ping(working) })
+	p.workers.Go(func() { p.ping(working) })
+	var settler sync.WaitGroup
 	settler.Go(func() { p.settleRegularly(settling) })
 
 	err := p.dispatch(ctx)
@@ -115,7 +117,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	// The order of stopping: no new work, then wait for what is in flight, then store how far it got.
 	stopWorking()
 	p.queue.ShutDown()
-	workers.Wait()
+	p.workers.Wait()
 	stopSettling()
 	settler.Wait()
 	settle := p.settle

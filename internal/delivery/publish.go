@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -11,17 +12,26 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// work serves lanes until the workqueue is shut down. Run owns Config.Workers of it.
+const (
+	// slowAfter is for how long a Publish may keep a worker from other lanes, where these lead elsewhere.
+	slowAfter = 200 * time.Millisecond
+
+	// maxSlow bounds the workers that are kept for longer.
+	maxSlow = 1024
+)
+
+// work serves lanes until the workqueue is shut down. Run begins Config.Workers of it; one that is kept by a slow destination
+// gets a substitute, and ends when it is free.
 func (p *Pipeline) work(ctx context.Context) {
 	var batch []sinks.Message // its space is used again, and grows to what the lanes need
-	for {
+	for substituted := false; !substituted; {
 		l, shutdown := p.queue.Get()
 		if shutdown {
 			return
 		}
 		var ok bool
 		if batch, ok = p.backlog.take(l, batch[:0], p.cfg.BatchMessages, p.cfg.BatchBytes); ok {
-			p.serve(ctx, l, batch)
+			substituted = p.serve(ctx, l, batch)
 		}
 		clear(batch) // an idle worker keeps no change alive
 		// Only now may another worker get this lane: one Publish per lane at a time (I3).
@@ -29,20 +39,52 @@ func (p *Pipeline) work(ctx context.Context) {
 	}
 }
 
-// serve publishes the oldest changes of l and decides when l is served again.
-func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
+// substitute lets another worker serve other lanes while this one is kept for long. The function it returns ends that, and
+// says whether there is such a worker, so that this one is to end.
+func (p *Pipeline) substitute(ctx context.Context) (free func() bool) {
+	if _, divided := p.sink.(sinks.Divided); !divided { // all lanes wait for the same destination
+		return func() bool { return false }
+	}
+	var mu sync.Mutex
+	var over, begun bool
+	timer := time.AfterFunc(slowAfter, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if over || p.slow.Load() >= maxSlow { // more by a few, as others look at the same time, is no harm
+			return
+		}
+		begun = true
+		p.slow.Add(1)
+		p.workers.Go(func() { p.work(ctx) })
+	})
+	return func() bool {
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		if begun {
+			p.slow.Add(-1)
+		}
+		return begun
+	}
+}
+
+// serve publishes the oldest changes of l and decides when l is served again. It says whether the worker has a substitute.
+func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) (substituted bool) {
 	if l.name == unroutable {
 		p.conclude(ctx, l, 1, p.backlog.head(l).rejected)
-		return
+		return false
 	}
 	if p.bucket.Wait(ctx, len(batch)) != nil {
-		return // stopping: the lane stays scheduled, and nobody serves it any more
+		return false // stopping: the lane stays scheduled, and nobody serves it any more
 	}
 	pass, err := p.gate.Wait(ctx)
 	if err != nil {
-		return
+		return false
 	}
+	free := p.substitute(ctx)
 	n, err := p.publish(ctx, l, batch)
+	substituted = free()
 	p.acknowledged(batch[:n])
 	p.backlog.acknowledge(l, n, time.Now())
 	if n > 0 {
@@ -53,12 +95,13 @@ func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) {
 		if p.reduce(l, err) {
 			pass.Abandoned()
 			p.conclude(ctx, l, 0, nil)
-			return
+			return substituted
 		}
 		err = p.breaker.rejected(l, batch[n], err)
 	}
 	report(ctx, pass, err)
 	p.conclude(ctx, l, len(batch)-n, err)
+	return substituted
 }
 
 // publish calls the sink and holds it to its contract. An answer that contradicts itself counts as little as can be
@@ -125,7 +168,7 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, left int, err error) {
 		p.retries.Add(1)
 		p.backlog.park(l, left)
 		p.health.laneFails(l.name, err)
-		p.queue.AddRateLimited(l)
+		p.queue.AddAfter(l, p.pause(l, err))
 		return
 	}
 	if p.backlog.works(l, kind == unavailable) {
@@ -135,6 +178,16 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, left int, err error) {
 	if p.backlog.rest(l) {
 		p.queue.Add(l)
 	}
+}
+
+// pause is for how long a lane that fails waits.
+func (p *Pipeline) pause(l *lane, err error) time.Duration {
+	wait := p.backoff.When(l)
+	var cheap *sinks.ProbedError
+	if errors.As(err, &cheap) {
+		wait = min(wait, cheap.Every)
+	}
+	return wait
 }
 
 // deadLetter makes the oldest change of l a dead letter, or says why that has to wait.

@@ -75,3 +75,14 @@ func (e *UnavailableError) Error() string {
 }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// ProbedError is an error of some lanes whose cause the sink looks after by itself: trying again costs nothing while it lasts,
+// and is worth while as often as given, so that the lanes are back as soon as their destination is.
+type ProbedError struct {
+	Every time.Duration
+	Err   error
+}
+
+func (e *ProbedError) Error() string { return e.Err.Error() }
+
+func (e *ProbedError) Unwrap() error { return e.Err }

@@ -23,6 +23,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
@@ -128,7 +129,7 @@ func (c *cluster) reach(broker int32, aside bool) (*connection.Connection, error
 	}
 	to, away := c.connect(endpoint{address, aside})
 	if away != nil {
-		return nil, fmt.Errorf("broker %d at %s does not answer: %w", broker, address, away)
+		return nil, &sinks.ProbedError{Every: probeInterval, Err: fmt.Errorf("broker %d at %s does not answer: %w", broker, address, away)}
 	}
 	return to, nil
 }

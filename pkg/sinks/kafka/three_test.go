@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +70,79 @@ func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
 	run.lanes.Wait()
 	t.Logf("%d records, %d kills", last*partitions, kills)
 	wantStreams(t, read(t, cfg.Brokers, topicA), partitions, int(last))
+}
+
+// TestAFrozenBrokerIsAwayForItsPartitionsOnly freezes one of three brokers, each of which leads partitions that no other has.
+func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
+	const partitions = 6
+	cluster := apaches(t)
+	s := open(t, Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 3 * time.Second,
+		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions, ReplicationFactor: 1,
+			Configs: []TopicConfig{{Name: "min.insync.replicas", Value: "1"}}}})
+	insistOnLane(t, s)
+	lane := func(p int) sinks.Lane { return laneName(topicA, int32(p), partitions) }
+	last := make([]int, partitions)
+	more := func(p, count int) {
+		t.Helper()
+		insist(t, s, lane(p), pods("p"+itoa(p), last[p]+1, last[p]+1+count))
+		last[p] += count
+	}
+	for p := range partitions {
+		more(p, 10)
+	}
+	victim := cluster[1]
+	var theirs, ours []int
+	for p, lead := range s.topic(topicA).current.Load().leads {
+		if lead.broker == int32(victim.ID()) {
+			theirs = append(theirs, p)
+		} else {
+			ours = append(ours, p)
+		}
+	}
+	if len(theirs) == 0 || len(ours) == 0 {
+		t.Fatalf("broker %d leads %v of %d", victim.ID(), theirs, partitions)
+	}
+	if err := syscall.Kill(victim.Process().Pid(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	frozen := theirs[0]
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Publish(t.Context(), lane(frozen), pods("p"+itoa(frozen), last[frozen]+1, last[frozen]+11))
+		failed <- err
+	}()
+	for waiting := true; waiting; {
+		for _, p := range ours {
+			began := time.Now()
+			publish(t, s, lane(p), pods("p"+itoa(p), last[p]+1, last[p]+11)) // at the first attempt
+			last[p] += 10
+			if took := time.Since(began); took >= s.config.RequestTimeout {
+				t.Errorf("partition %d waited %v", p, took)
+			}
+		}
+		select {
+		case err := <-failed:
+			if waiting = false; err == nil {
+				t.Error("a frozen broker has answered")
+			}
+		default:
+		}
+	}
+	var away *sinks.ProbedError
+	_, err := s.Publish(t.Context(), lane(frozen), pods("p"+itoa(frozen), last[frozen]+1, last[frozen]+11))
+	if last := s.topic(topicA).current.Load().leads[frozen]; !errors.As(err, &away) && last.broker >= 0 {
+		t.Errorf("a broker that is away: %v", err)
+	}
+	if err := syscall.Kill(victim.Process().Pid(), syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for p := range partitions {
+		more(p, 100-last[p]%100)
+	}
+	for p := range partitions {
+		more(p, slices.Max(last)-last[p])
+	}
+	wantStreams(t, read(t, cluster.Brokers(), topicA), partitions, slices.Max(last))
 }
 
 // fullSize is the number of records that FULL_SIZE asks for; 0 when it is not set.
