@@ -109,10 +109,11 @@ func TestNotReadySaysWhy(t *testing.T) {
 func TestAFaultOfManyResourcesIsOneLine(t *testing.T) {
 	s := sample()
 	for n := range 180 {
-		s.Resources = append(s.Resources, ResourceStatus{Name: fmt.Sprintf("r%03d", n), State: "unreachable", NotReady: "connection refused"})
+		s.Resources = append(s.Resources, ResourceStatus{Name: fmt.Sprintf("r%03d", n), State: "unreachable", NotReady: fmt.Sprintf("read tcp 10.0.0.1:%d: connection reset; look at the API server at https://api", 40000+n)})
 	}
 	s.Resources = append(s.Resources, ResourceStatus{Name: "secrets", Degraded: "forbidden"})
-	const line = "[-]resources 180 of 183: connection refused (r000, r001, r002 and 177 more)\n"
+	const fault = "180 of 183 (r000, r001, r002 and 177 more): read tcp 10.0.0.1:40000: connection reset; look at the API server at https://api"
+	const line = "[-]resources " + fault + "\n"
 	w := get(t, s, "/readyz")
 	if got := w.Body.String(); w.Code != http.StatusServiceUnavailable || got != line+"[!]resource/secrets forbidden\nnot ready: 1 checks failed\n" {
 		t.Errorf("%d %q", w.Code, got)
@@ -120,7 +121,7 @@ func TestAFaultOfManyResourcesIsOneLine(t *testing.T) {
 	if n := strings.Count(get(t, s, "/readyz?verbose").Body.String(), "[-]resource/r"); n != 180 {
 		t.Errorf("verbose names %d resources", n)
 	}
-	if body := get(t, s, "/").Body.String(); strings.Count(body, "180 of 183: connection refused") != 1 {
+	if body := get(t, s, "/").Body.String(); strings.Count(body, fault) != 1 {
 		t.Errorf("the page does not say it once:\n%s", body)
 	}
 	if body := get(t, s, "/metrics").Body.String(); !strings.Contains(body, "\nkubecdc_ready 0\n") {

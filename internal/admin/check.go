@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kubecdc/kubecdc/internal/condition"
 )
 
 // troubleLines bounds the lanes of one sink that /readyz names one by one.
@@ -49,7 +51,8 @@ func (s Snapshot) ready() bool {
 	return !slices.ContainsFunc(s.checks(), func(c check) bool { return c.reason != "" })
 }
 
-// One fault may hit every resource. More than alone resources with the same reason are one check, which names the first few.
+// One fault may hit every resource. More than alone resources with the same reason, numbers in it apart, are one check, which
+// names the first few.
 const (
 	alone      = 3
 	namesShown = 3
@@ -60,13 +63,12 @@ func (s Snapshot) complaints() []check {
 	type trouble struct{ reason, degraded string }
 	names := map[trouble][]string{}
 	for _, r := range s.Resources {
-		if t := (trouble{r.NotReady, r.Degraded}); t != (trouble{}) {
-			names[t] = append(names[t], r.Name)
-		}
+		t := trouble{condition.Alike(r.NotReady), condition.Alike(r.Degraded)}
+		names[t] = append(names[t], r.Name)
 	}
 	var all []check
 	for _, c := range s.checks() {
-		t := trouble{c.reason, c.degraded}
+		t := trouble{condition.Alike(c.reason), condition.Alike(c.degraded)}
 		resource, is := strings.CutPrefix(c.name, "resource/")
 		switch same := names[t]; {
 		case t == (trouble{}):
@@ -84,8 +86,8 @@ func (c check) joined(names []string, of int) check {
 	c.name = "resources"
 	for _, reason := range []*string{&c.reason, &c.degraded} {
 		if *reason != "" {
-			*reason = fmt.Sprintf("%d of %d: %s (%s and %d more)",
-				len(names), of, *reason, strings.Join(names[:namesShown], ", "), len(names)-namesShown)
+			*reason = fmt.Sprintf("%d of %d (%s and %d more): %s",
+				len(names), of, strings.Join(names[:namesShown], ", "), len(names)-namesShown, *reason)
 		}
 	}
 	return c

@@ -50,7 +50,7 @@ func (a *app) journalStatus() admin.JournalStatus {
 }
 
 // resourceStatus says what a scope's state means for readiness. A resource that may not be read, or that nothing serves
-// yet, degrades alone: it is told, but it does not take the rest out of service.
+// yet, degrades alone: it is shown, but it does not take the rest out of service.
 func resourceStatus(r source.Status) admin.ResourceStatus {
 	s := admin.ResourceStatus{
 		Name: r.Scope, State: string(r.State), Since: r.Since, Reason: r.Reason,
@@ -60,13 +60,17 @@ func resourceStatus(r source.Status) admin.ResourceStatus {
 	for t, n := range r.Changes {
 		s.Changes[string(t)] = n
 	}
+	why := r.Reason
+	if r.Remedy != "" {
+		why += "; " + r.Remedy
+	}
 	switch {
 	case r.State == source.Unreachable, r.State == source.Stale:
-		s.NotReady = r.Reason
+		s.NotReady = why
 	case r.State == source.Syncing && !r.Synced:
-		s.NotReady = "the first list is not complete: " + r.Reason
+		s.NotReady = "the first list is not complete: " + why
 	case r.State == source.Forbidden, r.State == source.Waiting:
-		s.Degraded = string(r.State) + ": " + r.Reason
+		s.Degraded = string(r.State) + ": " + why
 	}
 	return s
 }
