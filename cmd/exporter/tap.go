@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/tap"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -22,6 +24,7 @@ import (
 // tapFlags are the flags of tap.
 type tapFlags struct {
 	cluster    config.Cluster
+	address    string // of a running exporter; "" is the cluster itself
 	selected   []string
 	namespaces []string
 	labels     string
@@ -33,7 +36,7 @@ type tapFlags struct {
 
 func tapCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "tap --select RESOURCE... [-n NAMESPACE] [--filter CEL] [-o diff|json|yaml|name] [--once]",
+		Use:   "tap (--select RESOURCE... | --address HOST:PORT) [-n NAMESPACE] [--filter CEL] [-o diff|json|yaml|name] [--once]",
 		Short: "Show changes in the terminal as they happen",
 		Long: `Show changes in the terminal as they happen, field by field.
 
@@ -41,11 +44,15 @@ They are read straight from the cluster, as run would read them. No bus and no
 configuration are needed, and nothing is written to disk or to the cluster. Values of
 Secrets are masked. What exists already is read to compare with, and not shown.
 
-The rights needed are list and watch on what is selected.`,
+The rights needed are list and watch on what is selected.
+
+With --address the changes are those that a running exporter observes. It shows facts
+and no values: what changed, in which part and by whom.`,
 		Example: `  exporter tap --select deployments.apps
   exporter tap --select pods,events -n shop
   exporter tap --select '*' --filter 'change.type == "deleted"'
-  exporter tap --select pods --filter 'object.status.phase == "Failed"' --once -o yaml`,
+  exporter tap --select pods --filter 'object.status.phase == "Failed"' --once -o yaml
+  exporter tap --address localhost:8080`,
 		Args: cobra.NoArgs,
 	}
 	var f tapFlags
@@ -59,31 +66,51 @@ The rights needed are list and watch on what is selected.`,
 	flags.StringVar(&f.color, "color", "auto", "colors: auto (on a terminal, unless NO_COLOR is set), always or never")
 	flags.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&f.cluster.Context, "context", "", "context within the kubeconfig")
+	flags.StringVar(&f.address, "address", "", "watch a running exporter by its admin address, host:port, and not the cluster")
+	for _, ofCluster := range []string{"kubeconfig", "context", "selector"} {
+		cmd.MarkFlagsMutuallyExclusive("address", ofCluster)
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := f.check(); err != nil {
 			return err
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
+		p := tap.NewPrinter(cmd.OutOrStdout(), f.output, colored(f.color, cmd.OutOrStdout()), f.once)
+		if f.address != "" {
+			return tap.Admin(ctx, tap.AdminOptions{Address: f.address, Takes: f.takes(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
+		}
 		client, err := app.NewClient(&config.Config{Cluster: f.cluster}, version)
 		if err != nil {
 			return exit.With(exit.Environment, err)
 		}
 		app.QuietClients()
-		o := tap.ClusterOptions{Client: client, Rule: f.rule(), Filter: f.filter, Notes: cmd.ErrOrStderr()}
-		return tap.Cluster(ctx, o, tap.NewPrinter(cmd.OutOrStdout(), f.output, colored(f.color, cmd.OutOrStdout()), f.once))
+		return tap.Cluster(ctx, tap.ClusterOptions{Client: client, Rule: f.rule(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
 	}
 	return cmd
 }
 
+// takes says which changes of an exporter the flags select.
+func (f *tapFlags) takes() func(*event.Change) bool {
+	r := f.rule()
+	selected, inNamespace := r.Taker(), r.Namespaces.Filter()
+	return func(c *event.Change) bool {
+		return selected(c.Resource) && (inNamespace == nil || inNamespace(c.Namespace))
+	}
+}
+
 // rule is what the flags select.
 func (f *tapFlags) rule() selection.Rule {
-	return selection.Rule{Select: f.selected, Namespaces: selection.Namespaces{Include: f.namespaces}, LabelSelector: f.labels}
+	selected := f.selected
+	if len(selected) == 0 {
+		selected = []string{"*"} // of what an exporter watches
+	}
+	return selection.Rule{Select: selected, Namespaces: selection.Namespaces{Include: f.namespaces}, LabelSelector: f.labels}
 }
 
 // check reports what is wrong with the flags.
 func (f *tapFlags) check() error {
-	if len(f.selected) == 0 {
+	if len(f.selected) == 0 && f.address == "" {
 		return fmt.Errorf("say what to watch, for example --select deployments.apps, or --select '*' for everything")
 	}
 	if !slices.Contains(tap.Formats, f.output) {
@@ -94,6 +121,11 @@ func (f *tapFlags) check() error {
 	}
 	if err := f.rule().Validate("--"); err != nil {
 		return fmt.Errorf("%s", flagNames.Replace(err.Error()))
+	}
+	if f.address != "" {
+		if _, _, err := net.SplitHostPort(f.address); err != nil {
+			return fmt.Errorf("--address %q: expected host:port, for example localhost:8080", f.address)
+		}
 	}
 	if err := (shape.Policy{Filter: f.filter}).Validate("--", false); err != nil {
 		return fmt.Errorf("%s", flagNames.Replace(err.Error()))

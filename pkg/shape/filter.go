@@ -74,6 +74,7 @@ type filter struct {
 	program cel.Program
 	text    string
 	asksOld bool // for oldObject
+	asks    bool // for object
 }
 
 // compileFilter reads an expression. Its errors are for people: they say where in the expression what is wrong.
@@ -101,6 +102,7 @@ func compileFilter(text string, withOld bool) (*filter, error) {
 	f := &filter{text: text}
 	for _, reference := range ast.NativeRep().ReferenceMap() {
 		f.asksOld = f.asksOld || reference.Name == "oldObject"
+		f.asks = f.asks || reference.Name == "object"
 	}
 	f.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
 	return f, err
