@@ -55,7 +55,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
-	root.AddCommand(tapCommand())
+	root.AddCommand(tapCommand(), topCommand())
 	root.AddCommand(explainCommand(), rbacCommand())
 	root.AddCommand(journalCommand(), deadletterCommand())
 	return root

@@ -2,13 +2,8 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"net"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -30,7 +25,7 @@ type tapFlags struct {
 	labels     string
 	filter     string
 	output     string
-	color      string
+	color      *string
 	once       bool
 }
 
@@ -63,7 +58,7 @@ and no values: what changed, in which part and by whom.`,
 	flags.StringVar(&f.filter, "filter", "", "only changes for which this CEL expression over object, oldObject and change is true")
 	flags.StringVarP(&f.output, "output", "o", tap.Diff, "form: "+strings.Join(tap.Formats, ", "))
 	flags.BoolVar(&f.once, "once", false, "end after the first change that is shown")
-	flags.StringVar(&f.color, "color", "auto", "colors: auto (on a terminal, unless NO_COLOR is set), always or never")
+	f.color = colorFlag(cmd)
 	flags.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&f.cluster.Context, "context", "", "context within the kubeconfig")
 	flags.StringVar(&f.address, "address", "", "watch a running exporter by its admin address, host:port, and not the cluster")
@@ -74,9 +69,9 @@ and no values: what changed, in which part and by whom.`,
 		if err := f.check(); err != nil {
 			return err
 		}
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		ctx, stop := untilInterrupted(cmd.Context())
 		defer stop()
-		p := tap.NewPrinter(cmd.OutOrStdout(), f.output, colored(f.color, cmd.OutOrStdout()), f.once)
+		p := tap.NewPrinter(cmd.OutOrStdout(), f.output, colored(*f.color, cmd.OutOrStdout()), f.once)
 		if f.address != "" {
 			return tap.Admin(ctx, tap.AdminOptions{Address: f.address, Takes: f.takes(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
 		}
@@ -116,15 +111,15 @@ func (f *tapFlags) check() error {
 	if !slices.Contains(tap.Formats, f.output) {
 		return fmt.Errorf("--output %q: expected one of %s", f.output, strings.Join(tap.Formats, ", "))
 	}
-	if !slices.Contains([]string{"auto", "always", "never"}, f.color) {
-		return fmt.Errorf("--color %q: expected auto, always or never", f.color)
+	if err := checkColor(*f.color); err != nil {
+		return err
 	}
 	if err := f.rule().Validate("--"); err != nil {
 		return fmt.Errorf("%s", flagNames.Replace(err.Error()))
 	}
 	if f.address != "" {
-		if _, _, err := net.SplitHostPort(f.address); err != nil {
-			return fmt.Errorf("--address %q: expected host:port, for example localhost:8080", f.address)
+		if err := checkAddress(f.address); err != nil {
+			return err
 		}
 	}
 	if err := (shape.Policy{Filter: f.filter}).Validate("--", false); err != nil {
@@ -135,21 +130,3 @@ func (f *tapFlags) check() error {
 
 // flagNames turns the paths of a rule into flags.
 var flagNames = strings.NewReplacer("--.namespaces.include", "--namespace", "--.namespaces", "--namespace", "--.labelSelector", "--selector", "--.", "--")
-
-// colored says whether to write in color.
-func colored(choice string, out io.Writer) bool {
-	if choice != "auto" {
-		return choice == "always"
-	}
-	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(out)
-}
-
-// isTerminal says whether w is a terminal, or another device that behaves like one.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}

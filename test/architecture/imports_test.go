@@ -52,8 +52,9 @@ var mayImport = map[string][]string{
 	"internal/app":     {"*"},
 	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/journal"},
 	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
+	"internal/top":     {"internal/admin", "internal/exit"},
 
-	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap"},
+	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap", "internal/top"},
 }
 
 // onlyFrom lists who may import a library of weight. Everyone else is kept from depending on it by accident.

@@ -1,0 +1,186 @@
+package top
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/kubecdc/kubecdc/internal/admin"
+)
+
+// The styles, as ANSI sequences.
+const (
+	bold   = "\x1b[1m"
+	faint  = "\x1b[2m"
+	red    = "\x1b[31m"
+	green  = "\x1b[32m"
+	yellow = "\x1b[33m"
+	cyan   = "\x1b[36m"
+	reset  = "\x1b[0m"
+)
+
+// page is a screen that is being drawn.
+type page struct {
+	width int
+	color bool
+	lines []string
+}
+
+// span is a part of a line.
+type span struct{ style, text string }
+
+// line adds a line, cut at the width of the screen. What is not printable is left out: it could steer the terminal.
+func (p *page) line(spans ...span) {
+	var b strings.Builder
+	room := p.width
+	for _, s := range spans {
+		var text strings.Builder
+		for _, r := range s.text {
+			if room == 0 {
+				break
+			}
+			if unicode.IsPrint(r) {
+				text.WriteRune(r)
+				room--
+			}
+		}
+		if p.color && s.style != "" && text.Len() > 0 {
+			b.WriteString(s.style + text.String() + reset)
+		} else {
+			b.WriteString(text.String())
+		}
+	}
+	p.lines = append(p.lines, b.String())
+}
+
+// draw writes an overview on a screen of that size, a line each. The sick come first, and what does not fit is counted.
+func draw(o *admin.Overview, width, height int, color bool) []string {
+	p := &page{width: width, color: color}
+	p.header(o)
+	p.problems(o, max(2, height/4))
+	p.pipeline(o)
+	p.sinks(o, max(2, height/4))
+	p.resources(o, height-len(p.lines)-1)
+	return p.lines
+}
+
+func (p *page) header(o *admin.Overview) {
+	verdict := span{green + bold, "✓ ready"}
+	switch {
+	case !o.Ready:
+		verdict = span{red + bold, "✗ not ready"}
+	case len(o.Problems) > 0:
+		verdict = span{yellow + bold, "! ready, but look"}
+	}
+	cluster := o.Cluster
+	if cluster == "" {
+		cluster = "not known yet"
+	}
+	p.line(verdict, span{faint, fmt.Sprintf("  kubecdc %s · cluster %s · %s", o.Version, cluster, o.Now.Local().Format("15:04:05"))})
+	p.line()
+}
+
+func (p *page) problems(o *admin.Overview, most int) {
+	for i, problem := range o.Problems {
+		if i == most {
+			p.line(span{faint, fmt.Sprintf("  and %d more, see /readyz", len(o.Problems)-i)})
+			break
+		}
+		sign, style := "! ", yellow
+		if problem.Counts {
+			sign, style = "✗ ", red
+		}
+		p.line(span{style, sign + problem.Name + "  "}, span{"", problem.Reason})
+	}
+	if len(o.Problems) > 0 {
+		p.line()
+	}
+}
+
+// pipeline draws the stations that all changes pass.
+func (p *page) pipeline(o *admin.Overview) {
+	p.line(span{bold, "API server"}, span{cyan, " " + rate(o.APIServer.Rate) + " events/s"}, span{faint, " → "},
+		span{bold, "resources"}, span{cyan, " " + rate(o.Changes.Rate) + " changes/s"}, span{faint, " → "},
+		span{bold, "journal"}, span{cyan, " " + size(o.Journal.RetainedBytes) + " of " + size(o.Journal.MaxBytes)})
+	p.line(span{cyan, spark(o.Changes.Points, min(60, p.width))})
+	p.line()
+}
+
+func (p *page) sinks(o *admin.Overview, most int) {
+	p.line(span{faint, fmt.Sprintf("%-20s %10s %12s %9s %6s %8s  %s", "SINK", "CHANGES/S", "WAITING", "BEHIND", "LANES", "FAILING", "DEAD LETTERS")})
+	for i, k := range o.Sinks {
+		if i == most {
+			p.line(span{faint, fmt.Sprintf("and %d more", len(o.Sinks)-i)})
+			break
+		}
+		behind := (time.Duration(k.LagSeconds*1000) * time.Millisecond).Round(100 * time.Millisecond)
+		p.line(span{sick(k.Sick), fmt.Sprintf("%-20s", short(k.Name, 20))},
+			span{"", fmt.Sprintf(" %10s %12d %9s %6d %8d  %d  ", rate(k.Rate), k.Backlog, behind, k.Lanes, k.Failing, k.DeadLetters)},
+			span{cyan, spark(k.Points, 20)})
+	}
+	p.line()
+}
+
+func (p *page) resources(o *admin.Overview, most int) {
+	name := min(48, max(20, p.width-52))
+	p.line(span{faint, fmt.Sprintf("%-*s %-12s %10s %9s", name, fmt.Sprintf("RESOURCE (%d, %d sick)", len(o.Resources), o.Sick), "STATE", "CHANGES/S", "OBJECTS")})
+	for i, r := range o.Resources {
+		if i >= most-2 && len(o.Resources) > i+1 {
+			p.line(span{faint, fmt.Sprintf("and %d more", len(o.Resources)-i)})
+			return
+		}
+		p.line(span{sick(r.Sick), fmt.Sprintf("%-*s %-12s", name, short(r.Name, name), r.State)},
+			span{"", fmt.Sprintf(" %10s %9d  ", rate(r.Rate), r.Known)}, span{cyan, spark(r.Points, 16)})
+	}
+}
+
+func sick(yes bool) string {
+	if yes {
+		return red
+	}
+	return ""
+}
+
+// short cuts a text to a number of characters.
+func short(s string, most int) string {
+	if r := []rune(s); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return s
+}
+
+func rate(perSecond float64) string {
+	if perSecond < 10 {
+		return fmt.Sprintf("%.1f", perSecond)
+	}
+	return fmt.Sprintf("%.0f", perSecond)
+}
+
+func size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, unit := float64(n), 0
+	for v >= 1024 && unit < len(units)-1 {
+		v, unit = v/1024, unit+1
+	}
+	return fmt.Sprintf("%.*f %s", min(1, unit), v, units[unit])
+}
+
+// bars are how high a rate is, in eighths.
+var bars = []rune("▁▂▃▄▅▆▇█")
+
+// spark draws the newest rates, one character each.
+func spark(points []float64, width int) string {
+	points = points[max(0, len(points)-width):]
+	if len(points) == 0 || slices.Max(points) == 0 {
+		return ""
+	}
+	top := slices.Max(points)
+	line := make([]rune, len(points))
+	for i, v := range points {
+		line[i] = bars[int(math.Round(v/top*float64(len(bars)-1)))]
+	}
+	return string(line)
+}
