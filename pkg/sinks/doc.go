@@ -3,7 +3,7 @@
 //
 // # Lanes
 //
-// A lane is an ordered channel of the destination: a Kafka topic-partition, one of some hundred NATS lanes, a file.
+// A lane is an ordered channel of the destination: a Kafka topic-partition, a NATS stream, a file.
 // All changes of one object share a lane, and at most one Publish per lane runs at a time. That is the whole ordering
 // mechanism (I3): a sink keeps the order of one batch and never has to look across lanes.
 //

@@ -34,6 +34,8 @@ const (
 	codeOffline           = 10118
 	codeTooManyRequests   = 10167
 	codeOfflineBecause    = 10194
+	codeBatchesDisabled   = 10205
+	codeUnknownBatch      = 10208
 )
 
 // busyPause is how long to leave a stream alone whose queue of incoming messages is full.
@@ -60,8 +62,7 @@ type receipt struct {
 // stored, by an earlier attempt.
 func acknowledged(stream, subject string, a answer) (receipt, error) {
 	if a.noResponder {
-		return receipt{}, &sinks.UnavailableError{After: awayPause, Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
-			"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
+		return receipt{}, noStream(stream, subject)
 	}
 	if sequence, plain := plainReceipt(stream, a.data); plain {
 		return receipt{Sequence: sequence}, nil
@@ -82,6 +83,12 @@ func acknowledged(stream, subject string, a answer) (receipt, error) {
 		return receipt{}, fmt.Errorf("the answer for %q is no acknowledgement of stream %q: %.200q", subject, stream, a.data)
 	}
 	return receipt{Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
+}
+
+// noStream says that nobody takes a subject.
+func noStream(stream, subject string) error {
+	return &sinks.UnavailableError{After: awayPause, Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
+		"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
 }
 
 // plainReceipt reads the answer that nearly all messages get, {"stream":"NAME","seq":1}, without the cost of a JSON decoder.

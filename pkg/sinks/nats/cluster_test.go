@@ -18,7 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// Two streams of three replicas are filled at once, one by ID and one exactly. Every connection is cut again and again;
+// Two streams of three replicas are filled at once, one by ID and one in batches. Every connection is cut again and again;
 // meanwhile the leader of a stream is killed, then a leader with another server, so that nothing can be decided; then a
 // leader is paused until it is none any more, and at last all servers are killed at once. In the end every stream has a
 // leader, and all replicas.
@@ -30,7 +30,7 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnection
 		proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
 		proxies, urls = append(proxies, proxy), append(urls, "nats://"+proxy.address())
 	}
-	streams := replicatedStreams(servers, strings.Join(urls, ","))
+	streams := replicatedStreams(t, servers, strings.Join(urls, ","))
 	for _, h := range streams {
 		acked := countAcks(h)
 		for _, proxy := range proxies {
@@ -41,17 +41,22 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnection
 	js := client(t, servers.URL())
 	outages := []func() error{
 		func() error { return killed(js, servers, "BYID", 1) },
-		func() error { return killed(js, servers, "EXACT", 2) },
+		func() error { return killed(js, servers, "BATCHES", 2) },
 		func() error { return paused(t, js, servers, "BYID") },
-		func() error { return killed(js, servers, "EXACT", 3) },
+		func() error { return killed(js, servers, "BATCHES", 3) },
 	}
 	drive(t, streams, 24_000, len(outages), func(i int) error { return outages[i]() })
 }
 
 // replicatedStreams describes two streams of three replicas to the suite, one filled by ID and one exactly, through url.
-func replicatedStreams(servers natsserver.Servers, url string) map[string]*sinktest.Harness {
-	stream := func(name string, exact bool) *sinktest.Harness {
+func replicatedStreams(t testing.TB, servers natsserver.Servers, url string) map[string]*sinktest.Harness {
+	byID := jetstream.StreamConfig{Name: "BYID", Subjects: []string{"BYID.>"}, Replicas: 3}
+	if _, err := client(t, servers.URL()).CreateOrUpdateStream(t.Context(), byID); err != nil {
+		t.Fatal(err)
+	}
+	stream := func(name string) *sinktest.Harness {
 		h := harness(servers[0], "")
+		h.ObjectsApart = name == "BYID"
 		h.Read = func(t testing.TB) []sinktest.Delivered {
 			js := client(t, servers.URL())
 			replicated(t, js, name)
@@ -60,12 +65,12 @@ func replicatedStreams(servers natsserver.Servers, url string) map[string]*sinkt
 		h.New = func(t testing.TB) sinks.Sink {
 			cfg := hasty(url)
 			cfg.Stream, cfg.Subject = name, name+"."+testSubject
-			cfg.Create.Replicas, cfg.Exact = 3, exact
+			cfg.Create.Replicas = 3
 			return newSink(t, cfg, quiet)
 		}
 		return &h
 	}
-	return map[string]*sinktest.Harness{"BYID": stream("BYID", false), "EXACT": stream("EXACT", true)}
+	return map[string]*sinktest.Harness{"BYID": stream("BYID"), "BATCHES": stream("BATCHES")}
 }
 
 // killed kills so many servers at once, the leader of a stream among them, and brings them back.

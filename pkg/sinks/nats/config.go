@@ -35,13 +35,15 @@ type Config struct {
 	// Create makes the stream or bucket if it is missing. An existing stream is never changed.
 	Create Create `mapstructure:"create"`
 
-	// Exact makes the stream refuse what is not the direct successor of the last message on its subject, so that a change
-	// is stored once however late it is sent again, and a second writer is found out: the sink then stops and says so.
-	// Subject must then have {group}, {resource}, {namespace} and {name}, each between dots. Default false.
+	// Exact says not to deliver at all where changes could be there twice after an outage, because the stream takes no
+	// batches (allow_batched, nats-server 2.14) or has other writers. Default false.
 	Exact bool `mapstructure:"exact"`
+	// Headers says to repeat in headers what the payload says: Kubecdc-Id, Kubecdc-Type and others, for consumers that do not
+	// read it. Default false.
+	Headers bool `mapstructure:"headers"`
 
-	// Lanes is the number of lanes objects hash to; each has one message in flight. Another number makes other lanes,
-	// whose cursors start anew. Default 512, at most 65536.
+	// Lanes is the number of lanes that objects hash to while some subject may not be published to, so that only what shares
+	// its lane waits. Default 512, at most 65536.
 	Lanes int `mapstructure:"lanes"`
 	// AckTimeout is how long to wait for the stream's answer, and for a connection. Default 5s.
 	AckTimeout time.Duration `mapstructure:"ackTimeout"`
@@ -228,10 +230,7 @@ func (c Config) validateSubject() error {
 	if i := strings.IndexFunc(filled, func(r rune) bool { return !strings.ContainsRune("/=.", r) && !plain(byte(r)) }); c.Mode == modeKV && i >= 0 {
 		return fmt.Errorf("%q has %q, which a key cannot have; legal are letters, digits and the signs -/_=. only", c.Subject, filled[i])
 	}
-	switch {
-	case c.Exact:
-		return ownSubject(c.Subject, "nats.exact")
-	case c.Mode == modeKV:
+	if c.Mode == modeKV {
 		return ownSubject(c.Subject, "mode kv")
 	}
 	return nil

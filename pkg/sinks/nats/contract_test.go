@@ -14,12 +14,21 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
-func TestNATSKeepsTheContract(t *testing.T) {
+func TestBatchesKeepTheContract(t *testing.T) { keepsTheContract(t, serve(t, ""), true) }
+
+func TestMessageIDsKeepTheContract(t *testing.T) {
 	server := serve(t, "")
+	withoutBatches(t, server)
+	keepsTheContract(t, server, false)
+}
+
+func keepsTheContract(t *testing.T, server *natsserver.Server, batches bool) {
 	proxy := listen(t, strings.TrimPrefix(server.URL(), "nats://"))
 	h := harness(server, "nats://"+proxy.address())
+	h.ExactReplay, h.ObjectsApart = !batches, !batches
 	h.New = func(t testing.TB) sinks.Sink {
 		cfg := hasty("nats://" + proxy.address())
 		cfg.Routed = routes

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,11 +38,14 @@ func deliver(t *testing.T, s *Sink, changes ...*event.Change) (int, error) {
 		t.Fatal(err)
 	}
 	var batch []sinks.Message
-	for i, c := range changes {
-		batch = append(batch, sinks.Message{Offset: uint64(i + 1), Change: c})
+	for _, c := range changes {
+		batch = append(batch, sinks.Message{Offset: offsets.Add(1), Change: c})
 	}
 	return s.Publish(t.Context(), lane, batch)
 }
+
+// offsets ascend from one message to the next.
+var offsets atomic.Uint64
 
 // accepted publishes and fails the test unless all is acknowledged.
 func accepted(t *testing.T, s *Sink, changes ...*event.Change) {
@@ -95,7 +99,9 @@ func createStream(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConf
 
 func TestAMessageCarriesTheDocumentedHeaders(t *testing.T) {
 	server := serve(t, "")
-	s := opened(t, configFor(server.URL()), quiet)
+	cfg := configFor(server.URL())
+	cfg.Headers = true
+	s := opened(t, cfg, quiet)
 	accepted(t, s, pod("web.eu", 7))
 	stream, err := client(t, server.URL()).Stream(t.Context(), "K8S")
 	if err != nil {
@@ -109,7 +115,7 @@ func TestAMessageCarriesTheDocumentedHeaders(t *testing.T) {
 		t.Errorf("subject %s, want %s", m.Subject, want)
 	}
 	for name, want := range map[string]string{
-		"Nats-Msg-Id": "c/uid-web.eu/7/updated", "Kubecdc-Id": "c/uid-web.eu/7/updated", "Nats-Expected-Stream": "K8S", "Content-Type": "application/json", "Kubecdc-Type": "updated",
+		"Kubecdc-Id": "c/uid-web.eu/7/updated", "Nats-Expected-Stream": "K8S", "Nats-Expected-Last-Sequence": "0", "Content-Type": "application/json", "Kubecdc-Type": "updated",
 		"Kubecdc-Cluster": "c", "Kubecdc-Resource": "pods", "Kubecdc-Key": "core/pods/shop/web.eu", "Kubecdc-Resource-Version": "7",
 	} {
 		if got := m.Header.Get(name); got != want {
@@ -131,7 +137,7 @@ func TestTheStreamIsCreatedAsConfigured(t *testing.T) {
 	}
 	got := stream.CachedInfo().Config
 	if got.Discard != jetstream.DiscardNew || got.Storage != jetstream.FileStorage || got.Duplicates != 2*time.Minute ||
-		got.MaxAge != time.Hour || got.MaxBytes != 1<<20 || got.Replicas != 1 || len(got.Subjects) != 1 || got.Subjects[0] != "k8s.*.*.*.*.*" {
+		got.MaxAge != time.Hour || !got.AllowBatchPublish || got.MaxBytes != 1<<20 || got.Replicas != 1 || len(got.Subjects) != 1 || got.Subjects[0] != "k8s.*.*.*.*.*" {
 		t.Errorf("created %+v", got)
 	}
 }
@@ -155,7 +161,7 @@ func TestAStreamDeletedMeanwhileIsCreatedAgain(t *testing.T) {
 	if err := client(t, server.URL()).DeleteStream(t.Context(), "K8S"); err != nil {
 		t.Fatal(err)
 	}
-	unavailable(t, s, pod("web", 2), `no stream takes the subject "k8s.c.core.pods.shop.web"`, `"K8S"`)
+	unavailable(t, s, pod("web", 2), `no stream takes the subject "k8s.`, `"K8S"`)
 	var lost *sinks.LostError
 	if n, err := deliver(t, s, pod("web", 2)); n != 0 || !errors.As(err, &lost) || lost.From != 0 {
 		t.Fatalf("everything is gone, and yet the answer is %d, %v", n, err)
@@ -244,10 +250,18 @@ func TestAnotherStreamDoesNotSwallowChanges(t *testing.T) {
 	}
 }
 
-func TestAFullStreamHoldsTheSinkUntilThereIsRoom(t *testing.T) {
+func TestAFullStreamHoldsTheSinkUntilThereIsRoom(t *testing.T) { bothWays(t, fullStream) }
+
+// bothWays tests a stream that takes batches, and one that does not.
+func bothWays(t *testing.T, test func(t *testing.T, batches bool)) {
+	t.Run("in batches", func(t *testing.T) { test(t, true) })
+	t.Run("by ID", func(t *testing.T) { test(t, false) })
+}
+
+func fullStream(t *testing.T, batches bool) {
 	server := serve(t, "")
 	js := client(t, server.URL())
-	full := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgs: 1, Discard: jetstream.DiscardNew}
+	full := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgs: 1, Discard: jetstream.DiscardNew, AllowBatchPublish: batches}
 	createStream(t, js, full)
 	s := opened(t, configFor(server.URL()), quiet)
 	accepted(t, s, pod("web", 1))
@@ -259,7 +273,9 @@ func TestAFullStreamHoldsTheSinkUntilThereIsRoom(t *testing.T) {
 	accepted(t, s, pod("web", 2))
 }
 
-func TestWhatIsTooLargeIsRejectedAlone(t *testing.T) {
+func TestWhatIsTooLargeIsRejectedAlone(t *testing.T) { bothWays(t, tooLarge) }
+
+func tooLarge(t *testing.T, batches bool) {
 	for name, test := range map[string]struct {
 		server string
 		stream int32
@@ -269,7 +285,7 @@ func TestWhatIsTooLargeIsRejectedAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := serve(t, test.server)
-			createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgSize: test.stream})
+			createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgSize: test.stream, AllowBatchPublish: batches})
 			s := opened(t, configFor(server.URL()), quiet)
 			large := pod("web", 2)
 			large.After = fmt.Appendf(nil, "%q", strings.Repeat("x", 3000))
@@ -299,14 +315,39 @@ func as(cfg Config, user string) Config {
 	return cfg
 }
 
-func TestAForbiddenSubjectIsNamed(t *testing.T) {
-	server := serve(t, users)
-	s := opened(t, as(configFor(server.URL()), "nopods"), quiet)
-	unavailable(t, s, pod("web", 1), `may not publish to "k8s.c.core.pods.shop.web"`)
-	node := pod("n1", 1)
-	node.Resource.Resource = "nodes"
-	if n, err := deliver(t, s, node); n != 1 || err != nil {
-		t.Errorf("a subject that is allowed: %d, %v", n, err)
+func TestAForbiddenSubjectIsNamedAndOnlyItsLaneWaits(t *testing.T) {
+	bothWays(t, func(t *testing.T, batches bool) {
+		server := serve(t, users)
+		createStream(t, client(t, server.URL(), nats.UserInfo("all", "secret-all")),
+			jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: batches})
+		s := opened(t, as(configFor(server.URL()), "nopods"), quiet)
+		node := pod("n1", 1)
+		node.Resource.Resource = "nodes"
+		accepted(t, s, node)
+		denied(t, s, pod("web", 1))
+		due := s.Repartitions()
+		if len(due) != 1 || !due[0].Gone || len(due[0].To) != defaultLanes {
+			t.Fatalf("to be replaced: %+v", due)
+		}
+		s.Repartition(due[0])
+		denied(t, s, pod("web", 1))
+		for version := 2; version < 20; version++ {
+			node.ResourceVersion = fmt.Sprint(version)
+			accepted(t, s, node)
+		}
+		if merge := s.Repartitions(); len(merge) != 1 || merge[0].Gone || len(merge[0].From) != defaultLanes {
+			t.Errorf("to be replaced again: %+v", merge)
+		}
+	})
+}
+
+// denied publishes one change and fails the test unless that fails for its subject alone.
+func denied(t *testing.T, s *Sink, c *event.Change) {
+	t.Helper()
+	n, err := deliver(t, s, c)
+	var away *sinks.UnavailableError
+	if n != 0 || err == nil || errors.As(err, &away) || !strings.Contains(err.Error(), `may not publish to "k8s.c.core.pods.shop.web"; allow it on the server`) {
+		t.Fatalf("publish: %d, %v; want an error that names the subject and stops no other lane", n, err)
 	}
 }
 

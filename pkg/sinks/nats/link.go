@@ -30,7 +30,7 @@ const (
 // library gives the connection up, or the inbox is refused, the link is closed and the sink makes another.
 type link struct {
 	absence *absence
-	waiters []*waiter
+	calls   calls
 	nkey    func() bool // whether another nkey than the connection's is in its file now
 	inbox   string      // prefix of the reply subjects, with the dot at its end
 
@@ -49,9 +49,9 @@ type link struct {
 
 // dial starts to connect. The goroutine ends when the library has tried each server once, or at close; from then on
 // the library connects by itself.
-func dial(cfg Config, a *absence, waiters []*waiter) *link {
+func dial(cfg Config, a *absence) *link {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &link{absence: a, waiters: waiters, cancel: cancel,
+	l := &link{absence: a, cancel: cancel,
 		dialled: make(chan struct{}), gone: make(chan struct{}), changed: make(chan struct{})}
 	go func() {
 		defer close(l.dialled)
@@ -73,7 +73,7 @@ func (l *link) connect(ctx context.Context, cfg Config) (*nats.Conn, error) {
 		return nil, err
 	}
 	l.inbox = nc.NewInbox() + "."
-	if _, err := nc.Subscribe(l.inbox+"*", l.answered); err != nil {
+	if _, err := nc.Subscribe(l.inbox+">", l.answered); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("subscribe to the inbox: %w", err)
 	}
@@ -236,19 +236,19 @@ func (l *link) connected(nc *nats.Conn) {
 	l.notify()
 }
 
-// lost tells every waiter that its answer will not come: the message may be stored, and must be sent again.
+// lost tells every call that its answer will not come: the message may be stored, and must be sent again.
 func (l *link) lost(err error) {
 	l.told.Store(false)
 	if !l.closing.Load() {
 		l.absence.begin(reason(err))
 	}
-	l.fail(l.why(&sinks.UnavailableError{Reason: "the connection to NATS was lost", Err: err}))
+	l.calls.fail("", l.why(&sinks.UnavailableError{Reason: "the connection to NATS was lost", Err: err}))
 	l.notify()
 }
 
 func (l *link) closed(*nats.Conn) {
 	l.cancel()
-	l.fail(l.why(&sinks.UnavailableError{Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed}))
+	l.calls.fail("", l.why(&sinks.UnavailableError{Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed}))
 	l.notify()
 	close(l.gone)
 }
@@ -261,12 +261,6 @@ func (l *link) why(follows *sinks.UnavailableError) *sinks.UnavailableError {
 	return follows
 }
 
-func (l *link) fail(err error) {
-	for _, w := range l.waiters {
-		w.fail("", err)
-	}
-}
-
 // Permission violations come as text only, in the words of nats-server/v2 server/client.go (pubPermissionViolation and
 // its neighbours), and without the number of the message they speak of.
 var (
@@ -274,21 +268,18 @@ var (
 	subscribeRefused = regexp.MustCompile(`(?i)violation for subscription to "([^"]*)"`)
 )
 
-// refused gives a permission violation to the lane that waits for that subject. Without the inbox no answer can come at
+// refused gives a permission violation to those who sent to that subject. Without the inbox no answer can come at
 // all, and the server does not try a refused subscription again by itself: that ends the link.
 func (l *link) refused(nc *nats.Conn, err error) {
 	if m := publishRefused.FindStringSubmatch(err.Error()); m != nil {
-		refusal := mayNotPublish(m[1], err)
-		for _, w := range l.waiters {
-			w.fail(m[1], refusal)
-		}
+		l.calls.fail(m[1], &deniedError{subject: m[1], err: err})
 	}
 	if m := subscribeRefused.FindStringSubmatch(err.Error()); m != nil {
 		reason := fmt.Sprintf("this user may not subscribe to its inbox %q; allow that on the server, or set nats.inboxPrefix", m[1])
 		refusal := &sinks.UnavailableError{Reason: reason, Err: err}
 		l.refusal.Store(refusal)
 		l.absence.begin(reason)
-		l.fail(refusal)
+		l.calls.fail("", refusal)
 		l.closing.Store(true)
 		nc.Close()
 	}
@@ -297,30 +288,31 @@ func (l *link) refused(nc *nats.Conn, err error) {
 	}
 }
 
-func mayNotPublish(subject string, err error) *sinks.UnavailableError {
-	return &sinks.UnavailableError{Reason: fmt.Sprintf("this user may not publish to %q; allow it on the server", subject), Err: err}
+// deniedError says that this user may not publish to a subject. Others may be allowed.
+type deniedError struct {
+	subject string
+	err     error
 }
 
-// answered hands an answer to the waiter whose number the reply subject holds: INBOX.<waiter>-<attempt>.
+func (e *deniedError) Error() string {
+	return fmt.Sprintf("this user may not publish to %q; allow it on the server", e.subject)
+}
+
+func (e *deniedError) Unwrap() error { return e.err }
+
+// answered hands an answer to the call whose number the reply subject begins with: INBOX.<call> or INBOX.<call>.<more>.
 func (l *link) answered(m *nats.Msg) {
-	index, attempt, _ := strings.Cut(strings.TrimPrefix(m.Subject, l.inbox), "-")
-	i, err := strconv.Atoi(index)
-	n, err2 := strconv.ParseUint(attempt, 10, 64)
-	if err != nil || err2 != nil || i < 0 || i >= len(l.waiters) {
+	call, reply, _ := strings.Cut(strings.TrimPrefix(m.Subject, l.inbox), ".")
+	number, err := strconv.ParseUint(call, 10, 64)
+	if err != nil {
 		return // not an answer to anything this link sent
 	}
 	const noResponders = "503" // ADR-4 and the no_responders option of the client protocol's CONNECT
-	l.waiters[i].settle(n, answer{data: m.Data, noResponder: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
+	l.calls.settle(number, reply, answer{data: m.Data, noResponder: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
 }
 
-// replyTo returns the subject for the answer to a message of waiter number i.
-func (l *link) replyTo(i int, attempt uint64) string {
-	b := make([]byte, 0, len(l.inbox)+32)
-	b = append(b, l.inbox...)
-	b = strconv.AppendInt(b, int64(i), 10)
-	b = append(b, '-')
-	return string(strconv.AppendUint(b, attempt, 10))
-}
+// replyTo returns the subject for answers to a call.
+func (l *link) replyTo(number uint64) string { return l.inbox + strconv.FormatUint(number, 10) }
 
 // dead says that the link cannot come back. One that has no connection, and whose nkey is not the one to announce any
 // more, is ended.

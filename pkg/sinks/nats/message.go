@@ -1,6 +1,9 @@
 package nats
 
 import (
+	"strconv"
+	"strings"
+
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -18,6 +21,7 @@ const (
 	headerResourceVersion = "Kubecdc-Resource-Version"
 	headerSnapshot        = "Kubecdc-Snapshot"
 	headerChange          = "Kubecdc-Change"
+	headerOffset          = "Kubecdc-Offset"
 	headerOperation       = "KV-Operation" // of key-value buckets (nats-io/nats-architecture-and-design, ADR-8)
 )
 
@@ -25,20 +29,17 @@ const (
 type message struct {
 	*nats.Msg
 	format   format.Format
+	repeat   bool                  // headers say what the payload says, too
+	native   map[string][]string   // the headers that repeat the payload; the change is set in place
+	place    []byte                // scratch
 	facts    []byte                // scratch
 	describe func(c *event.Change) // sets the headers that the format has of its own
 }
 
 func newMessage(cfg Config, f format.Format) *message {
-	m := &message{format: f, Msg: &nats.Msg{Header: nats.Header{
-		nats.MsgIdHdr:     {""},
-		headerContentType: {f.ContentType()},
-	}}}
-	if cfg.Mode != modeCore {
-		m.Header[nats.ExpectedStreamHdr] = []string{cfg.Stream}
-	}
-	if cfg.Exact {
-		m.Header[nats.ExpectedLastSubjSeqHdr] = []string{""}
+	m := &message{format: f, Msg: &nats.Msg{Header: nats.Header{}}, repeat: cfg.Headers || f == format.Upsert}
+	if cfg.Headers || f == format.CloudEvents || f == format.CloudEventsStructured {
+		m.Header[headerContentType] = []string{f.ContentType()}
 	}
 	switch f {
 	case format.CloudEvents:
@@ -47,36 +48,83 @@ func newMessage(cfg Config, f format.Format) *message {
 	case format.CloudEventsStructured:
 		m.describe = func(*event.Change) {} // a reader takes a message with attributes in headers for one in binary mode
 	default:
+		m.native = map[string][]string{}
 		for _, name := range []string{headerID, headerType, headerCluster, headerResource, headerKey, headerResourceVersion} {
-			m.Header[name] = []string{""}
+			m.native[name] = []string{""}
 		}
-		m.describe = m.describeNative
+		m.describe = func(c *event.Change) { m.describeNative(c, m.repeat) }
 	}
 	return m
 }
 
-// setHeaders sets the headers that differ between changes.
-func (m *message) setHeaders(c *event.Change) {
-	m.Header[nats.MsgIdHdr][0] = messageID(c)
-	m.describe(c)
+// placeInStream is what our newest message in a stream says of how far we got: its offset in the journal, under the epoch
+// in which offsets mean something, and the batch that it came with.
+type placeInStream struct {
+	offset       uint64
+	epoch, batch string
+}
+
+// setPlace sets the headers of a message of a batch. The first one names the stream and the sequence that it must come behind.
+func (m *message) setPlace(stream string, p placeInStream, last uint64, first bool) {
+	m.place = append(strconv.AppendUint(m.place[:0], p.offset, 10), ' ')
+	m.place = append(append(append(m.place, p.epoch...), ' '), p.batch...)
+	m.Header[headerOffset] = []string{string(m.place)}
+	if first {
+		m.Header[nats.ExpectedStreamHdr] = []string{stream}
+		m.Header[nats.ExpectedLastSeqHdr] = []string{strconv.FormatUint(last, 10)}
+		return
+	}
+	delete(m.Header, nats.ExpectedStreamHdr)
+	delete(m.Header, nats.ExpectedLastSeqHdr)
+}
+
+// readPlace reads what setPlace wrote.
+func readPlace(header string) (p placeInStream, ok bool) {
+	parts := strings.Split(header, " ")
+	if len(parts) != 3 {
+		return placeInStream{}, false
+	}
+	offset, err := strconv.ParseUint(parts[0], 10, 64)
+	return placeInStream{offset, parts[1], parts[2]}, err == nil
+}
+
+// setID makes m a message that is sent by itself: the stream drops a repetition of the ID.
+func (m *message) setID(stream, id string) {
+	m.Header[nats.ExpectedStreamHdr] = []string{stream}
+	m.Header[nats.MsgIdHdr] = []string{id}
 }
 
 // messageID is what the stream drops a repetition by: the ID of the change.
 func messageID(c *event.Change) string {
 	if c.DeadLetter != nil { // the stream may hold the change itself, from another sink
-		return c.ID() + "/dead-letter/" + c.DeadLetter.Sink
+		return c.ID() + deadLetterID + c.DeadLetter.Sink
 	}
 	return c.ID()
 }
 
-func (m *message) describeNative(c *event.Change) {
-	m.Header[headerID][0] = c.ID()
-	m.Header[headerType][0] = string(c.Type)
-	m.Header[headerCluster][0] = c.Cluster
-	m.Header[headerResource][0] = c.Resource.String()
-	m.Header[headerKey][0] = c.Key()
-	m.Header[headerResourceVersion][0] = c.ResourceVersion
+const deadLetterID = "/dead-letter/"
+
+// describeNative sets what the payload cannot tell, and what it can if that is to be repeated.
+func (m *message) describeNative(c *event.Change, repeat bool) {
 	m.describeBeside(c)
+	if !repeat {
+		for name := range m.native {
+			delete(m.Header, name)
+		}
+		return
+	}
+	for name, value := range m.native {
+		m.Header[name] = value
+	}
+	m.native[headerID][0] = c.ID()
+	m.native[headerType][0] = string(c.Type)
+	m.native[headerCluster][0] = c.Cluster
+	m.native[headerResource][0] = c.Resource.String()
+	m.native[headerKey][0] = c.Key()
+	m.native[headerResourceVersion][0] = c.ResourceVersion
+	if c.Snapshot != nil {
+		m.Header[headerSnapshot] = []string{c.Snapshot.ID}
+	}
 }
 
 // describeBeside sets what the payload cannot tell.
@@ -84,9 +132,6 @@ func (m *message) describeBeside(c *event.Change) {
 	delete(m.Header, headerSnapshot)
 	delete(m.Header, headerChange)
 	delete(m.Header, headerOperation)
-	if c.Snapshot != nil {
-		m.Header[headerSnapshot] = []string{c.Snapshot.ID}
-	}
 	if !m.format.FactsBeside(c) {
 		return
 	}

@@ -54,6 +54,9 @@ func (m *message) mark(c *event.Change, expires bool) (marked bool) {
 		delete(m.Header, nats.MsgTTLHdr)
 		return false
 	}
+	if m.native != nil { // there is no payload
+		m.describeNative(c, true)
+	}
 	m.Header[headerOperation] = []string{operationPurge}
 	m.Header[nats.MsgRollup] = []string{nats.MsgRollupSubject}
 	if expires {
@@ -63,7 +66,7 @@ func (m *message) mark(c *event.Change, expires bool) (marked bool) {
 }
 
 // fire sends a batch in mode core and waits until the server has read it. Nobody says whether anyone listens.
-func (s *Sink) fire(ctx context.Context, l *link, number int, batch []sinks.Message) (int, error) {
+func (s *Sink) fire(ctx context.Context, l *link, batch []sinks.Message) (int, error) {
 	before := l.nc.LastError()
 	msg := newMessage(s.cfg, s.format)
 	n, err := 0, error(nil)
@@ -113,7 +116,7 @@ func (s *Sink) flush(ctx context.Context, l *link, before error) error {
 		return nil
 	}
 	if m := publishRefused.FindStringSubmatch(after.Error()); m != nil {
-		return mayNotPublish(m[1], after)
+		return &deniedError{subject: m[1], err: after}
 	}
 	return fmt.Errorf("publish: %w", after)
 }

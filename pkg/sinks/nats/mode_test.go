@@ -44,7 +44,7 @@ func TestABucketKeepsTheContract(t *testing.T) {
 		cfg.AckTimeout = time.Second
 		return newSink(t, cfg, quiet)
 	}
-	h.StateOnly = true
+	h.StateOnly, h.ObjectsApart = true, true
 	h.Value = func(c *event.Change) []byte {
 		if c.Type == event.Deleted {
 			return nil
@@ -124,7 +124,7 @@ func TestABucketCanBeExact(t *testing.T) {
 	if _, err := kv.Put(t.Context(), "core.pods.shop.web", []byte("mine")); err != nil {
 		t.Fatal(err)
 	}
-	unavailable(t, s, pod("web", 4), `another writer publishes to "$KV.objects.core.pods.shop.web"`)
+	unavailable(t, s, pod("web", 4), `nats.exact cannot be kept`, `another writer publishes to stream "KV_objects", for example to "$KV.objects.core.pods.shop.web"`)
 }
 
 func TestAStreamThatIsNoBucketIsAFault(t *testing.T) {
@@ -153,7 +153,7 @@ func subscribe(t *testing.T, server *natsserver.Server, subject string) *subscri
 	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.heard = append(s.heard, sinktest.Delivered{ID: m.Header.Get(nats.MsgIdHdr), Key: m.Header.Get(headerKey), Value: m.Data, Topic: m.Subject})
+		s.heard = append(s.heard, sinktest.Delivered{ID: idOf(m.Header, m.Data), Value: m.Data, Topic: m.Subject})
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestCoreNamesAForbiddenSubjectAndGoesOnWhenItIsAllowed(t *testing.T) {
 	server := serve(t, users)
 	s := opened(t, as(core(server.URL()), "nopods"), quiet)
 	for range 3 {
-		unavailable(t, s, pod("web", 1), `may not publish to "k8s.c.core.pods.shop.web"`)
+		denied(t, s, pod("web", 1))
 	}
 	node := pod("n1", 1)
 	node.Resource.Resource = "nodes"

@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
-// Two streams of three replicas are filled at once, one by ID and one exactly, while the connections between the servers
+// Two streams of three replicas are filled at once, one by ID and one in batches, while the connections between the servers
 // are cut at random. Meanwhile the leader of a stream is parted from both others until one of them leads, then a leader
 // from one follower only, and all servers from each other, so that none leads. Each time every stream has a leader in the
 // end, and all replicas.
@@ -29,13 +29,13 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersLoseEachOther(t 
 		run  func(t testing.TB) error
 	}{
 		{"a leader loses all others", func(t testing.TB) error { return ways.isolated(t, js, servers, "BYID") }},
-		{"a leader loses one follower", func(t testing.TB) error { return ways.halfIsolated(t, js, servers, "EXACT") }},
-		{"everybody loses everybody", func(t testing.TB) error { return ways.shattered(t, servers, "BYID", "EXACT") }},
+		{"a leader loses one follower", func(t testing.TB) error { return ways.halfIsolated(t, js, servers, "BATCHES") }},
+		{"everybody loses everybody", func(t testing.TB) error { return ways.shattered(t, servers, "BYID", "BATCHES") }},
 	} {
 		t.Run(outage.name, func(t *testing.T) {
-			streams := replicatedStreams(servers, servers.URL())
-			byID, exactly := countAcks(streams["BYID"]), countAcks(streams["EXACT"])
-			stop := cutEvery(200*time.Millisecond, func() int64 { return byID() + exactly() }, func() { ways.cut(random) })
+			streams := replicatedStreams(t, servers, servers.URL())
+			byID, batches := countAcks(streams["BYID"]), countAcks(streams["BATCHES"])
+			stop := cutEvery(200*time.Millisecond, func() int64 { return byID() + batches() }, func() { ways.cut(random) })
 			drive(t, streams, 9000, 1, func(int) error { return outage.run(t) })
 			t.Logf("%d cuts", stop())
 		})

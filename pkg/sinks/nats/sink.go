@@ -10,15 +10,13 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
 
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 const (
-	// maxConcurrency is where more lanes at once stopped to pay off on one connection.
-	maxConcurrency = 256
 	// awayPause is the time between two calls that wait for the connection, or for a stream's leader. They cost next to
 	// nothing, and one of them should be there when NATS is back, however long it was away.
 	awayPause = 250 * time.Millisecond
@@ -35,15 +33,13 @@ type Sink struct {
 	pattern string   // wildcard subject that covers the template
 	routed  []string // those that cover what routes name
 
-	names    []sinks.Lane       // by number
-	numbers  map[sinks.Lane]int // the way back
-	waiters  []*waiter          // one a lane, and one for questions about the stream
-	ledgers  []*ledger          // one a lane, when exact
-	inFlight *budget
-	buffers  sync.Pool // *[]byte, for encoded changes
-	absence  absence
+	lanes   lanes
+	buffers sync.Pool // *[]byte, for encoded changes
+	absence absence
 
+	ordered  ordered
 	progress progress
+	flying   atomic.Int64  // messages on their way by ID
 	omitted  atomic.Uint64 // control records that a bucket has no place for
 	expiring atomic.Bool   // the stream takes messages that expire (AllowMsgTTL)
 
@@ -51,13 +47,17 @@ type Sink struct {
 	verified  atomic.Bool   // the stream was looked up and nothing has spoken against it since
 	verifying chan struct{} // capacity 1; held by who looks the stream up
 
-	mu   sync.Mutex
-	link *link // nil before the first use
+	mu       sync.Mutex
+	link     *link                          // nil before the first use
+	ahead    map[sinks.Lane]map[uint64]bool // see takeAhead
+	cautions map[string]string              // by what they are about
 }
 
 var _ interface {
 	sinks.Router
+	sinks.Repartitioner
 	sinks.Concurrent
+	sinks.Batched
 	sinks.Omitting
 	sinks.Pinger
 	sinks.Stateful
@@ -77,9 +77,8 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	}
 	s := &Sink{
 		cfg: cfg, format: f, log: log, subject: subject, pattern: pattern(subject),
-		numbers: make(map[sinks.Lane]int, cfg.Lanes), inFlight: newBudget(cfg.MaxInFlightBytes),
-		buffers:   sync.Pool{New: func() any { return new([]byte) }},
-		verifying: make(chan struct{}, 1),
+		lanes: lanes{number: cfg.Lanes}, buffers: sync.Pool{New: func() any { return new([]byte) }},
+		verifying: make(chan struct{}, 1), ahead: map[sinks.Lane]map[uint64]bool{}, cautions: map[string]string{},
 	}
 	for _, text := range cfg.Routed {
 		t, err := sinks.ParseTemplate(text)
@@ -88,24 +87,16 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		}
 		s.routed = append(s.routed, pattern(t))
 	}
+	s.ordered.life, s.ordered.epoch = nuid.Next(), nuid.Next()
 	s.verified.Store(cfg.Mode == modeCore) // there is no stream
-	s.progress.lanes = uint64(cfg.Lanes)
-	for i := range cfg.Lanes {
-		name := sinks.Lane(fmt.Sprintf("%d/%d", i, cfg.Lanes))
-		s.names, s.numbers[name] = append(s.names, name), i
-	}
-	if cfg.Exact {
-		s.ledgers = newLedgers(cfg.Lanes)
-	}
-	for range cfg.Lanes + 1 {
-		s.waiters = append(s.waiters, newWaiter())
-	}
 	return s, nil
 }
 
-// Concurrency is how many Publish calls should be allowed to run at once. Each waits for one acknowledgement at a time,
-// so that is the number of messages in flight.
-func (s *Sink) Concurrency() int { return min(s.cfg.Lanes, maxConcurrency) }
+// Concurrency is how many lanes are worth publishing at once, while there are many.
+func (s *Sink) Concurrency() int { return concurrency }
+
+// BatchLimits is what is on its way at once.
+func (s *Sink) BatchLimits() (messages int, bytes int64) { return maxBatch, s.cfg.MaxInFlightBytes }
 
 // Omitted counts the control records, such as gaps, that had no place in a bucket (mode kv).
 func (s *Sink) Omitted() uint64 { return s.omitted.Load() }
@@ -121,21 +112,10 @@ func (s *Sink) Ping(ctx context.Context) error {
 	return err
 }
 
-// Lane hashes the key of the object. It asks nobody and never fails.
-func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) {
-	return s.names[sinks.KeyHash(c)%uint64(len(s.names))], nil
-}
-
-// LaneTo is Lane: all subjects share the lanes.
-func (s *Sink) LaneTo(c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
-	return s.Lane(c)
-}
-
-// Publish sends one message after the other, each when the one before is acknowledged. // I3
+// Publish sends the messages in the way that the stream allows, and returns when they are acknowledged.
 func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	number, known := s.numbers[lane]
-	if !known {
-		return 0, fmt.Errorf("lane %q is not one of this sink, which has %d lanes", lane, len(s.names))
+	if !s.lanes.has(lane) {
+		return 0, fmt.Errorf("lane %q is not one of this sink, which has %d lanes", lane, s.cfg.Lanes)
 	}
 	if len(batch) == 0 {
 		return 0, nil
@@ -144,61 +124,74 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	if err != nil {
 		return 0, err
 	}
-	if s.cfg.Mode == modeCore {
-		return s.fire(ctx, l, number, batch)
-	}
-	msg := newMessage(s.cfg, s.format)
-	for i := range batch {
-		if s.cfg.Mode == modeKV && batch[i].Change.Type.Control() {
+	n, err := s.send(ctx, l, lane, batch)
+	for i := range batch[:n] {
+		if s.omits(batch[i].Change) {
 			s.omitted.Add(1)
-			continue
-		}
-		err := s.publish(ctx, l, number, msg, batch[i])
-		if errors.Is(err, nats.ErrNoResponders) {
-			s.verified.Store(false) // the stream may be gone: look it up again, or create it again
-		}
-		if err != nil {
-			return i, err
 		}
 	}
-	return len(batch), nil
+	var denied *deniedError
+	if lane == whole && errors.As(err, &denied) && toStream(denied.subject) && !s.cfg.Exact {
+		s.lanes.deny()
+	}
+	if errors.Is(err, nats.ErrNoResponders) {
+		s.verified.Store(false) // the stream may be gone: look it up again, or create it again
+	}
+	return n, err
 }
 
-// publish sends one change and waits for its acknowledgement.
-func (s *Sink) publish(ctx context.Context, l *link, number int, msg *message, m sinks.Message) error {
-	c := m.Change
-	bytes, err := s.inFlight.take(ctx, int64(c.Size()))
-	if err != nil {
-		return err
+// send chooses the way: in batches if the stream takes them and nobody else writes to it. Dead letters are beside the order.
+func (s *Sink) send(ctx context.Context, l *link, lane sinks.Lane, batch []sinks.Message) (n int, err error) {
+	switch {
+	case s.cfg.Mode == modeCore:
+		return s.fire(ctx, l, batch)
+	case batch[0].Change.DeadLetter != nil:
+		return s.byID(ctx, l, lane, batch)
+	case lane == whole && s.ordered.possible.Load():
+		if n, err = s.inOrder(ctx, l, batch); n == len(batch) || err != nil {
+			return n, err
+		}
+		batch = batch[n:] // another writer was found just now
 	}
-	defer s.inFlight.give(bytes)
-
-	buffer := s.fill(msg, m)
-	defer s.recycle(msg, buffer)
-	msg.Header[nats.MsgIdHdr][0] = s.progress.id(m)
 	if s.cfg.Exact {
-		err = s.exactly(ctx, l, number, msg.Msg, c)
-	} else {
-		_, err = s.attempt(ctx, l, number, msg.Msg)
+		return n, s.inexact()
 	}
-	return err
+	s.ordered.beside.Store(true)
+	more, err := s.byID(ctx, l, lane, batch)
+	return n + more, err
+}
+
+// inexact says why changes that are to be there exactly once cannot be published.
+func (s *Sink) inexact() error {
+	s.verified.Store(false) // somebody may edit the stream
+	why := "it does not take batches; set allow_batched on it, which needs nats-server 2.14 or later"
+	if writers := s.cautioned("writers"); writers != "" {
+		why = writers
+	}
+	return &sinks.UnavailableError{Reason: fmt.Sprintf("nats.exact cannot be kept with stream %q: %s", s.cfg.Stream, why)}
 }
 
 // fill makes msg the message of m. recycle takes back what it returns.
 func (s *Sink) fill(msg *message, m sinks.Message) *[]byte {
 	var room [512]byte
-	c, subject := m.Change, s.subject
-	if m.Topic != nil {
-		subject = m.Topic
-	}
-	msg.Subject = string(subject.Append(room[:0], c, AppendToken))
-	msg.setHeaders(c)
+	c := m.Change
+	msg.Subject = string(s.appendSubject(room[:0], m))
+	msg.describe(c)
 	buffer := s.buffers.Get().(*[]byte)
 	msg.Data = (*buffer)[:0]
 	if s.cfg.Mode != modeKV || !msg.mark(c, s.expiring.Load()) {
 		msg.Data = s.format.AppendValue(msg.Data, c)
 	}
 	return buffer
+}
+
+// appendSubject appends the subject of a message.
+func (s *Sink) appendSubject(dst []byte, m sinks.Message) []byte {
+	subject := s.subject
+	if m.Topic != nil {
+		subject = m.Topic
+	}
+	return subject.Append(dst, m.Change, AppendToken)
 }
 
 // recycle keeps the buffer of a message that is on its way for the next one.
@@ -209,46 +202,50 @@ func (s *Sink) recycle(msg *message, buffer *[]byte) {
 	msg.Data = nil
 }
 
-// attempt sends a message to the stream and waits for its acknowledgement.
-func (s *Sink) attempt(ctx context.Context, l *link, number int, msg *nats.Msg) (receipt, error) {
-	before, err := s.progress.before()
-	if err != nil {
-		return receipt{}, err
-	}
-	a, err := s.send(ctx, l, number, msg)
-	if err != nil {
-		return receipt{}, err
-	}
-	r, err := acknowledged(s.cfg.Stream, msg.Subject, a)
-	if err == nil && !r.Duplicate {
-		err = s.progress.acknowledged(s.cfg.Stream, before, r.Sequence)
-	}
-	return r, err
-}
-
-// send sends a message of waiter number i and waits for what comes back. The library has copied the message when
-// it returns.
-func (s *Sink) send(ctx context.Context, l *link, i int, msg *nats.Msg) (answer, error) {
-	w := s.waiters[i]
-	msg.Reply = l.replyTo(i, w.begin(msg.Subject))
-	defer w.end()
-	err := l.nc.PublishMsg(msg)
+// ask sends a question to the server and waits for the answer.
+func (s *Sink) ask(ctx context.Context, l *link, subject string, request []byte) (answer, error) {
+	answers := make(chan answer, 1)
+	number := l.calls.begin(call{concerns: to(subject), answer: func(_ string, a answer) {
+		select {
+		case answers <- a:
+		default: // the first one counts
+		}
+	}})
+	defer l.calls.end(number)
+	err := l.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: l.replyTo(number), Data: request})
 	if disconnected(err) {
 		return answer{}, s.unconnected(ctx, err)
 	}
 	if err != nil {
-		return answer{}, unsent(err, l.nc, len(msg.Data))
+		return answer{}, unsent(err, l.nc, len(request))
 	}
 	timeout := time.NewTimer(s.cfg.AckTimeout)
 	defer timeout.Stop()
 	select {
-	case a := <-w.answers:
+	case a := <-answers:
 		return a, a.err
 	case <-timeout.C:
-		return answer{}, fmt.Errorf("no answer for %q within %v", msg.Subject, s.cfg.AckTimeout)
+		return answer{}, fmt.Errorf("no answer for %q within %v", subject, s.cfg.AckTimeout)
 	case <-ctx.Done():
 		return answer{}, ctx.Err()
 	}
+}
+
+// caution notes once what about the stream may lose changes, or slow them down, and logs it.
+func (s *Sink) caution(about, text string) {
+	s.mu.Lock()
+	known := s.cautions[about] == text
+	s.cautions[about] = text
+	s.mu.Unlock()
+	if !known {
+		s.log.Warn("NATS stream is not as it should be", "stream", s.cfg.Stream, "reason", text)
+	}
+}
+
+func (s *Sink) cautioned(about string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cautions[about]
 }
 
 // ready returns a connection that stands, and has the stream looked up once. It waits for both no longer than
@@ -292,7 +289,7 @@ func (s *Sink) current() *link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.link == nil || s.link.dead() {
-		s.link = dial(s.cfg, &s.absence, s.waiters)
+		s.link = dial(s.cfg, &s.absence)
 	}
 	return s.link
 }

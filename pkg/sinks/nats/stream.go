@@ -21,6 +21,9 @@ const safeDuplicates = time.Minute
 type streamAnswer struct {
 	Error  *apiError              `json:"error"`
 	Config jetstream.StreamConfig `json:"config"`
+	State  struct {
+		LastSeq uint64 `json:"last_seq"`
+	} `json:"state"`
 }
 
 // verify sees to it that the stream is there and takes our subjects. One caller looks, the others wait for it.
@@ -47,7 +50,7 @@ func (s *Sink) verify(ctx context.Context, l *link) error {
 
 func (s *Sink) lookUp(ctx context.Context, l *link) error {
 	found, err := s.question(ctx, l, "INFO", nil)
-	if errors.Is(err, nats.ErrPermissionViolation) {
+	if errors.As(err, new(*deniedError)) {
 		// The acknowledgements name the stream, so the look-up only serves to say early and well what is wrong.
 		s.log.Warn("NATS does not let this user look the stream up; going on without", "stream", s.cfg.Stream)
 		return nil
@@ -61,7 +64,7 @@ func (s *Sink) lookUp(ctx context.Context, l *link) error {
 	if found.Error != nil {
 		return classify(s.cfg.Stream, "", found.Error)
 	}
-	s.expiring.Store(found.Config.AllowMsgTTL)
+	s.take(found.Config)
 	return s.suits(found.Config)
 }
 
@@ -72,6 +75,7 @@ func (s *Sink) create(ctx context.Context, l *link, missing error) error {
 			s.cfg.Stream, s.pattern), Err: missing}
 	}
 	config := s.cfg.streamConfig(s.pattern)
+	config.AllowBatchPublish = takesBatches(l.nc.ConnectedServerVersion())
 	for _, pattern := range s.routed {
 		config.Subjects = withSubject(config.Subjects, pattern)
 	}
@@ -89,10 +93,25 @@ func (s *Sink) create(ctx context.Context, l *link, missing error) error {
 	if made.Error != nil {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created as nats.create says", s.cfg.Stream), Err: made.Error}
 	}
-	s.expiring.Store(made.Config.AllowMsgTTL)
+	s.take(made.Config)
 	s.log.Info("NATS stream created", "stream", s.cfg.Stream, "subjects", config.Subjects, "storage", config.Storage.String(),
 		"replicas", config.Replicas, "maxAge", config.MaxAge, "maxBytes", config.MaxBytes, "duplicates", config.Duplicates)
 	return nil
+}
+
+// take takes note of what the stream allows.
+func (s *Sink) take(config jetstream.StreamConfig) {
+	s.expiring.Store(config.AllowMsgTTL)
+	s.ordered.possible.Store(config.AllowBatchPublish && s.cautioned("writers") == "")
+}
+
+// takesBatches says whether a server has fast ingest: nats-server 2.14 and later.
+func takesBatches(version string) bool {
+	var major, minor int
+	if n, err := fmt.Sscanf(version, "%d.%d", &major, &minor); n != 2 || err != nil {
+		return false
+	}
+	return major > 2 || major == 2 && minor >= 14
 }
 
 // withSubject adds a subject that a stream is to take to those it takes; of one stream none may cover another.
@@ -127,16 +146,25 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 		s.log.Warn("NATS stream does not take every subject the template can give; delivery stops at the first that it does not take",
 			"stream", s.cfg.Stream, "subjects", config.Subjects, "template", s.subject.String(), "routed", s.cfg.Routed)
 	}
-	if !s.cfg.Exact && config.Duplicates < safeDuplicates {
+	if !config.AllowBatchPublish && config.Duplicates < safeDuplicates {
 		s.log.Warn("NATS stream forgets message IDs soon; a change sent again after an outage may be there twice",
 			"stream", s.cfg.Stream, "duplicates", config.Duplicates, "better", safeDuplicates)
 	}
 	return nil
 }
 
+// streamState asks how far the stream is.
+func (s *Sink) streamState(ctx context.Context, l *link) (*streamAnswer, error) {
+	found, err := s.question(ctx, l, "INFO", nil)
+	if err == nil && found.Error != nil {
+		err = classify(s.cfg.Stream, s.pattern, found.Error)
+	}
+	return found, err
+}
+
 // question asks JetStream about the stream.
 func (s *Sink) question(ctx context.Context, l *link, what string, request []byte) (*streamAnswer, error) {
-	a, err := s.send(ctx, l, len(s.waiters)-1, &nats.Msg{Subject: "$JS.API.STREAM." + what + "." + s.cfg.Stream, Data: request})
+	a, err := s.ask(ctx, l, "$JS.API.STREAM."+what+"."+s.cfg.Stream, request)
 	if err != nil {
 		return nil, err
 	}

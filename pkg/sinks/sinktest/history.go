@@ -34,20 +34,42 @@ func (tr *truth) held(t testing.TB) []Delivered {
 	return own
 }
 
-// place is where a change stands in what was published.
+// place is where a change stands in what has to be in order: its lane, or its object.
 type place struct {
-	lane  sinks.Lane
+	line  string
 	index int
 }
 
-func (tr *truth) places() map[string]place {
-	places := make(map[string]place)
+// places returns the place of each change, and for each line the indexes that its changes have in their lane.
+func (tr *truth) places() (places map[string]place, lines map[string]line) {
+	places, lines = make(map[string]place), make(map[string]line)
 	for lane, messages := range tr.lanes {
 		for i, m := range messages {
-			places[m.Change.ID()] = place{lane: lane, index: i}
+			name := string(lane)
+			if tr.h.ObjectsApart {
+				name += " " + m.Change.Key()
+			}
+			l := lines[name]
+			places[m.Change.ID()] = place{line: name, index: len(l.inLane)}
+			lines[name] = line{lane, append(l.inLane, i)}
 		}
 	}
-	return places
+	return places, lines
+}
+
+// line is what has to be in order.
+type line struct {
+	lane   sinks.Lane
+	inLane []int // the index of each change in its lane
+}
+
+// restarts returns at which changes of the line a Publish of its lane began again.
+func (l line) restarts(lane []int) (own []int) {
+	for _, start := range lane {
+		i, _ := slices.BinarySearch(l.inLane, start)
+		own = append(own, i)
+	}
+	return own
 }
 
 // once fails the test unless the destination holds every change exactly once, in order, with the right key and value.
@@ -63,42 +85,42 @@ func (tr *truth) check(t testing.TB, restarts map[sinks.Lane][]int) {
 	if tr.h.ExactRetry {
 		restarts = nil
 	}
-	places := tr.places()
-	newest := make(map[sinks.Lane]int) // index of the last change seen, plus one
-	used := make(map[sinks.Lane]int)   // restarts behind us
+	places, lines := tr.places()
+	newest := make(map[string]int)   // index of the last change seen, plus one
+	starts := make(map[string][]int) // restarts that were not used yet
+	for name, l := range lines {
+		starts[name] = l.restarts(restarts[l.lane])
+	}
 	for _, d := range tr.held(t) {
 		at, known := places[d.ID]
 		if !known {
 			t.Errorf("the destination holds %s, which was not published", d.ID)
 			continue
 		}
-		if at.index > newest[at.lane] {
-			t.Errorf("lane %s: %s, message %d, stands where message %d is due", at.lane, d.ID, at.index, newest[at.lane])
+		if at.index > newest[at.line] {
+			t.Errorf("lane %s: %s, message %d, stands where message %d is due", at.line, d.ID, at.index, newest[at.line])
 		}
-		if at.index < newest[at.lane] {
-			tr.stepBack(t, at, restarts[at.lane], used)
+		if at.index < newest[at.line] {
+			starts[at.line] = stepBack(t, at, d.ID, starts[at.line])
 		}
-		newest[at.lane] = at.index + 1
+		newest[at.line] = at.index + 1
 	}
-	for lane, messages := range tr.lanes {
-		if newest[lane] != len(messages) {
-			t.Errorf("lane %s: ends with message %d of %d", lane, newest[lane], len(messages))
+	for name, l := range lines {
+		if newest[name] != len(l.inLane) {
+			t.Errorf("lane %s: ends with message %d of %d", name, newest[name], len(l.inLane))
 		}
 	}
 }
 
-// stepBack accepts a repetition that begins where a Publish began that is not older than the last one accepted.
-func (tr *truth) stepBack(t testing.TB, at place, restarts []int, used map[sinks.Lane]int) {
+// stepBack accepts a repetition that begins where a Publish began that is not older than the last one accepted, and returns
+// those that are left.
+func stepBack(t testing.TB, at place, id string, starts []int) []int {
 	t.Helper()
-	for used[at.lane] < len(restarts) {
-		start := restarts[used[at.lane]]
-		used[at.lane]++
-		if start == at.index {
-			return
-		}
+	if i := slices.Index(starts, at.index); i >= 0 {
+		return starts[i+1:]
 	}
-	t.Errorf("lane %s steps back to message %d, %s, where no Publish began again",
-		at.lane, at.index, tr.lanes[at.lane][at.index].Change.ID())
+	t.Errorf("lane %s steps back to message %d, %s, where no Publish began again", at.line, at.index, id)
+	return nil
 }
 
 // contents checks key and value of everything held, that nothing is missing, and tombstones where they are promised.

@@ -53,7 +53,11 @@ func (p publisher) randomly(lane sinks.Lane, messages []sinks.Message, random *r
 	done := 0
 	p.eventually("publish at random", func(ctx context.Context) error {
 		for done < len(messages) {
-			size := 1 + random.IntN(min(16, len(messages)-done))
+			most := 16
+			if random.IntN(4) == 0 {
+				most = 1000
+			}
+			size := 1 + random.IntN(min(most, len(messages)-done))
 			n, err := p.hastily(ctx, lane, messages[done:done+size], random)
 			done += n
 			if err != nil {

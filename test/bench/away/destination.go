@@ -49,7 +49,7 @@ const stream = "AWAY"
 
 func (n natsServer) sink() (sinks.Sink, int, error) {
 	s, err := nats.New(nats.Config{URL: n.URL(), Stream: stream, Subject: "away.{group}.{resource}.{namespace}.{name}",
-		Create: nats.Create{Enabled: true}}, format.JSON, quiet)
+		Headers: true, Create: nats.Create{Enabled: true}}, format.JSON, quiet)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -85,7 +85,7 @@ func (n natsServer) read(ctx context.Context, each func(id string) error) error 
 		if err != nil {
 			return err
 		}
-		if err := each(m.Headers().Get(natsgo.MsgIdHdr)); err != nil {
+		if err := each(m.Headers().Get("Kubecdc-Id")); err != nil {
 			return err
 		}
 	}

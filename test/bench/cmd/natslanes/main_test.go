@@ -16,7 +16,7 @@ func TestEveryWayIsMeasuredInEveryRound(t *testing.T) {
 	if err := run(t.Context(), 400, 2, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, way := range []string{"PublishAsync, window 1024 ", "with message IDs", "lanes ", "lanes, exact"} {
+	for _, way := range []string{"PublishAsync, window 1024 ", "with message IDs", "in batches", "by message ID"} {
 		if !strings.Contains(out.String(), way) {
 			t.Errorf("nothing is said of %q:\n%s", way, out.String())
 		}

@@ -94,6 +94,7 @@ func (s Settings) sinks() []mapping {
 			"stream":  s.Stream,
 			"subject": s.Stream + ".{group}.{resource}.{namespace}.{name}",
 			"create":  mapping{"enabled": true},
+			"headers": true,
 		}},
 	}
 	if s.DeadLetters != nil {

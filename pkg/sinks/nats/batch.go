@@ -1,0 +1,159 @@
+package nats
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Operations of a fast-ingest batch (nats-server 2.14; ADR-50 calls them so). A message's reply subject tells the server
+// REPLY.BATCH.FLOW.fail.NUMBER.OPERATION.$FI: which batch it belongs to, the how manieth of it is, and what to do.
+const (
+	opStart  = 0
+	opAppend = 1
+	opCommit = 2 // with this message
+	opEnd    = 3 // without it
+	opPing   = 4
+)
+
+// flow is after how many messages the server says how far it got, the most that it allows.
+const flow = "500"
+
+// farAhead is the number of a ping that no batch has come to: the server ends the batch and says how much of it is stored.
+const farAhead = 1 << 62
+
+// openBatch is one batch on its way. What the stream keeps of it is a prefix, in order: the server ends it at the first
+// message that is missing or refused.
+type openBatch struct {
+	id      string
+	first   string   // the subject of its first message
+	base    uint64   // the stream's last sequence when it began
+	offsets []uint64 // of its messages, in order
+
+	mu      sync.Mutex
+	changed chan struct{} // capacity 1; filled when what follows changes
+
+	acked    uint64          // so many of its messages are stored, as far as is known
+	ended    bool            // no more of it will be: acked is exact
+	sequence uint64          // of the last one, when it has ended and there is one
+	unknown  bool            // the server does not know it: nothing of it is on the way, unless it begins only now
+	refused  *refusedMessage // the first message that was refused
+	trouble  error           // why no more answers may come
+}
+
+// refusedMessage is what the server said of one message of a batch.
+type refusedMessage struct {
+	number uint64 // the how manieth
+	err    *apiError
+}
+
+func newBatch(id string) *openBatch { return &openBatch{id: id, changed: make(chan struct{}, 1)} }
+
+// reply returns the reply subject of a message, behind that of the batch's call.
+func (b *openBatch) reply(dst []byte, call string, number uint64, operation int) []byte {
+	dst = append(append(append(dst, call...), '.'), b.id...)
+	dst = append(dst, "."+flow+".fail."...)
+	dst = append(strconv.AppendUint(dst, number, 10), '.')
+	return append(strconv.AppendInt(dst, int64(operation), 10), ".$FI"...)
+}
+
+// readReply returns what reply had put into a reply subject.
+func readReply(reply string) (number uint64, ping bool) {
+	parts := strings.Split(reply, ".") // BATCH FLOW fail NUMBER OPERATION $FI
+	if len(parts) != 6 {
+		return 0, false
+	}
+	number, _ = strconv.ParseUint(parts[3], 10, 64) // 0 is none
+	return number, parts[4] == strconv.Itoa(opPing)
+}
+
+// answered takes what comes for a message of the batch, or for a ping.
+func (b *openBatch) answered(reply string, a answer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer wake(b.changed)
+	if a.err != nil {
+		b.trouble = a.err
+		return
+	}
+	if a.noResponder {
+		b.trouble = nats.ErrNoResponders
+		return
+	}
+	var said struct {
+		Type     string    `json:"type"` // "" in what ends a batch
+		Sequence uint64    `json:"seq"`  // of the stream where Type is "", else of the batch
+		Batch    string    `json:"batch"`
+		Count    uint64    `json:"count"`
+		Error    *apiError `json:"error"`
+	}
+	number, ping := readReply(reply)
+	err := json.Unmarshal(a.data, &said)
+	switch {
+	case err != nil:
+		b.trouble = fmt.Errorf("the answer to a batch is none: %.200q", a.data)
+	case said.Type == "ack":
+		b.acked = max(b.acked, said.Sequence)
+	case said.Type == "gap": // how much is stored follows
+	case said.Type == "err":
+		b.refuse(said.Sequence, said.Error)
+	case said.Error != nil && said.Error.ErrCode == codeUnknownBatch:
+		b.unknown = b.unknown || ping
+	case said.Error != nil && ping: // of the ping, not of the batch
+		b.trouble = said.Error
+	case said.Error != nil:
+		b.refuse(number, said.Error)
+	case said.Batch == b.id:
+		b.ended, b.acked, b.sequence = true, said.Count, said.Sequence
+	}
+}
+
+// refuse notes the first message that was refused. mu is held.
+func (b *openBatch) refuse(number uint64, err *apiError) {
+	if err != nil && (b.refused == nil || number < b.refused.number) {
+		b.refused = &refusedMessage{number, err}
+	}
+}
+
+// wake lets whoever waits for c look again.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// batchState is what is known of a batch at one moment.
+type batchState struct {
+	acked, sequence uint64
+	ended, unknown  bool
+	refused         *refusedMessage
+	trouble         error
+}
+
+func (b *openBatch) state() batchState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return batchState{b.acked, b.sequence, b.ended, b.unknown, b.refused, b.trouble}
+}
+
+// forget drops what was known of trouble: another question is asked.
+func (b *openBatch) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unknown, b.trouble = false, nil
+}
+
+// wrongSequence returns the number that the stream's last message has instead of the one that was expected.
+func (r *refusedMessage) wrongSequence() (sequence uint64, yes bool) {
+	if r == nil || r.err.ErrCode != codeWrongLastSequence {
+		return 0, false
+	}
+	text := r.err.Description[strings.LastIndexByte(r.err.Description, ' ')+1:] // "wrong last sequence: 17"
+	sequence, err := strconv.ParseUint(text, 10, 64)
+	return sequence, err == nil
+}

@@ -1,0 +1,243 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// versionsOf lists what the stream holds of pods: name and version, in its order.
+func versionsOf(t *testing.T, js jetstream.JetStream) string {
+	t.Helper()
+	var all []string
+	for _, m := range messages(t, js, "K8S") {
+		if id, ours := strings.CutPrefix(idOf(m.Headers(), m.Data()), "c/uid-"); ours {
+			all = append(all, strings.TrimSuffix(id, "/updated"))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func TestAnotherWriterIsReportedAndSurvived(t *testing.T) {
+	server := serve(t, "")
+	js := client(t, server.URL())
+	var lines transcript
+	s := opened(t, configFor(server.URL()), lines.logger())
+	accepted(t, s, pod("web", 1))
+	if _, err := js.Publish(t.Context(), "k8s.mine.a.b.c.d", []byte("mine")); err != nil {
+		t.Fatal(err)
+	}
+	accepted(t, s, pod("web", 2), pod("web", 3))
+	accepted(t, s, pod("web", 4))
+	if got, want := versionsOf(t, js), "web/1 web/2 web/3 web/4"; got != want {
+		t.Errorf("the stream holds %s, want %s", got, want)
+	}
+	if got := strings.Count(lines.String(), "another writer publishes to stream"); got != 1 {
+		t.Errorf("it was said %d times:\n%s", got, lines.String())
+	}
+}
+
+func TestExactWaitsWhereAChangeCouldBeThereTwice(t *testing.T) {
+	server := serve(t, "")
+	withoutBatches(t, server)
+	cfg := configFor(server.URL())
+	cfg.Exact = true
+	s := opened(t, cfg, quiet)
+	unavailable(t, s, pod("web", 1), "nats.exact", "allow_batched")
+	if _, err := client(t, server.URL()).UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true}); err != nil {
+		t.Fatal(err)
+	}
+	accepted(t, s, pod("web", 1))
+}
+
+func TestDeadLettersInTheStreamAreNoOtherWriter(t *testing.T) {
+	server := serve(t, "")
+	js := client(t, server.URL())
+	var lines transcript
+	s, letters := opened(t, configFor(server.URL()), lines.logger()), opened(t, configFor(server.URL()), quiet)
+	accepted(t, s, pod("web", 1))
+	dead := pod("big", 1)
+	dead.DeadLetter = &event.DeadLetterInfo{Sink: "bus", Reason: "too large"}
+	accepted(t, letters, dead)
+	accepted(t, s, pod("web", 2))
+	if strings.Contains(lines.String(), "another writer") || !s.ordered.possible.Load() {
+		t.Errorf("batches are possible: %v; the log is\n%s", s.ordered.possible.Load(), lines.String())
+	}
+	if got, want := versionsOf(t, js), "web/1 big/1/updated/dead-letter/bus web/2"; got != want {
+		t.Errorf("the stream holds %s, want %s", got, want)
+	}
+}
+
+func TestAPurgedStreamGoesOn(t *testing.T) {
+	bothWays(t, func(t *testing.T, batches bool) {
+		server := serve(t, "")
+		js := client(t, server.URL())
+		createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: batches})
+		s := opened(t, configFor(server.URL()), quiet)
+		accepted(t, s, pod("web", 1), pod("web", 2))
+		stream, err := js.Stream(t.Context(), "K8S")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		accepted(t, s, pod("web", 3))
+		after := opened(t, configFor(server.URL()), quiet)
+		if err := after.Restore(s.State(0), offsets.Load(), nil); err != nil {
+			t.Fatal(err)
+		}
+		accepted(t, after, pod("web", 4))
+		if got, want := versionsOf(t, js), "web/3 web/4"; got != want {
+			t.Errorf("the stream holds %s, want %s", got, want)
+		}
+	})
+}
+
+// restarted is a sink that begins with the state of another one that ended, of which the journal has given out all offsets
+// up to newest.
+func restarted(t *testing.T, url string, state []byte, newest uint64) *Sink {
+	t.Helper()
+	s := opened(t, configFor(url), quiet)
+	if err := s.Restore(state, newest, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestAfterACrashTheStreamSaysWhereToGoOn(t *testing.T) {
+	server := serve(t, "")
+	s := opened(t, configFor(server.URL()), quiet)
+	allNumbered(t, s, 1, 3)
+	state := s.State(0)
+	allNumbered(t, s, 4, 9) // and the state was not stored since
+	allNumbered(t, restarted(t, server.URL(), state, 12), 4, 12)
+	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
+		t.Errorf("the stream holds %s, want %s", got, want)
+	}
+}
+
+func TestTheFirstChangeEverIsNotRepeatedAfterACrash(t *testing.T) {
+	server := serve(t, "")
+	s := opened(t, configFor(server.URL()), quiet)
+	var state []byte
+	if err := s.Restore(nil, 0, func(context.Context) error { state = s.State(0); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	allNumbered(t, s, 1, 3)
+	allNumbered(t, restarted(t, server.URL(), state, 3), 1, 4)
+	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4"; got != want {
+		t.Errorf("the stream holds %s, want %s", got, want)
+	}
+}
+
+// The journal was restored from an older copy, which knows the epoch and gives offsets to other changes now.
+func TestOffsetsThatTheJournalNeverGaveAreNotBelieved(t *testing.T) {
+	server := serve(t, "")
+	s := opened(t, configFor(server.URL()), quiet)
+	allNumbered(t, s, 1, 3)
+	state := s.State(0)
+	allNumbered(t, s, 4, 9)
+	allNumbered(t, restarted(t, server.URL(), state, 5), 4, 6)
+	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/4 web/5 web/6"; got != want {
+		t.Errorf("the stream holds %s, want %s", got, want)
+	}
+}
+
+// A process dies while a batch of it is open, and more of it may be in the buffers of the server.
+func TestABatchOfADeadProcessIsEndedBeforeAnotherBegins(t *testing.T) {
+	server := serve(t, "")
+	s := opened(t, configFor(server.URL()), quiet)
+	allNumbered(t, s, 1, 3)
+	state := s.State(0)
+	l, err := s.ready(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := newBatch("dead-1")
+	open.base = 3
+	number := l.calls.begin(call{concerns: toStream, answer: open.answered})
+	msg := newMessage(s.cfg, s.format)
+	part := func(version int, operation int) {
+		t.Helper()
+		m := sinks.Message{Offset: uint64(version), Change: pod("web", version)}
+		if err := s.sendOne(t.Context(), l, open, l.replyTo(number), msg, m, operation); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part(4, opStart)
+	part(5, opAppend)
+	if err := l.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	after := restarted(t, server.URL(), state, 9)
+	allNumbered(t, after, 4, 7)
+	part(6, opAppend) // comes late
+	if err := l.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	allNumbered(t, after, 8, 8)
+	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8"; got != want {
+		t.Errorf("the stream holds %s, want %s", got, want)
+	}
+}
+
+func TestABatchWithoutTheRightToReadTheStreamSaysSo(t *testing.T) {
+	server := serve(t, `authorization { users: [{user: u, password: secret, permissions: {publish: {deny: "$JS.API.STREAM.MSG.GET.>"}}},
+		{user: all, password: secret}] }`+"\n")
+	s := opened(t, as(configFor(server.URL()), "u"), quiet)
+	accepted(t, s, pod("web", 1))
+	if _, err := client(t, server.URL(), nats.UserInfo("all", "secret")).Publish(t.Context(), "k8s.mine.a.b.c.d", []byte("mine")); err != nil {
+		t.Fatal(err)
+	}
+	n, err := deliver(t, s, pod("web", 2))
+	if n != 0 || err == nil || !strings.Contains(err.Error(), `may not publish to "$JS.API.STREAM.MSG.GET.K8S"`) || len(s.Repartitions()) != 0 {
+		t.Errorf("got %d, %v, %v", n, err, s.Repartitions())
+	}
+}
+
+func TestAStateThatCannotBeStoredHoldsTheFirstBatch(t *testing.T) {
+	s := opened(t, configFor(serve(t, "").URL()), quiet)
+	full := errors.New("disk full")
+	failing := true
+	if err := s.Restore(nil, 0, func(context.Context) error {
+		if failing {
+			return full
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := deliver(t, s, pod("web", 1)); n != 0 || !errors.Is(err, full) {
+		t.Errorf("got %d, %v", n, err)
+	}
+	failing = false
+	accepted(t, s, pod("web", 1))
+}
+
+func TestManyChangesOfOneObjectAreOnTheirWayAtOnce(t *testing.T) {
+	server := serve(t, "")
+	s := opened(t, configFor(server.URL()), quiet)
+	const many = 3 * maxBatch
+	allNumbered(t, s, 1, many)
+	if s.ordered.batches > 9 {
+		t.Errorf("%d changes took %d batches", many, s.ordered.batches)
+	}
+	all := messages(t, client(t, server.URL()), "K8S")
+	for i, m := range all {
+		if id := idOf(m.Headers(), m.Data()); id != fmt.Sprintf("c/uid-web/%d/updated", i+1) {
+			t.Fatalf("message %d is %s", i, id)
+		}
+	}
+	if len(all) != many {
+		t.Errorf("the stream holds %d of %d", len(all), many)
+	}
+}
