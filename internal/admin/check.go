@@ -28,6 +28,9 @@ func (s Snapshot) checks() []check {
 	}
 	for _, k := range s.Sinks {
 		all = append(all, check{name: "sink/" + k.Name, reason: k.NotReady, degraded: k.Held})
+		for _, caution := range k.Cautions {
+			all = append(all, check{name: "sink/" + k.Name, degraded: caution})
+		}
 		all = append(all, k.laneChecks()...)
 	}
 	return all

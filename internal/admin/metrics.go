@@ -133,6 +133,8 @@ var sinkMetrics = []metric{
 		func(k SinkStatus) float64 { return truth(k.Held != "") }),
 	ofSink("kubecdc_sink_losses_total", "Times the destination had lost changes it had accepted, and was sent them again from the journal.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Losses) }),
+	ofSink("kubecdc_sink_cautions", "How many things about the destination may lose changes that it accepts; /readyz and the log name them.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return float64(len(k.Cautions)) }),
 	ofSink("kubecdc_sink_omitted_total", "Control records, such as gaps, that the destination has no place for: a bucket keeps the state of objects only.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.Omitted) }),
 	ofSink("kubecdc_sink_contract_breaches_total", "Answers of the sink that break its contract. More than 0 is a defect.", prometheus.CounterValue,

@@ -70,6 +70,8 @@ type SinkStatus struct {
 	NotReady string // why it makes the exporter not ready, one line; "" when it does not
 	Reason   string // what is amiss, one line, also where that does not touch readiness
 
+	Cautions []string // how the destination may lose what it accepts, each one line
+
 	Held string // why dead letters do not reach the topic that is configured for them, one line; "" when they do
 
 	Delivered      uint64 // changes acknowledged

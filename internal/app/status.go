@@ -91,6 +91,9 @@ func (r *runner) status() admin.SinkStatus {
 	if slow, ok := r.sink.(sinks.Slowed); ok {
 		s.Reason = cmp.Or(s.Reason, slow.Slowed())
 	}
+	if c, ok := r.sink.(sinks.Cautious); ok {
+		s.Cautions = c.Cautions()
+	}
 	if o, ok := r.sink.(sinks.Omitting); ok {
 		s.Omitted = o.Omitted()
 	}

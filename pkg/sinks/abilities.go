@@ -67,6 +67,15 @@ type Slowed interface {
 	Slowed() string
 }
 
+// Cautious is a sink that knows how its destination may lose changes that it accepts, or why it is used in a lesser way.
+type Cautious interface {
+	Sink
+
+	// Cautions says so, each in one line with the remedy; none when all is well. They stop nothing. The sink logs each
+	// when it begins. It does not wait.
+	Cautions() []string
+}
+
 // Forgetter is a sink that holds something for each lane it has published to.
 type Forgetter interface {
 	Sink

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,6 +60,7 @@ var _ interface {
 	sinks.Repartitioner
 	sinks.Concurrent
 	sinks.Batched
+	sinks.Cautious
 	sinks.Omitting
 	sinks.Pinger
 	sinks.Stateful
@@ -231,13 +234,13 @@ func (s *Sink) ask(ctx context.Context, l *link, subject string, request []byte)
 	}
 }
 
-// caution notes once what about the stream may lose changes, or slow them down, and logs it.
+// caution notes how the stream may lose changes, or is used in a lesser way, and logs it when it is new; "" takes it back.
 func (s *Sink) caution(about, text string) {
 	s.mu.Lock()
 	known := s.cautions[about] == text
 	s.cautions[about] = text
 	s.mu.Unlock()
-	if !known {
+	if !known && text != "" {
 		s.log.Warn("NATS stream is not as it should be", "stream", s.cfg.Stream, "reason", text)
 	}
 }
@@ -246,6 +249,18 @@ func (s *Sink) cautioned(about string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cautions[about]
+}
+
+// Cautions is [sinks.Cautious.Cautions].
+func (s *Sink) Cautions() (all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, about := range slices.Sorted(maps.Keys(s.cautions)) {
+		if text := s.cautions[about]; text != "" {
+			all = append(all, text)
+		}
+	}
+	return all
 }
 
 // ready returns a connection that stands, and has the stream looked up once. It waits for both no longer than

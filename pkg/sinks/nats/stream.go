@@ -14,6 +14,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
+// What is little of a stream that drops its oldest messages.
+const (
+	littleBytes    = 64 << 20
+	littleMessages = 10_000
+	littleTime     = time.Hour
+	littleAge      = 5 * time.Minute
+)
+
 // safeDuplicates is a window that outlasts a reconnect and a back-off before a message is sent again.
 const safeDuplicates = time.Minute
 
@@ -22,7 +30,10 @@ type streamAnswer struct {
 	Error  *apiError              `json:"error"`
 	Config jetstream.StreamConfig `json:"config"`
 	State  struct {
-		LastSeq uint64 `json:"last_seq"`
+		LastSeq   uint64    `json:"last_seq"`
+		Messages  int64     `json:"messages"`
+		Bytes     int64     `json:"bytes"`
+		FirstTime time.Time `json:"first_ts"`
 	} `json:"state"`
 }
 
@@ -65,6 +76,7 @@ func (s *Sink) lookUp(ctx context.Context, l *link) error {
 		return classify(s.cfg.Stream, "", found.Error)
 	}
 	s.take(found.Config)
+	s.caution("forgets", forgets(found))
 	return s.suits(found.Config)
 }
 
@@ -125,7 +137,7 @@ func withSubject(subjects []string, added string) []string {
 
 // suits checks an existing stream. What makes delivery impossible is an error, what weakens it one warning.
 func (s *Sink) suits(config jetstream.StreamConfig) error {
-	strange, covered := "", true
+	strange, partly, covered := "", "", true
 	for _, pattern := range append([]string{s.pattern}, s.routed...) {
 		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return meets(subject, pattern) }) {
 			strange = pattern
@@ -143,14 +155,39 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q takes the subjects %q, and none of %q; add it to the stream, or change nats.subject or the routes",
 			s.cfg.Stream, config.Subjects, strange)}
 	case !covered:
-		s.log.Warn("NATS stream does not take every subject the template can give; delivery stops at the first that it does not take",
-			"stream", s.cfg.Stream, "subjects", config.Subjects, "template", s.subject.String(), "routed", s.cfg.Routed)
+		partly = fmt.Sprintf("stream %q does not take every subject that the template can give: delivery stops at the first that it does not take; it takes %q, the template is %q",
+			s.cfg.Stream, config.Subjects, s.subject)
 	}
+	s.caution("subjects", partly)
+	short := ""
 	if !config.AllowBatchPublish && config.Duplicates < safeDuplicates {
-		s.log.Warn("NATS stream forgets message IDs soon; a change sent again after an outage may be there twice",
-			"stream", s.cfg.Stream, "duplicates", config.Duplicates, "better", safeDuplicates)
+		short = fmt.Sprintf("stream %q forgets message IDs after %v; a change sent again after an outage may be there twice: raise duplicate_window to %v, or set allow_batched",
+			s.cfg.Stream, config.Duplicates, safeDuplicates)
 	}
+	s.caution("duplicates", short)
 	return nil
+}
+
+// forgets says how a stream loses messages that it has acknowledged; "" when it does not, as far as can be seen.
+func forgets(found *streamAnswer) string {
+	c, st := found.Config, found.State
+	full := c.MaxBytes > 0 && st.Bytes >= c.MaxBytes/10*9 || c.MaxMsgs > 0 && st.Messages >= c.MaxMsgs/10*9
+	small := c.MaxBytes > 0 && c.MaxBytes < littleBytes || c.MaxMsgs > 0 && c.MaxMsgs < littleMessages
+	switch {
+	case c.Retention == jetstream.InterestPolicy:
+		return fmt.Sprintf("stream %q keeps what consumers wait for (retention: interest): without a consumer a change is acknowledged and gone; use retention: limits", c.Name)
+	case c.Retention == jetstream.WorkQueuePolicy:
+		return fmt.Sprintf("stream %q drops what one consumer has had (retention: workqueue): others never see it; use retention: limits", c.Name)
+	case c.Discard == jetstream.DiscardOld && full && time.Since(st.FirstTime) < littleTime:
+		return fmt.Sprintf("stream %q is full, and drops changes that are %v old for new ones (discard: old); raise its limits, or use discard: new",
+			c.Name, time.Since(st.FirstTime).Round(time.Second))
+	case c.Discard == jetstream.DiscardOld && small:
+		return fmt.Sprintf("stream %q has little room, max_bytes %d and max_msgs %d, and drops the oldest changes for new ones (discard: old); raise its limits, or use discard: new",
+			c.Name, c.MaxBytes, c.MaxMsgs)
+	case c.MaxAge > 0 && c.MaxAge < littleAge:
+		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise it", c.Name, c.MaxAge)
+	}
+	return ""
 }
 
 // streamState asks how far the stream is.
