@@ -1,4 +1,4 @@
-// Command gen writes docs/configuration.md and configs/reference.yaml from the configuration structs, their comments and
+// Command gen writes docs/configuration.md, configs/reference.yaml and a JSON Schema for editors from the configuration structs, their comments and
 // their defaults. Run it by "go generate ./internal/config"; a test fails while the files in the tree differ.
 package main
 
@@ -15,6 +15,7 @@ const root = "../.."
 var files = map[string]func(keys []key) []byte{
 	"docs/configuration.md":  page,
 	"configs/reference.yaml": reference,
+	schemaFile:               schema,
 }
 
 func main() {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-const referenceHead = `# Every key the exporter knows, with its default. Generated from the code ("make generate"): do not edit.
+const referenceHead = `# yaml-language-server: $schema=../` + schemaFile + `
+# Every key the exporter knows, with its default. Generated from the code ("make generate"): do not edit.
 # Keys without a useful default have an example. In a sink, an empty or zero value takes the default its comment names.
 #
 # Durations have a unit ("100ms", "30s", "5m"); sizes may have one ("64Mi", "10Gi"). Any string may be a reference instead:

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// schemaFile is where editors find the schema; every example names it in its first line.
+const schemaFile = "docs/schema/config.schema.json"
+
+// schemaURL is the same for who has no copy of the repository.
+const schemaURL = "https://raw.githubusercontent.com/kubecdc/kubecdc/main/" + schemaFile
+
+// choices are the values of keys that have a fixed set of them. A test holds them to what is accepted.
+var choices = map[string][]string{
+	"cluster.onReplaced":      {"fail", "fresh"},
+	"resources[].capture":     {"full", "metadata"},
+	"resources[].onForbidden": {"degrade", "fail"},
+	"resources[].redact":      {"mask", "hmac", "drop", "none"},
+	"resources[].hmac.scope":  {"object", "global"},
+	"resources[].before":      {"none", "full"},
+	"resources[].changed":     {"none", "paths", "mergePatch", "jsonPatch"},
+	"sinks[].format":          {"json", "cloudevents", "cloudevents-structured", "debezium", "upsert"},
+	"sinks[].onOversize":      {"reduce", "deadLetter"},
+	"journal.sync":            {"always", "interval"},
+	"log.level":               {"debug", "info", "warn", "error"},
+	"log.format":              {"text", "json"},
+}
+
+// needed are the keys that a mapping cannot do without.
+var needed = map[string][]string{"": {"resources", "sinks"}, "resources[]": {"select"}, "sinks[]": {"name"}}
+
+// schema writes a JSON Schema of the configuration, for editors. What takes more than one key to judge is left to "exporter
+// validate".
+func schema(keys []key) []byte {
+	reference := func(key string) map[string]any {
+		return map[string]any{
+			"type": "object", "properties": map[string]any{key: map[string]any{"type": "string"}}, "required": []string{key}, "additionalProperties": false,
+		}
+	}
+	whole := mapping("", keys)
+	whole["$schema"], whole["$id"], whole["title"] = "https://json-schema.org/draft/2020-12/schema", schemaURL, "Configuration of kubecdc's exporter"
+	whole["$defs"] = map[string]any{
+		"reference": map[string]any{
+			"description": "A string from the environment or from a file.",
+			"oneOf":       []any{reference("env"), reference("file")},
+		},
+		"duration": map[string]any{"type": []string{"string", "integer"}, "pattern": `^(0|([0-9]*\.?[0-9]+(ns|us|µs|ms|s|m|h))+)$`},
+		"size":     map[string]any{"type": []string{"string", "integer"}, "minimum": 0, "pattern": "^[0-9]+([KMGT]i|[kMGT])?$"},
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(whole); err != nil {
+		panic(err) // plain maps and strings
+	}
+	return b.Bytes()
+}
+
+// mapping is the schema of a mapping with these keys.
+func mapping(path string, keys []key) map[string]any {
+	properties := map[string]any{}
+	for _, k := range keys {
+		properties[k.name] = k.schema()
+	}
+	m := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
+	if required := needed[path]; required != nil {
+		m["required"] = required
+	}
+	return m
+}
+
+// schema is that of one key.
+func (k key) schema() map[string]any {
+	var m map[string]any
+	switch k.kind {
+	case "mapping":
+		m = mapping(k.path, k.children)
+	case "list":
+		m = map[string]any{"type": "array", "items": mapping(k.path, k.children)}
+	case "list of strings":
+		m = map[string]any{"type": "array", "items": text()}
+	case "string":
+		m = text()
+		if values := choices[k.path]; values != nil {
+			m = map[string]any{"enum": values}
+		}
+	case "true or false":
+		m = map[string]any{"type": "boolean"}
+	case "number":
+		m = map[string]any{"type": "number"}
+	default: // duration, size
+		m = map[string]any{"allOf": []any{map[string]any{"$ref": "#/$defs/" + k.kind}}}
+	}
+	m["description"] = strings.Join(strings.Fields(k.doc), " ")
+	if k.kind != "mapping" && k.kind != "list" && k.kind != "list of strings" && k.value != "" && k.value != `""` {
+		m["default"] = defaultOf(k)
+	}
+	return m
+}
+
+func text() map[string]any {
+	return map[string]any{"anyOf": []any{map[string]any{"type": "string"}, map[string]any{"$ref": "#/$defs/reference"}}}
+}
+
+// defaultOf is the default of a key as JSON.
+func defaultOf(k key) any {
+	switch k.kind {
+	case "true or false":
+		return k.value == "true"
+	case "number", "string":
+		var v any
+		if err := json.Unmarshal([]byte(k.value), &v); err != nil {
+			panic(fmt.Sprintf("the default of %s is %s: %v", k.path, k.value, err))
+		}
+		return v
+	}
+	return k.value
+}
