@@ -16,7 +16,11 @@ func runCommand() *cobra.Command {
 SIGTERM or SIGINT stops watching, delivers what the journal holds for at most
 delivery.drainTimeout, and exits 0. A second signal, at least a second after the
 first, exits at once. Either way
-nothing is lost: what was not delivered is in the journal.`,
+nothing is lost: what was not delivered is in the journal.
+
+A changed configuration file is taken up while it runs: what an edit does not concern
+goes on untouched. A bad file is refused, and the one before goes on. SIGHUP reads the
+file again.`,
 		Args: cobra.NoArgs,
 	}
 	path := configFlag(cmd)

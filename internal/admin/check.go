@@ -22,7 +22,7 @@ type check struct {
 
 // checks lists everything readiness depends on.
 func (s Snapshot) checks() []check {
-	all := []check{{name: "journal", reason: cmp.Or(s.Journal.Blocked, s.Journal.DeadLettersFull)}, {name: "discovery", reason: s.Discovery}}
+	all := []check{{name: "configuration", degraded: s.Config.Refused}, {name: "journal", reason: cmp.Or(s.Journal.Blocked, s.Journal.DeadLettersFull)}, {name: "discovery", reason: s.Discovery}}
 	for _, r := range s.Resources {
 		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
 	}

@@ -20,7 +20,7 @@ type metric struct {
 type emit = func(value float64, labels ...string)
 
 // metrics lists every family that is read from a snapshot. docs/metrics.md is written from it.
-var metrics = slices.Concat(readyMetrics, discoveryMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics)
+var metrics = slices.Concat(readyMetrics, configMetrics, discoveryMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics)
 
 var readyMetrics = []metric{
 	{"kubecdc_ready", "1 when the exporter is ready; /readyz says what is amiss where it is not.", prometheus.GaugeValue, nil,
@@ -39,6 +39,18 @@ var discoveryMetrics = []metric{
 			for _, state := range ResourceStates {
 				emit(float64(in[state]), state)
 			}
+		}},
+}
+
+var configMetrics = []metric{
+	{"kubecdc_config_info", "1, with the first 12 digits of the SHA-256 of the configuration's file that works.", prometheus.GaugeValue, []string{"hash"},
+		func(s Snapshot, _ time.Time, emit emit) { emit(1, s.Config.Hash) }},
+	{"kubecdc_config_refused", "1 while the configuration's file is refused and an earlier one works; /readyz says why.", prometheus.GaugeValue, nil,
+		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.Config.Refused != "")) }},
+	{"kubecdc_config_reloads_total", "Changed configurations, by what became of them: taken or refused.", prometheus.CounterValue, []string{"result"},
+		func(s Snapshot, _ time.Time, emit emit) {
+			emit(float64(s.Config.Reloads), "taken")
+			emit(float64(s.Config.Refusals), "refused")
 		}},
 }
 

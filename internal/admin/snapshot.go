@@ -4,6 +4,7 @@ import "time"
 
 // Snapshot is the state of the exporter at one moment. Counters count since the process started.
 type Snapshot struct {
+	Config    ConfigStatus
 	Cluster   ClusterStatus
 	Discovery string // why it is not known yet what there is to watch, one line; "" when it is
 	Resources []ResourceStatus
@@ -11,6 +12,14 @@ type Snapshot struct {
 	Routes    []RouteStatus
 	Sinks     []SinkStatus
 	Journal   JournalStatus
+}
+
+// ConfigStatus is what is known of the configuration.
+type ConfigStatus struct {
+	Hash     string // of the file that works, as config.Config has it
+	Refused  string // why what is in the file now is not what works, one line; "" when it is
+	Reloads  uint64 // changed configurations that were taken up
+	Refusals uint64 // and that were refused
 }
 
 // ClusterStatus is what is known of the cluster that is watched.

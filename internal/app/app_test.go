@@ -69,7 +69,7 @@ sinks:
 	if err := os.Remove("ca"); err != nil {
 		t.Fatal(err)
 	}
-	err = run(t.Context(), cfg, "test", mask{}, slog.New(slog.DiscardHandler))
+	err = newApp("test", mask{}, slog.New(slog.DiscardHandler), &slog.LevelVar{}).run(t.Context(), cfg)
 	if code, _ := exit.CodeOf(err); code != exit.Environment || !strings.Contains(err.Error(), "ca: no such file") {
 		t.Errorf("%v", err)
 	}

@@ -47,42 +47,43 @@ func Rules(cfg *config.Config) []selection.Rule {
 }
 
 // newSource makes the source half: from the API server into the journal.
-func (a *app) newSource(client *apiserver.Client) (*source.Source, error) {
-	lost, err := a.lost()
+func (c *composition) newSource() (*source.Source, error) {
+	lost, err := c.lost()
 	if err != nil {
 		return nil, err
 	}
-	stored, err := a.journal.Cluster()
+	stored, err := c.journal.Cluster()
 	if err != nil {
 		return nil, err
 	}
-	c := source.Config{
-		Client:        client,
-		Cluster:       a.cfg.Cluster.Name,
-		Rules:         Rules(a.cfg),
-		Load:          a.shaper.Load(a.journal.LoadResource),
-		Stored:        a.journal.Resources,
-		SetScopes:     a.journal.SetScopes,
-		Append:        a.append,
-		Shape:         a.shaper.Shape,
-		Drop:          a.journal.DropResource,
+	s := source.Config{
+		Client:        c.client,
+		Cluster:       c.cfg.Cluster.Name,
+		Rules:         Rules(c.cfg),
+		Load:          c.shaper.Load(c.journal.LoadResource),
+		Stored:        c.journal.Resources,
+		SetScopes:     c.journal.SetScopes,
+		Append:        c.append,
+		Shape:         c.shaper.Shape,
+		Drop:          c.journal.DropResource,
 		Lost:          lost,
-		Announced:     a.journal.Announced,
+		Flush:         c.journal.Flush,
+		Announced:     c.journal.Announced,
 		StoredCluster: stored,
-		Remember:      a.journal.RememberCluster,
-		Log:           a.log,
+		Remember:      c.journal.RememberCluster,
+		Log:           c.log,
 	}
-	if a.cfg.Cluster.OnReplaced == config.Fresh {
-		c.BeginAnew = a.journal.BeginAnew
+	if c.cfg.Cluster.OnReplaced == config.Fresh {
+		s.BeginAnew = c.journal.BeginAnew
 	}
-	return source.New(c)
+	return source.New(s)
 }
 
 // lost is why the journal knows less than it should, if gaps have to say so still.
-func (a *app) lost() (string, error) {
-	if recovery, yes := a.journal.Recovered(); yes {
-		a.recovered = true
+func (c *composition) lost() (string, error) {
+	if recovery, yes := c.journal.Recovered(); yes {
+		c.recovered = true
 		return "the journal was broken and begun anew (" + recovery.Reason + ")", nil
 	}
-	return a.journal.ResetReason()
+	return c.journal.ResetReason()
 }

@@ -122,8 +122,8 @@ func TestDeadLettersAtTheirBoundHoldUpTheirLaneAndNothingElse(t *testing.T) {
 		committing := start("journal", j.Run, failed)
 		settings := config.Default()
 		settings.Delivery.Retry = config.Retry{Min: time.Millisecond, Max: 10 * time.Millisecond}
-		a := &app{cfg: &settings, journal: j, routes: &routing{}}
-		cfg = a.pipelineConfig(config.Sink{Name: "a"}, &configuredSink{name: "a", sink: sink}, nil)
+		c := &composition{app: &app{}, cfg: &settings, journal: j, routes: &routing{}}
+		cfg = c.pipelineConfig(config.Sink{Name: "a"}, &configuredSink{name: "a", sink: sink}, nil)
 		cfg.SettleInterval = time.Millisecond
 		cursor, _, err := j.Cursor("a")
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,9 +14,11 @@ import (
 const masked = "***"
 
 // mask takes configured secrets out of what is shown to people. Whoever words a message leaves them out to begin with; this
-// is for those that quote others: a server that repeats what it was sent, a library that names an address. It is
-// immutable.
-type mask struct{ secrets *regexp.Regexp }
+// is for those that quote others: a server that repeats what it was sent, a library that names an address. Copies of it are the
+// same mask. It is safe for concurrent use; the zero value masks nothing.
+type mask struct {
+	secrets *atomic.Pointer[regexp.Regexp]
+}
 
 // From these lengths on, in bytes, a secret is looked for as a word of its own, and anywhere.
 const (
@@ -24,6 +27,20 @@ const (
 )
 
 func newMask(secrets []string) mask {
+	m := mask{new(atomic.Pointer[regexp.Regexp])}
+	m.replace(secrets)
+	return m
+}
+
+// replace masks these secrets from now on, and no others.
+func (m mask) replace(secrets []string) {
+	if m.secrets != nil {
+		m.secrets.Store(patternOf(secrets))
+	}
+}
+
+// patternOf finds secrets in a text; nil where there are none.
+func patternOf(secrets []string) *regexp.Regexp {
 	var all []string
 	for _, secret := range secrets {
 		for _, form := range []string{secret, strings.TrimSpace(secret)} {
@@ -37,17 +54,25 @@ func newMask(secrets []string) mask {
 		}
 	}
 	if len(all) == 0 {
-		return mask{}
+		return nil
 	}
 	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // one may be a part of another
-	return mask{regexp.MustCompile(strings.Join(all, "|"))}
+	return regexp.MustCompile(strings.Join(all, "|"))
+}
+
+func (m mask) pattern() *regexp.Regexp {
+	if m.secrets == nil {
+		return nil
+	}
+	return m.secrets.Load()
 }
 
 func (m mask) text(s string) string {
-	if m.secrets == nil {
+	pattern := m.pattern()
+	if pattern == nil {
 		return s
 	}
-	return m.secrets.ReplaceAllLiteralString(s, masked)
+	return pattern.ReplaceAllLiteralString(s, masked)
 }
 
 // attr is for [slog.HandlerOptions].
@@ -92,7 +117,7 @@ func (e *maskedError) Unwrap() error { return e.err }
 
 // fields masks every string that v, a pointer to a struct, holds within structs and slices.
 func (m mask) fields(v any) {
-	if m.secrets != nil {
+	if m.pattern() != nil {
 		m.walk(reflect.ValueOf(v).Elem())
 	}
 }

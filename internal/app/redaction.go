@@ -12,9 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape"
 )
 
-// newShaper makes what takes out of changes what is not to be emitted, and redacts what the journal holds from before as the
-// rules are now.
-func newShaper(cfg *config.Config, j *journal.Journal, log *slog.Logger) (*shape.Shaper, error) {
+// newShaper makes what takes out of changes what is not to be emitted.
+func newShaper(cfg *config.Config, j *journal.Journal) (*shape.Shaper, error) {
 	policies := make([]shape.Policy, len(cfg.Resources))
 	for i, r := range cfg.Resources {
 		policies[i] = r.Policy
@@ -23,13 +22,9 @@ func newShaper(cfg *config.Config, j *journal.Journal, log *slog.Logger) (*shape
 	if err != nil {
 		return nil, err
 	}
-	shaper, err := shape.New(policies, shape.Options{
+	return shape.New(policies, shape.Options{
 		Key: []byte(cfg.Redaction.Key), Secret: secret, RuleOf: ruleOf(cfg), Before: cfg.NeedsBefore(), Bodies: j,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return shaper, redactStored(cfg, j, shaper, log)
 }
 
 // ruleOf says which rule selects a resource: the first that does.
@@ -71,6 +66,20 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 			"deadLetters", done.DeadLetters, "states", done.Bodies, "known", done.Known, "deletedBrokenStores", done.Broken)
 	}
 	return nil
+}
+
+// redactsByDefault says that every rule redacts as the default rule does: then it does not matter which one selects a resource, or
+// whether one does.
+func redactsByDefault(cfg *config.Config) bool {
+	var standard config.Resource
+	config.Preset(&standard)
+	key := []byte(cfg.Redaction.Key)
+	for _, r := range cfg.Resources {
+		if r.Fingerprint(key) != standard.Fingerprint(key) {
+			return false
+		}
+	}
+	return true
 }
 
 // redactionOf names everything that decides what is redacted, and how. It gives nothing of the key away.

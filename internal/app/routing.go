@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -89,6 +91,27 @@ func (r *routing) stats() []shape.RouteStats {
 		return nil
 	}
 	return r.router.Stats()
+}
+
+// routeStats are the counts of all routes for these sinks, which may have been made at different times, under the same routes.
+func routeStats(runners []*runner) (all []shape.RouteStats) {
+	var counted []*routing
+	for _, r := range runners {
+		if slices.Contains(counted, r.routes) {
+			continue
+		}
+		counted = append(counted, r.routes)
+		for i, s := range r.routes.stats() {
+			if i == len(all) {
+				all = append(all, shape.RouteStats{Sent: map[string]uint64{}, Dropped: map[string]uint64{}})
+			}
+			maps.Copy(all[i].Sent, s.Sent)
+			maps.Copy(all[i].Dropped, s.Dropped)
+			all[i].Failed += s.Failed
+			all[i].Failure = cmp.Or(s.Failure, all[i].Failure)
+		}
+	}
+	return all
 }
 
 // of is the routing of one sink; nil sends everything to its own topic.

@@ -4,28 +4,38 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"k8s.io/klog/v2"
 
 	"github.com/kubecdc/kubecdc/internal/config"
 )
 
-// Run watches and delivers until ctx or the process is told to end, and returns nil after an orderly stop. version is that
-// of the program; the log goes to w. It takes the signals of the process, so it can run once at a time.
+// Run watches and delivers until ctx or the process is told to end, and returns nil after an orderly stop. It takes up what becomes
+// of the configuration's file. version is that of the program; the log goes to w. It takes the signals of the process, so it can run
+// once at a time.
 func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) error {
 	tuneMemory()
-	secrets := newMask(cfg.Secrets())
-	log := newLogger(cfg.Log, secrets, w)
+	secrets, level := newMask(cfg.Secrets()), &slog.LevelVar{}
+	log := newLogger(cfg.Log, level, secrets, w)
 	for _, warning := range cfg.Warnings {
 		log.Warn("the configuration is suspicious", "at", warning.String())
 	}
 	ctx, stop := untilSignal(ctx, log)
 	defer stop()
-	return secrets.err(run(ctx, cfg, version, secrets, log))
+	a := newApp(version, secrets, log, level)
+	a.reloads.hangup = make(chan os.Signal, 1)
+	signal.Notify(a.reloads.hangup, syscall.SIGHUP)
+	defer signal.Stop(a.reloads.hangup)
+	return secrets.err(a.run(ctx, cfg))
 }
 
-func newLogger(cfg config.Log, secrets mask, w io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.SlogLevel(), ReplaceAttr: secrets.attr}
+// newLogger sets level to the configured one; it may be changed later.
+func newLogger(cfg config.Log, level *slog.LevelVar, secrets mask, w io.Writer) *slog.Logger {
+	level.Set(cfg.SlogLevel())
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: secrets.attr}
 	var handler slog.Handler = slog.NewTextHandler(w, options)
 	if cfg.Format == "json" {
 		handler = slog.NewJSONHandler(w, options)

@@ -2,6 +2,9 @@ package app
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +22,8 @@ import (
 // runner is one configured sink with the pipeline that feeds it.
 type runner struct {
 	*configuredSink
+	id          string // see identity
+	routes      *routing
 	deadLetters *deadLetterPublisher // where its dead letters go besides the journal; nil for nowhere
 	journal     sinkJournal
 	log         *slog.Logger
@@ -30,63 +35,83 @@ type runner struct {
 	rewinds  uint64  // how often the destination had lost what it had accepted
 
 	delivering *task // set when it runs
+	closing    sync.Once
 }
 
 // newRunner makes a sink, and what publishes its dead letters. It contacts nothing and leaves the journal alone.
-func newRunner(cfg *config.Config, s config.Sink, log *slog.Logger) (*runner, error) {
-	deadLetters, err := openDeadLetterPublisher(cfg, s, log)
+func (c *composition) newRunner(s config.Sink) (*runner, error) {
+	deadLetters, err := openDeadLetterPublisher(c.cfg, s, c.log)
 	if err != nil {
 		return nil, err
 	}
-	log = log.With("sink", s.Name)
+	log := c.log.With("sink", s.Name)
 	sink, err := newSink(s, log)
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
 	}
-	return &runner{configuredSink: sink, deadLetters: deadLetters, log: log}, nil
+	return &runner{configuredSink: sink, id: identity(c.cfg, s, c.routes), routes: c.routes, deadLetters: deadLetters, log: log}, nil
 }
 
-// connect gives a runner its pipeline, which begins where the journal says that the sink has got to.
-func (a *app) connect(r *runner, s config.Sink) error {
-	start, _, err := a.journal.Cursor(s.Name)
+// identity names everything that a runner is made from: a sink whose identity is the same goes on when the configuration changes.
+func identity(cfg *config.Config, s config.Sink, routes *routing) string {
+	all := struct {
+		Sink, DeadLettersTo config.Sink
+		Delivery            config.Delivery
+		Routes              string
+	}{Sink: s, Delivery: cfg.Delivery, Routes: routes.id}
+	all.Delivery.DrainTimeout = 0 // that of the configuration that works when it is stopped
+	if to, err := sinkConfig(cfg, s.DeadLetters.Sink); err == nil {
+		all.DeadLettersTo = to
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic(fmt.Sprintf("the configuration of a sink is plain data: %v", err))
+	}
+	sum := sha256.Sum256(text) // the text holds passwords
+	return s.Name + " " + hex.EncodeToString(sum[:])
+}
+
+// pipe gives a runner its pipeline, which begins where the journal says that the sink has got to.
+func (c *composition) pipe(r *runner, s config.Sink) error {
+	start, _, err := c.journal.Cursor(s.Name)
 	if err != nil {
 		return fmt.Errorf("sink %s: stored cursor: %w", s.Name, err)
 	}
-	cfg := a.pipelineConfig(s, r.configuredSink, r.deadLetters)
-	cfg.Observe = func(took time.Duration) { a.admin.ObservePublish(s.Name, took) }
-	cfg.Acknowledged = func(c *event.Change) { a.admin.ObserveDelivery(s.Name, time.Since(c.ObservedAt)) }
-	layout := r.layout + a.routes.id
-	r.journal = sinkJournal{a.journal, s.Name}
+	cfg := c.pipelineConfig(s, r.configuredSink, r.deadLetters)
+	cfg.Observe = func(took time.Duration) { c.admin.ObservePublish(s.Name, took) }
+	cfg.Acknowledged = func(change *event.Change) { c.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt)) }
+	layout := r.layout + c.routes.id
+	r.journal = sinkJournal{c.journal, s.Name}
 	r.renew = func(start event.Cursor) *delivery.Pipeline {
-		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, a.log)
+		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, c.log)
 	}
 	r.pipeline = r.renew(start)
 	return nil
 }
 
 // pipelineConfig joins what is configured for all pipelines with what a sink asks for.
-func (a *app) pipelineConfig(s config.Sink, sink *configuredSink, deadLetters *deadLetterPublisher) delivery.Config {
-	d := a.cfg.Delivery
+func (c *composition) pipelineConfig(s config.Sink, sink *configuredSink, deadLetters *deadLetterPublisher) delivery.Config {
+	d := c.cfg.Delivery
 	cfg := delivery.Config{
 		Retry:       delivery.RetryConfig{Min: d.Retry.Min, Max: d.Retry.Max},
 		WindowBytes: int64(d.Window),
 		Rate:        d.Rate.PerSecond,
 		Burst:       d.Rate.Burst,
-		Newest:      a.journal.Newest(),
-		Selection:   fingerprint(a.version, s) + a.routes.id,
-		Route:       a.routes.of(s.Name),
+		Newest:      c.journal.Newest(),
+		Selection:   fingerprint(c.version, s) + c.routes.id,
+		Route:       c.routes.of(s.Name),
 	}
 	if s.OnOversize == config.Reduce {
 		cfg.Smaller = shape.Smaller
 	}
-	cfg.Bury = func(ctx context.Context, c *event.Change, reason string) error {
-		if err := a.journal.DeadLetterRoom(); err != nil || deadLetters == nil {
+	cfg.Bury = func(ctx context.Context, change *event.Change, reason string) error {
+		if err := c.journal.DeadLetterRoom(); err != nil || deadLetters == nil {
 			return err
 		}
-		return deadLetters.publish(ctx, c, reason)
+		return deadLetters.publish(ctx, change, reason)
 	}
-	if c, ok := sink.sink.(sinks.Concurrent); ok {
-		cfg.Workers = c.Concurrency()
+	if concurrent, ok := sink.sink.(sinks.Concurrent); ok {
+		cfg.Workers = concurrent.Concurrency()
 	}
 	if l, ok := sink.sink.(sinks.Batched); ok {
 		cfg.BatchMessages, cfg.BatchBytes = l.BatchLimits()
@@ -116,17 +141,19 @@ func (r *runner) stop(ctx context.Context) {
 	}
 }
 
-// close closes the sink and what publishes its dead letters.
+// close closes the sink and what publishes its dead letters. Later calls do nothing.
 func (r *runner) close(ctx context.Context) error {
 	var errs []error
-	if err := r.sink.Close(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("close sink %s: %w", r.name, err))
-	}
-	if p := r.deadLetters; p != nil {
-		if err := p.sink.Close(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("close sink %s for the dead letters of %s: %w", p.to.name, p.of, err))
+	r.closing.Do(func() {
+		if err := r.sink.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("close sink %s: %w", r.name, err))
 		}
-	}
+		if p := r.deadLetters; p != nil {
+			if err := p.sink.Close(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("close sink %s for the dead letters of %s: %w", p.to.name, p.of, err))
+			}
+		}
+	})
 	return errors.Join(errs...)
 }
 

@@ -13,39 +13,40 @@ import (
 
 // snapshot gathers the state of everything for metrics, readiness and the status page.
 func (a *app) snapshot() admin.Snapshot {
-	s := admin.Snapshot{Cluster: admin.ClusterStatus{Name: a.source.Cluster()}, Journal: a.journalStatus()}
-	s.Cluster.UID, s.Cluster.Unchecked = a.source.Identity()
-	ready, reasons := a.source.Ready()
-	for _, r := range a.source.Status() {
+	c := a.now.Load()
+	s := admin.Snapshot{Config: a.configStatus(), Cluster: admin.ClusterStatus{Name: c.source.Cluster()}, Journal: c.journalStatus()}
+	s.Cluster.UID, s.Cluster.Unchecked = c.source.Identity()
+	ready, reasons := c.source.Ready()
+	for _, r := range c.source.Status() {
 		s.Resources = append(s.Resources, resourceStatus(r))
 	}
 	if !ready && len(s.Resources) == 0 { // no resource can say so itself: the API server has not told what it serves
 		s.Discovery = strings.Join(reasons, "; ")
 	}
-	for i, r := range a.shaper.Stats() {
+	for i, r := range c.shaper.Stats() {
 		s.Rules = append(s.Rules, admin.RuleStatus{
 			Name: fmt.Sprintf("resources[%d]", i), Filtered: r.Filtered, Unchanged: r.Unchanged,
 			Withheld: r.Withheld, Failed: r.Failed, Failure: r.Failure,
 		})
 	}
-	for i, r := range a.routes.stats() {
+	for i, r := range routeStats(c.runners) {
 		s.Routes = append(s.Routes, admin.RouteStatus{
 			Name: fmt.Sprintf("routes[%d]", i), Sent: r.Sent, Dropped: r.Dropped, Failed: r.Failed, Failure: r.Failure,
 		})
 	}
-	for _, r := range a.runners {
+	for _, r := range c.runners {
 		s.Sinks = append(s.Sinks, r.status())
 	}
 	a.secrets.fields(&s)
 	return s
 }
 
-func (a *app) journalStatus() admin.JournalStatus {
-	j := a.journal.Stat()
+func (c *composition) journalStatus() admin.JournalStatus {
+	j := c.journal.Stat()
 	return admin.JournalStatus{
 		Oldest: j.Oldest, Newest: j.Newest, RetainedBytes: j.RetainedBytes, MaxBytes: j.MaxBytes, DiskBytes: j.DiskBytes,
 		KnownBytes: j.KnownBytes, BodyBytes: j.BodyBytes, DeadLetterBytes: j.DeadBytes,
-		PendingBytes: j.PendingBytes, Commits: j.Commits, Recovered: a.recovered, Blocked: j.Blocked, DeadLettersFull: j.DeadLetters,
+		PendingBytes: j.PendingBytes, Commits: j.Commits, Recovered: c.recovered, Blocked: j.Blocked, DeadLettersFull: j.DeadLetters,
 	}
 }
 

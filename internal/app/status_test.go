@@ -24,8 +24,8 @@ func unstarted(t *testing.T) *app {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &app{cfg: cfg, version: "dev", log: slog.New(slog.DiscardHandler), failure: newFailure()}
-	if err := a.open(); err != nil {
+	a := newApp("dev", mask{}, slog.New(slog.DiscardHandler), &slog.LevelVar{})
+	if err := a.open(cfg); err != nil {
 		t.Fatal(errors.Join(err, a.close()))
 	}
 	return a
@@ -62,7 +62,8 @@ func (slowSink) Slowed() string { return "a quota" }
 
 func TestASinkThatIsSlowedDownIsReadyAndSaysWhy(t *testing.T) {
 	a := unstarted(t)
-	a.runners[0].sink = slowSink{a.runners[0].sink}
+	r := a.now.Load().runners[0]
+	r.sink = slowSink{r.sink}
 	s := a.snapshot().Sinks[0]
 	if err := a.close(); err != nil {
 		t.Error(err)

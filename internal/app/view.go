@@ -9,17 +9,17 @@ import (
 )
 
 // append shows the facts of an observation's changes to those who look, and journals it. What the first lists name is no news.
-func (a *app) append(ctx context.Context, o event.Observation) error {
-	for _, c := range o.Changes {
-		if c.Type == event.Snapshot || c.Type == event.Sync {
+func (c *composition) append(ctx context.Context, o event.Observation) error {
+	for _, change := range o.Changes {
+		if change.Type == event.Snapshot || change.Type == event.Sync {
 			continue
 		}
-		a.admin.ObserveChange(
-			func(b []byte) []byte { return format.AppendFacts(b, c) },
-			func(b []byte) []byte { return format.AppendFacts(b, briefly(c)) },
+		c.admin.ObserveChange(
+			func(b []byte) []byte { return format.AppendFacts(b, change) },
+			func(b []byte) []byte { return format.AppendFacts(b, briefly(change)) },
 		)
 	}
-	return a.journal.Append(ctx, o)
+	return c.journal.Append(ctx, o)
 }
 
 // briefly is a change without what may be long.
@@ -31,7 +31,7 @@ func briefly(c *event.Change) *event.Change {
 
 // newestDeadLetters is what the status page shows of the dead letters of a sink.
 func (a *app) newestDeadLetters(sink string, most int) ([]admin.DeadLetter, error) {
-	newest, err := a.journal.NewestDeadLetters(sink, most)
+	newest, err := a.now.Load().journal.NewestDeadLetters(sink, most)
 	if err != nil {
 		return nil, a.secrets.err(err)
 	}

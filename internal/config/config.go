@@ -36,6 +36,9 @@ type Config struct {
 	// What the exporter writes to standard error.
 	Log Log `mapstructure:"log"`
 
+	// File is where the configuration was read, and Hash the first 12 hexadecimal digits of the SHA-256 of what stood there.
+	File, Hash string
+
 	// Warnings are what was found suspicious: it may be meant, and more likely is not. Nothing is wrong with it.
 	Warnings []Problem
 

@@ -94,7 +94,7 @@ func mustLoad(t *testing.T, content string) *Config {
 func TestWhatTheFileLeavesOutIsTheDefault(t *testing.T) {
 	got := *mustLoad(t, minimal)
 	want := Default()
-	want.Resources, want.Sinks = got.Resources, got.Sinks
+	want.Resources, want.Sinks, want.File, want.Hash = got.Resources, got.Sinks, got.File, got.Hash
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}

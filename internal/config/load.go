@@ -2,6 +2,8 @@ package config
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"reflect"
@@ -11,6 +13,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 )
+
+// hashDigits is how much of the hash of a file is shown.
+const hashDigits = 12
 
 // longestFile bounds what is read as a configuration, in bytes.
 const longestFile = 1 << 20
@@ -59,6 +64,8 @@ func parse(file string, content []byte, checks ...func(*decoder, *Config)) (*Con
 	if len(d.problems) > 0 {
 		return nil, &Error{Problems: sorted(d.problems)}
 	}
+	sum := sha256.Sum256(content)
+	cfg.File, cfg.Hash = file, hex.EncodeToString(sum[:])[:hashDigits]
 	cfg.Warnings, cfg.secrets = sorted(d.warnings), d.secrets
 	return &cfg, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -194,7 +195,9 @@ func (j *Journal) publish(g *group, taken []queued) {
 	j.ext, j.writes = g.ext, g.writes
 	j.tail.push(g.frames, j.opts.TailBytes)
 	for name, s := range g.sinks {
-		j.sinks[name] = s
+		if j.sinks[name] = s; !s.declared && s.dead == 0 {
+			delete(j.sinks, name)
+		}
 	}
 	for _, q := range taken {
 		j.pending -= q.bytes
@@ -280,14 +283,25 @@ func (g *group) sink(name string) sinkState {
 // settledByAll returns the newest offset up to which every declared sink has settled everything. A sink without a cursor
 // has settled nothing; without declared sinks nothing is settled either.
 func (g *group) settledByAll() uint64 {
-	if len(g.j.opts.Sinks) == 0 {
+	low, declared := g.ext.newest, false
+	for _, s := range g.allSinks() {
+		if s.declared {
+			low, declared = min(low, s.cursor.Low), true
+		}
+	}
+	if !declared {
 		return 0
 	}
-	low := g.ext.newest
-	for _, name := range g.j.opts.Sinks {
-		low = min(low, g.sink(name).cursor.Low)
-	}
 	return low
+}
+
+// allSinks are the states of all sinks as they will be after the commit.
+func (g *group) allSinks() map[string]sinkState {
+	g.j.mu.Lock()
+	defer g.j.mu.Unlock()
+	all := maps.Clone(g.j.sinks)
+	maps.Copy(all, g.sinks)
+	return all
 }
 
 // trim deletes the frames below every cursor, once they are worth it. The newest frame always stays: it says which

@@ -42,7 +42,7 @@ func (j *Journal) room() int64 {
 // full says that there is no room for a change. While no sink is behind there is: nothing would ever make any. The caller
 // holds mu.
 func (j *Journal) full() bool {
-	return j.ext.bytes() >= j.room() && (len(j.opts.Sinks) == 0 || j.sinks[j.slowest()].cursor.Low < j.ext.newest)
+	return j.ext.bytes() >= j.room() && (j.slowest() == "" || j.sinks[j.slowest()].cursor.Low < j.ext.newest)
 }
 
 // admits says whether there is room for one more observation. One that is larger than the room left is admitted whole:
@@ -97,11 +97,11 @@ func (j *Journal) lettersFull() (reason, remedy string) {
 		fmt.Sprintf("look at them with `exporter deadletter list`, stop the exporter and drop them with `exporter deadletter discard --sink %s`", most)
 }
 
-// slowest names the declared sink with the lowest cursor. The caller holds mu.
+// slowest names the declared sink with the lowest cursor, "" where none is declared. The caller holds mu.
 func (j *Journal) slowest() string {
 	slowest, low := "", uint64(0)
-	for _, name := range j.opts.Sinks {
-		if s := j.sinks[name]; slowest == "" || s.cursor.Low < low {
+	for name, s := range j.sinks {
+		if s.declared && (slowest == "" || s.cursor.Low < low || s.cursor.Low == low && name < slowest) {
 			slowest, low = name, s.cursor.Low
 		}
 	}

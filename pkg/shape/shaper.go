@@ -69,6 +69,16 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 	return s, nil
 }
 
+// Keep makes rules go on counting where rules of another shaper are: same says for each rule which one of before is the same, -1
+// for none. Both have the same key and options. Call it before anything is shaped.
+func (s *Shaper) Keep(before *Shaper, same []int) {
+	for i, j := range same {
+		if j >= 0 {
+			s.rules[i] = before.rules[j]
+		}
+	}
+}
+
 // Shape returns what takes the observations of one scope made by the rule with that index, in front of to. It changes
 // the changes it is given: they must not have been shown to anyone else. It fails where to does, or where a body cannot be
 // read.

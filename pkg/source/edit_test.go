@@ -1,6 +1,7 @@
 package source
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -211,4 +212,49 @@ func TestResyncEmitsEveryObjectOnceAPeriod(t *testing.T) {
 			t.Errorf("emitted %v in ten minutes, want each object ten times", synced)
 		}
 	})
+}
+
+// TestAnEditConcernsWhatItChangesAndNothingElse edits a running Source: rules that mean the same leave the watch alone; another shape
+// goes on from the position, without a list; another selection is compared.
+func TestAnEditConcernsWhatItChangesAndNothingElse(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a", "b")
+	s, _, _ := running(t, f, st, func(c *Config) { c.Flush = func(context.Context) error { return nil } })
+	st.awaitPosition(t, "pods", "12")
+	shaped := make(chan int, 100)
+	edit := func(reshaped bool, rules ...selection.Rule) []string {
+		before := len(f.requests())
+		s.Edit(Edit{
+			Rules: rules, Load: st.load, Reshaped: func(event.Resource) bool { return reshaped },
+			Shape: func(rule int, to event.Append) event.Append {
+				shaped <- rule
+				return to
+			},
+		})
+		st.await(t, "the edit", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.edit == nil
+		})
+		return f.requests()[before:]
+	}
+	pods := selection.Rule{Select: []string{"pods"}}
+	if got := edit(false, selection.Rule{Select: []string{"leases.coordination.k8s.io"}}, pods); len(got) != 0 || len(shaped) != 0 {
+		t.Errorf("an edit that does not concern it asks %q", got)
+	}
+	n := len(st.told())
+	edit(true, pods)
+	<-shaped
+	f.write("ADDED", "c")
+	st.await(t, "the next object", func() bool { return len(st.told()) > n })
+	if got := st.told()[n:]; !slices.Equal(got, []string{"added c@13"}) || f.count("WATCHLIST rv= ") > 1 || f.count("LIST") != 0 {
+		t.Errorf("another shape emits %q and asks %q", got, f.requests())
+	}
+	n = len(st.told())
+	pods.Namespaces.Exclude = []string{"ns"}
+	edit(false, pods)
+	st.await(t, "the comparison", func() bool { return len(st.told()) == n+4 })
+	if got := st.told()[n:]; !strings.HasPrefix(got[0], "gap ") || !strings.HasSuffix(got[3], " left") {
+		t.Errorf("another selection emits %q", got)
+	}
 }

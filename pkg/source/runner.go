@@ -16,14 +16,15 @@ import (
 
 // runner follows one resource: its scopes, and what is known of objects that none of them selects any more.
 type runner struct {
-	source    *Source
-	resource  event.Resource // in the version it was found in
-	followers []*follower
-	initial   bool          // found when the API server first said what it serves
-	missing   atomic.Bool   // discovery does not name the resource, and has been asked more than once
-	stop      func()        // ends it without a word
-	planned   chan struct{} // closed when what each scope begins with is stored
-	done      chan struct{}
+	source     *Source
+	loadStored func(resource string, known func(event.Known)) (event.StoredResource, error) // that of the rules it was made by
+	resource   event.Resource                                                               // in the version it was found in
+	followers  []*follower
+	initial    bool          // found when the API server first said what it serves
+	missing    atomic.Bool   // discovery does not name the resource, and has been asked more than once
+	stop       func()        // ends it without a word
+	planned    chan struct{} // closed when what each scope begins with is stored
+	done       chan struct{}
 
 	// Owned by Source.Run.
 	current event.Resource // in the version that is watched now
@@ -31,7 +32,7 @@ type runner struct {
 }
 
 func (s *Source) newRunner(resource event.Resource, scopes []selection.Scope) *runner {
-	r := &runner{source: s, resource: resource, current: resource, planned: make(chan struct{}), done: make(chan struct{})}
+	r := &runner{source: s, loadStored: s.cfg.Load, resource: resource, current: resource, planned: make(chan struct{}), done: make(chan struct{})}
 	for _, scope := range scopes {
 		f := &follower{
 			runner: r, scope: scope, slots: s.slots, confirm: s.confirm,
@@ -106,7 +107,7 @@ func (r *runner) load(ctx context.Context, cluster, lost string) (others *follow
 	for _, f := range r.followers {
 		sets.add(f.scope.Namespace)
 	}
-	stored, err := r.source.cfg.Load(r.resource.String(), sets.put)
+	stored, err := r.loadStored(r.resource.String(), sets.put)
 	if err != nil {
 		return nil, err
 	}

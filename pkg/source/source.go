@@ -46,6 +46,8 @@ type Config struct {
 	Shape func(rule int, to event.Append) event.Append
 	// Drop forgets a resource that is served or selected no more, after everything appended before.
 	Drop func(ctx context.Context, resource string) error
+	// Flush waits until everything appended before it is what Load returns. It is needed where Edit is used.
+	Flush func(ctx context.Context) error
 	// Lost is why stored positions are missing, if they should not be ("the journal was damaged"): what is served now then
 	// begins with a gap record; what is served later does not. Empty where nothing was lost.
 	Lost string
@@ -72,20 +74,24 @@ type Source struct {
 	conditions, triggers *condition.Set
 	discovery            *condition.Condition
 
+	pace *pace
+
 	mu         sync.Mutex
+	edit       *Edit // not taken up yet; nil when there is none
 	cluster    string
 	discovered bool                            // the API server has said once what it serves
 	runners    map[string]*runner              // by the name of the resource
 	waiting    map[string]*condition.Condition // of selected names that nothing serves
 
 	// Owned by Run.
-	catalog    selection.Catalog
-	failing    []string               // groups that could not be asked in the last poll
-	counted    time.Time              // the last poll that counted what is missing, see pollsUntilGone
-	remembered map[string]*remembered // resources of which something is stored, and that nothing follows
-	lost       lostGroups
-	running    sync.WaitGroup
-	failed     context.CancelCauseFunc
+	catalog     selection.Catalog
+	failing     []string               // groups that could not be asked in the last poll
+	counted     time.Time              // the last poll that counted what is missing, see pollsUntilGone
+	remembered  map[string]*remembered // resources of which something is stored, and that nothing follows
+	lost        lostGroups
+	typeWatches []*trigger
+	running     sync.WaitGroup
+	failed      context.CancelCauseFunc
 }
 
 const (
@@ -118,7 +124,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{
 		cfg: cfg, cluster: cfg.Cluster, slots: make(chan struct{}, concurrentLists),
-		runners: map[string]*runner{}, waiting: map[string]*condition.Condition{}, remembered: map[string]*remembered{},
+		pace: newPace(cfg.Interval), runners: map[string]*runner{}, waiting: map[string]*condition.Condition{}, remembered: map[string]*remembered{},
 		conditions: condition.NewSet(cfg.Log, "scopes"), triggers: condition.NewSet(cfg.Log, "resources"),
 	}
 	s.discovery = s.conditions.Add("discovery", Syncing.condition())
@@ -145,32 +151,32 @@ func (s *Source) Run(ctx context.Context) error {
 	if err := s.remember(); err != nil {
 		return err
 	}
-	pace := newPace(s.cfg.Interval)
-	triggers, err := s.watchTypes(ctx, pace.ring)
-	if err != nil {
+	if err := s.watchTypes(ctx); err != nil {
 		return err
 	}
-	return endOf(ctx, s.follow(ctx, pace, triggers))
+	return endOf(ctx, s.follow(ctx))
 }
 
-// watchTypes starts the triggers.
-func (s *Source) watchTypes(ctx context.Context, ring func()) ([]*trigger, error) {
-	var all []*trigger
-	for _, r := range selection.Triggers(s.cfg.Rules) {
-		t, err := newTrigger(s.cfg.Client, r, s.triggers, ring)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, t)
+// watchTypes starts the triggers, if the rules ask for them and they do not run. Those that an earlier rule asked for stay.
+func (s *Source) watchTypes(ctx context.Context) error {
+	if len(s.typeWatches) > 0 {
+		return nil
 	}
-	for _, t := range all {
+	for _, r := range selection.Triggers(s.cfg.Rules) {
+		t, err := newTrigger(s.cfg.Client, r, s.triggers, s.pace.ring)
+		if err != nil {
+			return err
+		}
+		s.typeWatches = append(s.typeWatches, t)
+	}
+	for _, t := range s.typeWatches {
 		s.running.Go(func() { t.run(ctx) })
 	}
-	return all, nil
+	return nil
 }
 
-// follow polls at the given pace until ctx ends.
-func (s *Source) follow(ctx context.Context, pace *pace, triggers []*trigger) error {
+// follow polls until ctx ends.
+func (s *Source) follow(ctx context.Context) error {
 	var p backoff
 	asked := false
 	for {
@@ -183,16 +189,16 @@ func (s *Source) follow(ctx context.Context, pace *pace, triggers []*trigger) er
 			continue
 		}
 		p.reset()
-		pace.note(asked, !s.catalog.Equal(before))
-		if asked, err = pace.wait(ctx, s.settled(triggers)); err != nil {
+		s.pace.note(asked, !s.catalog.Equal(before))
+		if asked, err = s.pace.wait(ctx, s.settled()); err != nil {
 			return err
 		}
 	}
 }
 
 // settled says that only a trigger can announce something new: all are watched, and no poll has left a question open.
-func (s *Source) settled(triggers []*trigger) bool {
-	for _, t := range triggers {
+func (s *Source) settled() bool {
+	for _, t := range s.typeWatches {
 		if !t.live.Load() {
 			return false
 		}
@@ -204,7 +210,7 @@ func (s *Source) settled(triggers []*trigger) bool {
 			return false
 		}
 	}
-	return len(triggers) > 0 && len(s.failing) == 0 && len(s.remembered) == 0
+	return len(s.typeWatches) > 0 && len(s.failing) == 0 && len(s.remembered) == 0
 }
 
 // endOf tells an ordered end from a failure.
@@ -308,11 +314,23 @@ func (s *Source) poll(ctx context.Context) error {
 		s.failed(err)
 		return err
 	}
+	edit, err := s.takeEdit(ctx)
+	if err != nil {
+		s.failed(err)
+		return err
+	}
 	found := selection.Resolve(s.cfg.Rules, all)
 	scopes := found.Scopes()
+	wanted := byResource(scopes)
 	s.reap(scopes)
+	if edit != nil {
+		if err := s.changeOver(ctx, edit, wanted); err != nil {
+			s.failed(err)
+			return err
+		}
+	}
 	s.await(found.Unserved)
-	for name, scopes := range byResource(scopes) {
+	for name, scopes := range wanted {
 		s.want(ctx, name, scopes)
 	}
 	s.leave(ctx)

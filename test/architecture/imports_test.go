@@ -66,6 +66,7 @@ var onlyFrom = map[string][]string{
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats"},
 	"github.com/cockroachdb/pebble":   {"internal/journal"},
 	"github.com/spf13/viper":          {"internal/config"},
+	"github.com/fsnotify/fsnotify":    {"internal/config"},
 	"github.com/google/cel-go":        {"pkg/shape"},
 	"github.com/prometheus":           {"internal/admin"},
 }

@@ -74,6 +74,9 @@ func (s Settings) content(listen string) mapping {
 	return c
 }
 
+// WholeSinks are the sinks as they are in the file.
+func (s Settings) WholeSinks() []map[string]any { return s.sinks() }
+
 func (s Settings) sinks() []mapping {
 	if s.Sinks != nil {
 		return s.Sinks
@@ -115,5 +118,8 @@ func (s Settings) write(name, listen string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(s.Dir, name)
-	return path, os.WriteFile(path, text, 0o600)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return "", err
+	}
+	return path, os.Rename(path+".new", path) // a running exporter reads it at once
 }
