@@ -56,6 +56,15 @@ func (d *Destination) Publish(ctx context.Context, offset uint64, c *event.Chang
 	return publishSmaller(ctx, d.sink.sink, m)
 }
 
+// Ping asks for the destination, which may take as long as ctx allows. asked is false where it cannot be asked.
+func (d *Destination) Ping(ctx context.Context) (asked bool, err error) {
+	pinger, ok := d.sink.sink.(sinks.Pinger)
+	if !ok {
+		return false, nil
+	}
+	return true, pinger.Ping(ctx)
+}
+
 // Close closes the sink. It waits a few seconds at most.
 func (d *Destination) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)

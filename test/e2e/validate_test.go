@@ -1,0 +1,50 @@
+package e2e
+
+import (
+	"context"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestTheChecklistNamesWhatIsAmiss asks real servers about a configuration: topics and a stream that a start would create, then
+// what is there, then topics that nobody creates and a bus that is away.
+func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
+	s := newScene(t, kinds)
+	checklist := func(code int, lines ...string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), arriveWithin)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, s.program, "validate", "--online", "--config", s.exporter.Config())
+		out, _ := cmd.Output() // the exit code says it
+		got := strings.Split(string(out), "\n")
+		for _, line := range lines {
+			if !slices.ContainsFunc(got, func(l string) bool { return strings.HasPrefix(l, line) }) {
+				t.Errorf("no line begins with %q:\n%s", line, out)
+			}
+		}
+		if cmd.ProcessState.ExitCode() != code {
+			t.Errorf("exit code %d, want %d:\n%s", cmd.ProcessState.ExitCode(), code, out)
+		}
+	}
+	topic := s.name + ".configmaps"
+	checklist(0, "[+]cluster at ", "[+]resources[0]: 2 selections", "[!]sink/kafka/"+topic+" does not exist yet", "[!]sink/nats does not exist yet")
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.load(4, kinds).Wait())
+	s.awaitAll()
+	checklist(0, "[+]sink/kafka/"+topic+" ok", "[+]sink/nats ok")
+	s.must(s.exporter.Stop())
+	s.must(s.exporter.Configure(func(settings *exporter.Settings) {
+		settings.Select = append(settings.Select, "gadgets.example.com")
+		sinks := settings.WholeSinks()
+		sinks[0]["kafka"] = map[string]any{"brokers": settings.KafkaBrokers, "topic": s.name + ".none.{resource}"}
+		sinks[1]["nats"].(map[string]any)["url"] = "nats://127.0.0.1:1"
+		settings.Sinks = sinks
+	}))
+	checklist(3, "[!]resources[0].select[2] gadgets.example.com: ", "[-]sink/kafka/"+s.name+".none.configmaps topic", "[-]sink/nats ")
+}
