@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 )
 
 // pingTimeout bounds how long one destination may take to answer Online.
@@ -137,7 +138,7 @@ func finding(ctx context.Context, cfg *config.Config, s config.Sink, name string
 	one, creates := *cfg, false
 	if s.Kafka != nil {
 		k := *s.Kafka
-		creates, k.CreateTopics.Enabled = k.CreateTopics.Enabled, false
+		creates, k.CreateTopics, k.CheckTopics = k.CreateTopics.Enabled, kafka.CreateTopics{}, ""
 		s.Kafka = &k
 	}
 	if s.NATS != nil {
