@@ -12,9 +12,12 @@ IMAGE   ?= localhost/kubecdc/exporter:$(VERSION)
 
 # Modules of their own, so that the product's go.mod stays small.
 # tools/deploy has no code: it pins Helm and kustomize.
-NESTED := test/e2e test/demo test/bench
+NESTED := test/e2e test/demo test/bench tools/release
 
 HELM := CGO_ENABLED=0 go -C tools/deploy tool helm
+# A chart's version has to be a semantic one: that of a tag, else the one in Chart.yaml.
+CHART_VERSION := $(if $(filter v%,$(VERSION)),--version $(patsubst v%,%,$(VERSION)))
+RELEASE = go build -C tools/release -o $(ROOT)/bin/release . && bin/release
 
 GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION   := v1.9.0
@@ -71,8 +74,19 @@ build: ## Build bin/exporter
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/exporter ./cmd/exporter
 
 .PHONY: image
-image: ## Build the container image
-	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+image: ## Build the container image, without a daemon: an OCI layout, tarballs, SBOM and notices in dist/
+	$(RELEASE) image -out dist -version $(VERSION)
+
+.PHONY: push
+push: ## Upload the image that "make image" has built (IMAGE=REGISTRY/REPOSITORY:TAG)
+	$(RELEASE) push -out dist -to $(IMAGE)
+
+.PHONY: release
+release: ## Write archives, checksums, SBOMs, the chart and the image into dist/
+	rm -rf dist
+	$(RELEASE) image -out dist -version $(VERSION)
+	$(HELM) package ../../deploy/helm/kubecdc --destination ../../dist --app-version $(VERSION) $(CHART_VERSION)
+	$(RELEASE) archive -out dist -version $(VERSION) -platforms linux/amd64,linux/arm64,darwin/amd64,darwin/arm64
 
 .PHONY: chart
 chart: ## Lint the chart, render it with several values, apply each to a real API server; package it into dist/

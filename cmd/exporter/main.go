@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
+	_ "time/tzdata" // filters may name time zones, and an image has none
 
 	"github.com/spf13/cobra"
 
@@ -14,10 +16,13 @@ import (
 	"github.com/kubecdc/kubecdc/internal/exit"
 )
 
-// version is set by the linker.
+// version is set by the linker; without that it is what the go command wrote down.
 var version = "dev"
 
 func main() {
+	if version == "dev" {
+		version = stamped(debug.ReadBuildInfo())
+	}
 	os.Exit(int(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr)))
 }
 

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 )
@@ -17,4 +19,13 @@ func versionCommand() *cobra.Command {
 			return err
 		},
 	}
+}
+
+// stamped is the version that the go command writes into what it builds: that of the module for "go install", one made of the
+// commit for "go build" in a checkout.
+func stamped(info *debug.BuildInfo, ok bool) string {
+	if !ok || info.Main.Version == "(devel)" { // -buildvcs=false, or a copy without its history
+		return "dev"
+	}
+	return cmp.Or(info.Main.Version, "dev")
 }

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// archives writes an archive of each platform, with the binary, the license, the notices and an example, the SBOMs, and the
+// checksums of all files in out.
+func (b builder) archives(ctx context.Context, out string, platforms []platform) error {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	binaries, err := os.MkdirTemp("", "release-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(binaries)
+	for _, p := range platforms {
+		if err := b.archive(ctx, binaries, out, p); err != nil {
+			return err
+		}
+	}
+	return checksums(out)
+}
+
+func (b builder) archive(ctx context.Context, binaries, out string, p platform) error {
+	program, err := b.build(ctx, binaries, p)
+	if err != nil {
+		return err
+	}
+	notices, err := b.writePapers(ctx, out, p, program.info)
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("kubecdc_%s_%s_%s", strings.TrimPrefix(b.version, "v"), p.os, p.arch)
+	files := []file{
+		{name + "/" + filepath.Base(program.path), 0o755, program.text},
+		{name + "/THIRD-PARTY-NOTICES.txt", 0o644, notices},
+	}
+	for from, to := range map[string]string{"LICENSE": "LICENSE", "README.md": "README.md", "configs/reference.yaml": "reference.yaml"} {
+		text, err := os.ReadFile(filepath.Join(b.source, from))
+		if err != nil {
+			return err
+		}
+		files = append(files, file{name + "/" + to, 0o644, text})
+	}
+	text, err := archived(files)
+	if err != nil {
+		return err
+	}
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(text); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(out, name+".tar.gz"), packed.Bytes(), 0o644)
+}
+
+// checksums writes SHA256SUMS over the files of a directory, as "sha256sum -c" reads it.
+func checksums(dir string) error {
+	const list = "SHA256SUMS"
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == list {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		fmt.Fprintf(&b, "%x  %s\n", sha256.Sum256(text), filepath.ToSlash(name))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, list), []byte(b.String()), 0o644)
+}
