@@ -58,7 +58,6 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 		RunE:          func(*cobra.Command, []string) error { return errors.New("say which command to run") },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
 	root.AddCommand(tapCommand(), topCommand())
 	root.AddCommand(explainCommand(), rbacCommand())
@@ -88,12 +87,15 @@ func configFlag(cmd *cobra.Command) *string {
 	if err := cmd.MarkFlagRequired("config"); err != nil {
 		panic(err) // the flag is defined one line above
 	}
+	completeFlag(cmd, "config", cobra.FixedCompletions([]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	return path
 }
 
 // outputFlag adds --output to a command that can write JSON, too.
 func outputFlag(cmd *cobra.Command, usage string) *string {
-	return cmd.Flags().StringP("output", "o", "text", usage)
+	format := cmd.Flags().StringP("output", "o", "text", usage)
+	completeFlag(cmd, "output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return format
 }
 
 // isJSON reads a value of --output.

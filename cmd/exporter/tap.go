@@ -61,6 +61,8 @@ and no values: what changed, in which part and by whom.`,
 	f.color = colorFlag(cmd)
 	flags.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&f.cluster.Context, "context", "", "context within the kubeconfig")
+	completeFlag(cmd, "select", servedResources(func(*cobra.Command) (config.Cluster, error) { return f.cluster, nil }))
+	completeFlag(cmd, "output", cobra.FixedCompletions(tap.Formats, cobra.ShellCompDirectiveNoFileComp))
 	flags.StringVar(&f.address, "address", "", "watch a running exporter by its admin address, host:port, and not the cluster")
 	for _, ofCluster := range []string{"kubeconfig", "context", "selector"} {
 		cmd.MarkFlagsMutuallyExclusive("address", ofCluster)

@@ -163,6 +163,7 @@ func (c *composition) close() (err error) {
 				err = errors.Join(err, fmt.Errorf("close journal: %w", failed))
 			}
 		}
+		c.client.Close()
 	})
 	return err
 }

@@ -32,6 +32,10 @@ func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
 			t.Errorf("exit code %d, want %d:\n%s", cmd.ProcessState.ExitCode(), code, out)
 		}
 	}
+	offered := s.ask("__complete", "tap", "--kubeconfig", s.controlPlane.Kubeconfig(), "--select", "")
+	if !strings.Contains(offered, "\nconfigmaps\n") || !strings.Contains(offered, "\ndeployments.apps\n") {
+		t.Errorf("the shell is offered\n%s", offered)
+	}
 	topic := s.name + ".configmaps"
 	checklist(0, "[+]cluster at ", "[+]resources[0]: 2 selections", "[!]sink/kafka/"+topic+" does not exist yet", "[!]sink/nats does not exist yet")
 	s.must(s.exporter.Start(t.Context()))

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// completeWithin bounds how long a shell waits for the cluster when TAB is pressed.
+const completeWithin = 3 * time.Second
+
+// completeFlag completes the values of a flag of cmd.
+func completeFlag(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
+		panic(err) // the caller has just defined the flag
+	}
+}
+
+// sinkNames are the sinks in the file that --config names.
+func sinkNames(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	cfg, err := config.Inspect(cmd.Flag("config").Value.String())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []cobra.Completion
+	for _, s := range cfg.Sinks {
+		names = append(names, s.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// servedResources are the resources that the API server of a cluster serves and that can be watched, as kubectl writes them.
+func servedResources(of func(cmd *cobra.Command) (config.Cluster, error)) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		cluster, err := of(cmd)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		app.QuietClients()
+		client, err := app.NewClient(&config.Config{Cluster: cluster}, version)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer client.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+		defer cancel()
+		found, err := client.Explain(ctx, []selection.Rule{{Select: []string{"*"}}})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []cobra.Completion
+		for _, m := range found.Matches {
+			names = append(names, m.Resource.String())
+		}
+		slices.Sort(names)
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// clusterOfConfig is the cluster in the file that --config names.
+func clusterOfConfig(cmd *cobra.Command) (config.Cluster, error) {
+	cfg, err := config.Inspect(cmd.Flag("config").Value.String())
+	if err != nil {
+		return config.Cluster{}, err
+	}
+	return cfg.Cluster, nil
+}
