@@ -109,20 +109,20 @@ func (s *Server) data(f *frame, p place) (*pageData, bool) {
 	d := &pageData{Overview: f.overview(s.options.Version), Title: p.title(), View: p.view, Name: p.name, Snapshot: &f.Snapshot}
 	switch p.view {
 	case viewResource:
-		i := slices.IndexFunc(f.Snapshot.Resources, func(r ResourceStatus) bool { return r.Name == p.name })
+		i := slices.IndexFunc(f.Resources, func(r ResourceStatus) bool { return r.Name == p.name })
 		if i < 0 {
 			return nil, false
 		}
-		d.Resource = &f.Snapshot.Resources[i]
+		d.Resource = &f.Resources[i]
 		v := f.resource(*d.Resource)
 		d.ResourceView = &v
 		d.Scope, _, _ = strings.Cut(p.name, ";")
 	case viewSink:
-		i := slices.IndexFunc(f.Snapshot.Sinks, func(k SinkStatus) bool { return k.Name == p.name })
+		i := slices.IndexFunc(f.Sinks, func(k SinkStatus) bool { return k.Name == p.name })
 		if i < 0 {
 			return nil, false
 		}
-		d.Sink = &f.Snapshot.Sinks[i]
+		d.Sink = &f.Sinks[i]
 		v := f.sink(*d.Sink)
 		d.SinkView = &v
 		if s.options.DeadLetters != nil {

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
@@ -136,8 +138,30 @@ func (c *composition) stop(ctx context.Context) {
 			c.log.Warn("the newest observations were not journaled and will be watched again", "error", err)
 		}
 	}
+	late := time.AfterFunc(silentStop, c.sayWhatHoldsUpTheStop)
+	defer late.Stop()
 	c.stopRunners(ctx, c.runners)
 	c.journaling.stop()
+}
+
+// silentStop is how long a stop may take before it says what it waits for.
+const silentStop = time.Second
+
+// sayWhatHoldsUpTheStop names the sinks that have not delivered yet what the journal holds.
+func (c *composition) sayWhatHoldsUpTheStop() {
+	if c.journal == nil {
+		return
+	}
+	newest := c.journal.Newest()
+	for _, r := range c.runners {
+		if r == nil || r.current() == nil {
+			continue
+		}
+		if s := r.status(); s.Low < newest {
+			r.log.Warn("the stop waits for this sink; the same signal again does not, and loses nothing", "changes", newest-s.Low,
+				"atMost", c.cfg.Delivery.DrainTimeout, "reason", cmp.Or(s.NotReady, s.Reason, "none that is known: it takes its time"))
+		}
+	}
 }
 
 // stopRunners lets pipelines deliver what the journal holds until ctx ends, and stops them.

@@ -21,7 +21,7 @@ import (
 const queued = 64
 
 // stopWithin bounds how long connections may take to end.
-const stopWithin = 500 * time.Millisecond
+const stopWithin = 250 * time.Millisecond
 
 // readyPoll is how often it is asked whether everything is being watched.
 const readyPoll = 100 * time.Millisecond

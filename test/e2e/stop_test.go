@@ -35,12 +35,15 @@ func TestDrainOnSIGTERM(t *testing.T) {
 // and deliver after the next start.
 func TestDrainEndsThoughABrokerIsAway(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newScene(t, kinds, func(settings *exporter.Settings) { settings.DrainTimeout = "1s" })
+	s := newScene(t, kinds, func(settings *exporter.Settings) { settings.DrainTimeout = "3s" })
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.nats.Kill())
 	s.must(s.load(20, kinds).Wait())
 	s.awaitHistory(s.buses[0])
 	s.must(s.exporter.Stop())
+	if log := s.exporter.LogTail(); !strings.Contains(log, "the stop waits for this sink") {
+		t.Errorf("the stop waits without saying for what:\n%s", log)
+	}
 	s.must(s.nats.Restart(t.Context()))
 	s.must(s.exporter.Start(t.Context()))
 	s.awaitAll()
