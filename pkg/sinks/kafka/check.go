@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
 // What is done about a topic that is not as kafka.createTopics says, or that may lose what it has acknowledged.
@@ -27,21 +31,72 @@ func (s *Sink) check(ctx context.Context, topic string, found description) error
 		if s.config.CheckTopics == checkRequire {
 			return err
 		}
-		s.log.Warn("a topic is used unchecked", "topic", topic, "error", err)
+		s.tellOnce("a topic is used unchecked", topic, err.Error())
 		return nil
 	}
 	if err != nil {
 		return s.explain(ctx, topic, err)
 	}
-	faults := s.config.CreateTopics.faults(found, settings)
+	faults := append(s.config.CreateTopics.faults(found, settings), s.forgets(settings)...)
 	switch {
 	case len(faults) == 0:
 		return nil
 	case s.config.CheckTopics == checkRequire:
 		return fmt.Errorf("topic %q is not as it should be: %s; correct it or kafka.createTopics", topic, strings.Join(faults, "; "))
 	}
-	s.log.Warn("a topic is not as it should be; it is used all the same", "topic", topic, "faults", faults)
+	s.tellOnce("a topic is not as it should be; it is used all the same", topic, strings.Join(faults, "; "))
 	return nil
+}
+
+// tellOnce logs what is wrong with a topic, unless the same was said of another one: topics that are made alike are wrong alike.
+func (s *Sink) tellOnce(what, topic, why string) {
+	why = strings.ReplaceAll(why, strconv.Quote(topic), "…")
+	s.mu.Lock()
+	_, told := s.told[why]
+	s.told[why] = struct{}{}
+	s.mu.Unlock()
+	if !told {
+		s.log.Warn(what+"; others of which the same is true are not listed", "topic", topic, "why", why)
+	}
+}
+
+const (
+	smallRecord    = 1 << 20   // bytes; the largest objects of Kubernetes are a little larger
+	shortRetention = time.Hour // a consumer that is away for so long misses what was written meanwhile
+)
+
+// forgets says how a topic loses changes that it has acknowledged, or has no room for them. What createTopics asks for is meant.
+func (s *Sink) forgets(settings map[string]string) (faults []string) {
+	meant := map[string]bool{}
+	for _, c := range s.config.CreateTopics.Configs {
+		meant[c.Name] = true
+	}
+	number := func(name string, below int64) bool {
+		n, err := strconv.ParseInt(settings[name], 10, 64)
+		return err == nil && n >= 0 && n < below && !meant[name]
+	}
+	policy := settings["cleanup.policy"]
+	if number("max.message.bytes", smallRecord) {
+		faults = append(faults, fmt.Sprintf("max.message.bytes %s: compressed changes that are larger arrive in part or not at all; set it to 2097152",
+			settings["max.message.bytes"]))
+	}
+	if strings.Contains(policy, "delete") && number("retention.ms", shortRetention.Milliseconds()) {
+		faults = append(faults, fmt.Sprintf("retention.ms %s: changes are deleted that consumers had no hour to read", settings["retention.ms"]))
+	}
+	if !strings.Contains(policy, "compact") || meant["cleanup.policy"] {
+		return faults
+	}
+	switch s.format {
+	case format.Upsert:
+	case format.Debezium:
+		if !s.config.Tombstones {
+			faults = append(faults, "cleanup.policy "+policy+": deleted objects stay, as nothing says that they are gone; set kafka.tombstones to true")
+		}
+	default:
+		faults = append(faults, fmt.Sprintf(
+			"cleanup.policy %s: of each object only the newest change stays, and deleted ones stay for ever; set it to delete, or use the format upsert", policy))
+	}
+	return faults
 }
 
 // faults says in what a topic falls short. More partitions or replicas than asked for are none.

@@ -97,3 +97,42 @@ func TestWhatMayForgetAcknowledgedChangesIsAFault(t *testing.T) {
 		t.Errorf("what is asked for is no fault, what is missing is: %q", got)
 	}
 }
+
+func TestATopicThatForgetsIsAFaultUnlessThatIsMeant(t *testing.T) {
+	compacted := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1048588", "retention.ms": "604800000"}
+	for name, c := range map[string]struct {
+		format   format.Format
+		config   Config
+		settings map[string]string
+		want     string // "" is no fault
+	}{
+		"history":                    {format.JSON, Config{}, compacted, "only the newest change stays"},
+		"history as is meant":        {format.JSON, Config{CreateTopics: CreateTopics{Configs: []TopicConfig{{"cleanup.policy", "compact"}}}}, compacted, ""},
+		"upsert":                     {format.Upsert, Config{}, compacted, ""},
+		"debezium":                   {format.Debezium, Config{}, compacted, "set kafka.tombstones"},
+		"debezium with tombstones":   {format.Debezium, Config{Tombstones: true}, compacted, ""},
+		"a retention of a minute":    {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "retention.ms": "60000"}, "retention.ms 60000"},
+		"an endless retention":       {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "retention.ms": "-1"}, ""},
+		"room for small ones only":   {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "max.message.bytes": "65536"}, "max.message.bytes 65536"},
+		"what brokers do by default": {format.JSON, Config{}, map[string]string{"cleanup.policy": "delete", "max.message.bytes": "1048588", "retention.ms": "604800000"}, ""},
+	} {
+		got := strings.Join((&Sink{format: c.format, config: c.config}).forgets(c.settings), "; ")
+		if got == "" != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestWhatIsWrongWithAllTopicsIsOneLine(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "a", "b", "c"))
+	for _, topic := range []string{"a", "b", "c"} {
+		alterTopic(t, brokers, topic, "cleanup.policy", "compact")
+	}
+	s, log := loud(t, Config{Brokers: brokers, Topic: "x"})
+	for _, topic := range []string{"a", "b", "c"} {
+		publish(t, s, laneName(topic, 0, 1), pods("a", 1, 2))
+	}
+	if strings.Count(log.String(), "only the newest change stays") != 1 {
+		t.Errorf("the log says\n%s", log)
+	}
+}

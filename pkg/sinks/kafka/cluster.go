@@ -55,12 +55,21 @@ type cluster struct {
 	inquiry   *inquiry // that is asked next; nil: nobody wants to know anything
 }
 
-// endpoint is one end of a connection. Partitions whose replicas are slow have a connection aside from the others, since a
-// broker answers the requests of a connection in order, and these only when all in-sync replicas have what is written.
+// endpoint is one end of a connection.
 type endpoint struct {
 	address string
-	aside   bool
+	purpose purpose
 }
+
+// purpose is what a connection is for. A broker answers the requests of a connection in order, and a produce request only when
+// all in-sync replicas have what is written. So questions go elsewhere, and so do partitions whose replicas are slow.
+type purpose int
+
+const (
+	forQuestions purpose = iota
+	forProducing
+	forSlowReplicas
+)
 
 // link is the connection to an endpoint, which is opened again when it has failed.
 type link struct {
@@ -120,23 +129,23 @@ func isTimeout(err error) bool {
 }
 
 // reach returns the connection to a broker, or at once why that is not there.
-func (c *cluster) reach(broker int32, aside bool) (*connection.Connection, error) {
+func (c *cluster) reach(broker int32, to purpose) (*connection.Connection, error) {
 	c.mu.Lock()
 	address, known := c.addresses[broker]
 	c.mu.Unlock()
 	if !known {
 		return nil, fmt.Errorf("broker %d: %w", broker, protocol.ErrNotRouted)
 	}
-	to, away := c.connect(endpoint{address, aside})
+	found, away := c.connect(endpoint{address, to})
 	if away != nil {
 		return nil, &sinks.ProbedError{Every: probeInterval, Err: fmt.Errorf("broker %d at %s does not answer: %w", broker, address, away)}
 	}
-	return to, nil
+	return found, nil
 }
 
 // produce sends a batch to the leader of a partition, and does not wait for what becomes of it.
-func (c *cluster) produce(leader int32, b connection.Batch, aside bool) (*connection.Pending, error) {
-	to, err := c.reach(leader, aside)
+func (c *cluster) produce(leader int32, b connection.Batch, over purpose) (*connection.Pending, error) {
+	to, err := c.reach(leader, over)
 	if err != nil {
 		return nil, err
 	}
@@ -150,12 +159,12 @@ func (c *cluster) ask(ctx context.Context, broker int32, request kproto.Message)
 		defer cancel()
 		return c.askAny(ctx, request)
 	}
-	to, err := c.reach(broker, false)
+	to, err := c.reach(broker, forQuestions)
 	if errors.Is(err, protocol.ErrNotRouted) {
 		if err := c.ping(ctx); err != nil { // it tells the addresses
 			return nil, err
 		}
-		to, err = c.reach(broker, false)
+		to, err = c.reach(broker, forQuestions)
 	}
 	if err != nil {
 		return nil, err

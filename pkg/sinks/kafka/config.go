@@ -28,8 +28,9 @@ type Config struct {
 	// CreateTopics lets the sink create topics it does not find.
 	CreateTopics CreateTopics `mapstructure:"createTopics"`
 	// CheckTopics says what to do when a topic that exists has fewer partitions or replicas than createTopics says, or other
-	// configs, or may forget what it has acknowledged: off (default), warn (one log line) or require (its changes wait until
-	// it is corrected). Topics are checked when they are first used.
+	// configs, or may forget what it has acknowledged, or takes small records only: warn (default; one log line for all topics
+	// of which the same is true), off or require (its changes wait until it is corrected). Topics are checked when they are
+	// first used, where DESCRIBE_CONFIGS allows it.
 	CheckTopics string `mapstructure:"checkTopics"`
 	// Idempotence gives every partition a producer ID and its records numbers, so that brokers drop copies: true (default).
 	// false is a fallback for brokers that give no producer IDs. What is in doubt is sent again then too, one batch at a time,
@@ -101,7 +102,7 @@ func (c Config) idempotent() bool {
 // withDefaults returns c with its zero values replaced.
 func (c Config) withDefaults() Config {
 	if c.CheckTopics == "" {
-		c.CheckTopics = checkOff
+		c.CheckTopics = checkWarn
 	}
 	if c.ClientID == "" {
 		c.ClientID = defaultClientID

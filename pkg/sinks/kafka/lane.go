@@ -51,7 +51,7 @@ type lane struct {
 	untimed  time.Time               // until then batches have no timestamp, since the broker refuses ours
 	inFlight []*inFlightBatch        // batches that are not settled, maxInFlight at most, in the order of their numbers
 	leader   int32                   // the broker that those were sent to which are on their way
-	aside    bool                    // the partition's replicas are slow: it has another connection than those that are not
+	over     purpose                 // of the connection that they go over
 	ahead    []uint64                // offsets of messages that are written and that no call has counted yet
 
 	unnumbered bool // batches go without numbers: the broker gives no producer IDs
@@ -66,7 +66,7 @@ type lane struct {
 
 func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
 	return &lane{sink: s, name: name, topic: t, partition: partition, next: record.ProducerSequence{Producer: noID}, stored: record.ProducerSequence{Producer: noID},
-		unnumbered: !s.config.idempotent(), window: 1, target: s.config.BatchBytes, limit: math.MaxInt, maxRecords: math.MaxInt}
+		unnumbered: !s.config.idempotent(), over: forProducing, window: 1, target: s.config.BatchBytes, limit: math.MaxInt, maxRecords: math.MaxInt}
 }
 
 // publish is [sinks.Sink.Publish] for this lane.
@@ -214,7 +214,9 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 			f.await(ctx)
 		}
 	}
-	l.aside = isSlow(answer)
+	if isSlow(answer) {
+		l.over = forSlowReplicas
+	}
 	return answer
 }
 
@@ -236,7 +238,7 @@ func (l *lane) launch(try *attempt) error {
 		}
 		l.stamp(f)
 		batch := connection.Batch{Topic: l.topic.name, Partition: l.partition, Bytes: f.bytes}
-		if f.pending, err = l.sink.cluster.produce(l.leader, batch, l.aside); err != nil {
+		if f.pending, err = l.sink.cluster.produce(l.leader, batch, l.over); err != nil {
 			if i > 0 {
 				return nil // for the call that begins with it to say
 			}
@@ -395,7 +397,7 @@ func (l *lane) settle() {
 		l.setState(producerState{l.next.Producer, l.next.Epoch, f.offsets[len(f.offsets)-1], l.next.Sequence})
 		l.newest = f.stamp
 	}
-	l.renumberings, l.aside = 0, false
+	l.renumberings, l.over = 0, forProducing
 	l.adapt(f)
 	l.ahead = append(l.ahead, f.offsets...)
 	l.release(f)

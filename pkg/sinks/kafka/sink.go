@@ -29,6 +29,7 @@ const batchMessages = 1000
 type Sink struct {
 	config         Config
 	log            *slog.Logger
+	format         format.Format
 	template       *sinks.Template
 	cluster        *cluster
 	encoders       encoders
@@ -54,6 +55,7 @@ type Sink struct {
 	topics map[string]*topic
 	lanes  map[sinks.Lane]*lane
 	waits  map[string]*waiting // by topic
+	told   map[string]struct{} // what is wrong with topics
 }
 
 var _ interface {
@@ -90,9 +92,9 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		return nil, err
 	}
 	s := &Sink{
-		config: cfg, log: log, template: template, cluster: cluster, encoders: encoders, clock: newClock(log),
+		config: cfg, log: log, format: f, template: template, cluster: cluster, encoders: encoders, clock: newClock(log),
 		routes: map[string]*route{}, lookEvery: layoutAge,
-		topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waits: map[string]*waiting{},
+		topics: map[string]*topic{}, lanes: map[sinks.Lane]*lane{}, waits: map[string]*waiting{}, told: map[string]struct{}{},
 	}
 	s.open, s.close = context.WithCancel(context.Background())
 	s.held.give(maxHeld)

@@ -104,7 +104,7 @@ func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Messag
 func produceAlone(t testing.TB, s *Sink, leader int32, f *inFlightBatch) error {
 	t.Helper()
 	record.Stamp(f.bytes, time.Now())
-	p, err := s.cluster.produce(leader, connection.Batch{Topic: topicA, Bytes: f.bytes}, false)
+	p, err := s.cluster.produce(leader, connection.Batch{Topic: topicA, Bytes: f.bytes}, forProducing)
 	if err != nil {
 		return err
 	}
