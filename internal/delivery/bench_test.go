@@ -13,7 +13,7 @@ import (
 // BenchmarkPipeline measures dispatch and bookkeeping alone: a journal that has everything in memory, a sink that
 // accepts everything at once. One operation is one change.
 func BenchmarkPipeline(b *testing.B) {
-	for _, lanes := range []int{1, 12, 512} {
+	for _, lanes := range []int{1, 12, 512, 4096} {
 		b.Run(fmt.Sprintf("lanes=%d", lanes), func(b *testing.B) { benchmark(b, lanes) })
 	}
 }

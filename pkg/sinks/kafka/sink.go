@@ -18,9 +18,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// concurrency is how many lanes are worth publishing at the same time: each waits for a round trip to its broker, and
-// beyond some dozen the brokers, not the waiting, set the rate.
-const concurrency = 64
+// concurrency is how many lanes are worth publishing at the same time: what they send meanwhile goes together, so that many
+// lanes cost few requests.
+const concurrency = 256
 
 // batchMessages is how many messages are worth a batch, however small they are.
 const batchMessages = 1000
@@ -104,10 +104,11 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 // Concurrency is how many lanes the caller should publish at the same time.
 func (s *Sink) Concurrency() int { return concurrency }
 
-// BatchLimits is how much of a lane the caller should hand over at once: as many messages and bytes of changes as fill the
-// batches that may be in flight. A little less, so that what stands around a change does not begin another one.
+// BatchLimits is how much of a lane the caller should hand over at once: as many messages and bytes of changes as fill twice the
+// batches that may be in flight, since the window slides within a call only. A little less, so that what stands around a change
+// does not begin another one.
 func (s *Sink) BatchLimits() (messages int, bytes int64) {
-	batches := maxInFlight
+	batches := 2 * maxInFlight
 	if !s.config.idempotent() {
 		batches = 1
 	}
