@@ -229,8 +229,7 @@ func TestDestinationsThatHangKeepNoWorkerFromOthers(t *testing.T) {
 		if n := p.slow.Load(); n > 11 {
 			t.Errorf("%d workers have a substitute", n)
 		}
-		p.stop()
-		<-p.done
+		p.end(t)
 	})
 }
 

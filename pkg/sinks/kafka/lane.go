@@ -211,7 +211,7 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 	}
 	for _, f := range l.inFlight[1:] {
 		if f.pending != nil {
-			f.await(ctx)
+			_ = f.await(ctx) // f notes what counts
 		}
 	}
 	if isSlow(answer) {
@@ -223,15 +223,15 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 // launch sends the batches that may be in flight and are not, all to one broker.
 func (l *lane) launch(try *attempt) error {
 	try.layout = l.topic.current.Load()
-	lead, err := l.lead(try.layout)
-	if first := l.inFlight[0]; first.pending != nil {
-		if err != nil || lead.broker != l.leader {
-			return nil // nothing more goes there
-		}
-	} else if err != nil {
+	to, err := l.lead(try.layout)
+	underWay := l.inFlight[0].pending != nil
+	if underWay && to.broker != l.leader {
+		return nil // nothing more goes where the first is
+	}
+	if err != nil {
 		return err
 	}
-	l.leader = lead.broker
+	l.leader = to.broker
 	for i, f := range l.together() {
 		if f.pending != nil {
 			continue
@@ -295,11 +295,11 @@ func (l *lane) adaptWindow(err error, each time.Duration) {
 func (l *lane) lead(by *layout) (lead, error) {
 	switch {
 	case by == nil:
-		return lead{}, errNoLayout
+		return lead{broker: -1}, errNoLayout
 	case int(l.partition) >= len(by.leads):
-		return lead{}, errNoPartition
+		return lead{broker: -1}, errNoPartition
 	case by.leads[l.partition].broker < 0:
-		return lead{}, kafka.LeaderNotAvailable
+		return lead{broker: -1}, kafka.LeaderNotAvailable
 	}
 	return by.leads[l.partition], nil
 }
@@ -329,7 +329,11 @@ func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error 
 	if moved || stale {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", l, cause)
+	cause = fmt.Errorf("%s: %w", l, cause)
+	if errors.Is(err, kafka.LeaderNotAvailable) { // all lanes that have none ask in one request
+		return &sinks.ProbedError{Every: probeInterval, Err: cause}
+	}
+	return cause
 }
 
 // split takes a refused batch apart: half of it comes next. A single record is rejected.

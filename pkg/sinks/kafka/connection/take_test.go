@@ -7,14 +7,13 @@ import (
 
 // TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder takes requests from a full queue until it is empty.
 func TestBatchesOfManyPartitionsGoTogetherAndThoseOfOneInOrder(t *testing.T) {
-	c := &Connection{dialer: &Dialer{}}
 	batch := func(partition int32, size int) *call {
 		return &call{batch: Batch{Topic: "a", Partition: partition, Bytes: make([]byte, size)}}
 	}
 	const large = maxRequest/2 + 1
-	for _, one := range []*call{batch(0, 1), batch(1, large), batch(0, 2), batch(2, large), batch(2, 1), batch(3, 1), batch(4, 2*maxRequest)} {
-		c.queue = append(c.queue, one)
-	}
+	c := &Connection{dialer: &Dialer{}, queue: []*call{
+		batch(0, 1), batch(1, large), batch(0, 2), batch(2, large), batch(2, 1), batch(3, 1), batch(4, 2*maxRequest),
+	}}
 	type sent struct {
 		partition int32
 		size      int
