@@ -66,7 +66,7 @@ func (l *lane) recall(ctx context.Context, messages []sinks.Message) (rest []sin
 		count := len(f.offsets)
 		same := common(f.offsets, messages)
 		switch {
-		case same == min(count, len(messages)) && (f.bytes != nil || f.pending != nil):
+		case same == min(count, len(messages)) && f.bytes != nil:
 		case same == count:
 			if err := l.reload(ctx, f, messages[:count], at); err != nil {
 				return nil, err

@@ -135,6 +135,36 @@ func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
 	wantVersions(t, read(t, brokers, topicA), 1, 40)
 }
 
+// What a call leaves on its way may have lost its bytes when the answer says that it must be sent again. A caller that then comes
+// with fewer messages than before, which delivery never does, has some written again.
+func TestAFailureBehindACallLosesNothingWithoutRoomToHoldBatches(t *testing.T) {
+	for _, failure := range []*kerr.Error{kerr.RequestTimedOut, kerr.CorruptMessage, kerr.NotLeaderForPartition} {
+		for bad := 3; bad < 40; bad += 5 {
+			c, brokers, s, lane := several(t)
+			s.held.take(maxHeld)
+			c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
+			if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); err == nil {
+				t.Fatalf("published %d", n)
+			}
+			c.Fault(faultAt(t, failure, bad))
+			for from := 2; from < 40; from += 7 {
+				insist(t, s, lane, pods("a", from, min(from+7, 40)))
+			}
+			next := 1
+			for _, r := range read(t, brokers, topicA) {
+				v := version(t, r)
+				if v > next {
+					t.Fatalf("version %d comes behind %d", v, next-1)
+				}
+				next = max(next, v+1)
+			}
+			if next != 40 {
+				t.Errorf("the last version is %d", next-1)
+			}
+		}
+	}
+}
+
 // A broker takes any number from a producer it does not know: had the first batch company, it could be refused and the
 // second one taken.
 func TestABrokerThatMayNotKnowOurNumbersIsSentOneBatch(t *testing.T) {
