@@ -229,7 +229,7 @@ func (c *Connection) take() *request {
 	return c.takeBatches()
 }
 
-// read reads the answer to a request. The error is one of the connection.
+// read reads the answer to a request. The error is one of the connection, and nobody is answered then.
 func (c *Connection) read(s *session, r *request) error {
 	if err := s.SetReadDeadline(c.deadline()); err != nil {
 		return err
@@ -241,7 +241,8 @@ func (c *Connection) read(s *session, r *request) error {
 		return err
 	}
 	c.dialer.Throttle.Add(c.address, throttled)
-	return s.SetWriteDeadline(c.deadline()) // of what is under way
+	_ = s.SetWriteDeadline(c.deadline()) // of what is under way; it fails on a connection that has failed
+	return nil
 }
 
 // deadline is when the broker must have answered, or taken, something more. It is given the timeout from when it listens.
