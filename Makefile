@@ -52,6 +52,10 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	KUBECDC_E2E_RELOADS=50 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestEditsWhileItRuns .
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
 
+.PHONY: attribution
+attribution: ## Name the users behind 5,000 random writes, judged by what the clients were answered (minutes)
+	KUBECDC_ATTRIBUTION_WRITES=5000 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestTheUserBehindAChangeIsNamed .
+
 .PHONY: memory
 memory: ## Prove at full size how little memory a million objects take (minutes)
 	KUBECDC_E2E_MEMORY=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m \

@@ -33,6 +33,9 @@ func (s Snapshot) checks() []check {
 		}
 		all = append(all, k.laneChecks()...)
 	}
+	if s.Audit != nil {
+		all = append(all, check{name: "audit", degraded: s.Audit.Degraded})
+	}
 	return all
 }
 

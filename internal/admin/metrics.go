@@ -20,7 +20,7 @@ type metric struct {
 type emit = func(value float64, labels ...string)
 
 // metrics lists every family that is read from a snapshot. docs/metrics.md is written from it.
-var metrics = slices.Concat(readyMetrics, configMetrics, discoveryMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics)
+var metrics = slices.Concat(readyMetrics, configMetrics, discoveryMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics, auditMetrics)
 
 var readyMetrics = []metric{
 	{"kubecdc_ready", "1 when the exporter is ready; /readyz says what is amiss where it is not.", prometheus.GaugeValue, nil,
@@ -214,6 +214,44 @@ var journalMetrics = []metric{
 		func(j JournalStatus) float64 { return truth(j.Blocked != "") }),
 	ofJournal("kubecdc_journal_recovered", "1 if a broken journal was set aside when the process started.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return truth(j.Recovered) }),
+}
+
+var auditMetrics = []metric{
+	ofAudit("kubecdc_audit_events_total", "Audit events taken.", prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Events) }),
+	ofAudit("kubecdc_audit_events_kept_total", "Audit events that may name who made a change.", prometheus.CounterValue,
+		func(a *AuditStatus) float64 { return float64(a.Kept) }),
+	ofAudit("kubecdc_audit_refused_total", "Connections and requests of clients that audit.webhook does not name, or without a certificate of its authorities.",
+		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Refused) }),
+	ofAudit("kubecdc_audit_malformed_total", "Bodies and lines that were no audit events.", prometheus.CounterValue,
+		func(a *AuditStatus) float64 { return float64(a.Malformed) }),
+	ofAudit("kubecdc_audit_lost_total", "Audit events that had to make room, and times that a log was rotated away unread.", prometheus.CounterValue,
+		func(a *AuditStatus) float64 { return float64(a.Lost) }),
+	ofAudit("kubecdc_audit_last_event_timestamp_seconds", "When the newest audit event came; 0 if never.", prometheus.GaugeValue,
+		func(a *AuditStatus) float64 { return timestamp(a.LastEvent) }),
+	ofAudit("kubecdc_attributed_total", "Changes that an authenticated user was named for.", prometheus.CounterValue,
+		func(a *AuditStatus) float64 { return float64(a.Attributed) }),
+	{"kubecdc_unresolved_total", "Changes that nobody was named for, by reason: none, several, late, bound or list, see docs/audit-trail.md.", prometheus.CounterValue,
+		[]string{"reason"}, func(s Snapshot, _ time.Time, emit emit) {
+			if s.Audit == nil {
+				return
+			}
+			for reason, n := range s.Audit.Unresolved {
+				emit(float64(n), reason)
+			}
+		}},
+	ofAudit("kubecdc_attribution_pending_changes", "Changes that wait for their audit event.", prometheus.GaugeValue,
+		func(a *AuditStatus) float64 { return float64(a.Pending) }),
+	ofAudit("kubecdc_attribution_pending_bytes", "Memory of the changes and audit events that wait for each other; audit.maxPending bounds it.", prometheus.GaugeValue,
+		func(a *AuditStatus) float64 { return float64(a.PendingBytes) }),
+}
+
+// ofAudit is a family that has no series where nobody is to be named.
+func ofAudit(name, help string, kind prometheus.ValueType, value func(*AuditStatus) float64) metric {
+	return metric{name, help, kind, nil, func(s Snapshot, _ time.Time, emit emit) {
+		if s.Audit != nil {
+			emit(value(s.Audit))
+		}
+	}}
 }
 
 func ofResource(name, help string, kind prometheus.ValueType, value func(ResourceStatus) float64) metric {

@@ -12,6 +12,7 @@ type Snapshot struct {
 	Routes    []RouteStatus
 	Sinks     []SinkStatus
 	Journal   JournalStatus
+	Audit     *AuditStatus // nil where nobody is to be named
 }
 
 // ConfigStatus is what is known of the configuration.
@@ -129,6 +130,22 @@ type JournalStatus struct {
 	Recovered       bool   // a broken journal was set aside at start and a new one begun
 	Blocked         string // why nothing is being journaled, one line; "" when all is well
 	DeadLettersFull string // why no dead letter more is taken, one line; "" when one is
+}
+
+// AuditStatus is what is known of who made the changes.
+type AuditStatus struct {
+	Degraded string // why nobody is named, or not by all sources, one line; "" when all is well
+
+	Events       uint64            // audit events taken
+	Kept         uint64            // of these, that may name somebody
+	Refused      uint64            // requests and connections of strangers
+	Malformed    uint64            // bodies and lines that were no audit events
+	Lost         uint64            // times that events were lost, and events that had to make room
+	Attributed   uint64            // changes that somebody was named for
+	Unresolved   map[string]uint64 // changes that nobody was named for, by reason
+	Pending      int64             // changes that wait
+	PendingBytes int64             // of changes and events that wait, in memory
+	LastEvent    time.Time         // zero before the first
 }
 
 // backlog counts the changes that s has not settled.

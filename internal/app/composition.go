@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/attribution"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/shape"
@@ -27,7 +28,8 @@ type composition struct {
 	routes    *routing
 	runners   []*runner // in the order of the configuration
 	source    *source.Source
-	recovered bool // the journal was broken and begun anew
+	naming    *naming // nil where nobody is to be named
+	recovered bool    // the journal was broken and begun anew
 
 	journaling, watching *task
 
@@ -85,6 +87,9 @@ func (c *composition) open() (err error) {
 	if err := c.connect(); err != nil {
 		return err
 	}
+	if c.naming, err = newNaming(c.cfg, c.journal, c.log); err != nil {
+		return err
+	}
 	c.source, err = c.newSource()
 	return err
 }
@@ -112,6 +117,9 @@ func (c *composition) journalOptions() journal.Options {
 	for _, s := range c.cfg.Sinks {
 		o.Sinks = append(o.Sinks, s.Name)
 	}
+	if c.cfg.Audit.On() {
+		o.Sinks, o.Evidence = append(o.Sinks, attribution.Sink), true
+	}
 	if j.Sync == "interval" {
 		o.Sync = journal.Interval
 	}
@@ -124,6 +132,7 @@ func (c *composition) start() {
 	for _, r := range c.runners {
 		r.start(c.cfg.Delivery.Retry, c.failure.report)
 	}
+	c.naming.start(c.failure.report)
 	c.watching = start("source", c.source.Run, c.failure.report)
 }
 
@@ -131,6 +140,7 @@ func (c *composition) start() {
 // the journal holds, for as long as the configuration allows or until ctx ends; the journal, because both write to it.
 func (c *composition) stop(ctx context.Context) {
 	c.watching.stop()
+	c.naming.stop() // what it has not named is named after the next start
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Delivery.DrainTimeout)
 	defer cancel()
 	if ctx.Err() == nil && c.journal != nil {
@@ -181,7 +191,7 @@ func (c *composition) stopRunners(ctx context.Context, runners []*runner) {
 // close releases everything. Later calls do nothing.
 func (c *composition) close() (err error) {
 	c.closing.Do(func() {
-		err = c.closeRunners(nil)
+		err = errors.Join(c.naming.close(), c.closeRunners(nil))
 		if c.journal != nil {
 			if failed := c.journal.Close(); failed != nil {
 				err = errors.Join(err, fmt.Errorf("close journal: %w", failed))

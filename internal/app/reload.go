@@ -145,6 +145,7 @@ func fixed(before, now *config.Config) (keys []string) {
 		key    string
 		differ bool
 	}{
+		{"audit", !reflect.DeepEqual(before.Audit, now.Audit)},
 		{"admin.listen", before.Admin.Listen != now.Admin.Listen},
 		{"cluster", before.Cluster != now.Cluster},
 		{"journal.dir", before.Journal.Dir != now.Journal.Dir},
@@ -188,7 +189,7 @@ func (c *composition) replace(ctx context.Context, before *composition) error {
 // takeOver stops what before has and c has not, starts what is new, and leaves the rest alone.
 func (c *composition) takeOver(ctx context.Context, before *composition) (err error) {
 	c.client, c.journal, c.source, c.recovered = before.client, before.journal, before.source, before.recovered
-	c.journaling, c.watching, c.shaper = before.journaling, before.watching, before.shaper
+	c.journaling, c.watching, c.shaper, c.naming = before.journaling, before.watching, before.shaper, before.naming
 	edited := !reflect.DeepEqual(before.cfg.Resources, c.cfg.Resources) || before.cfg.NeedsBefore() != c.cfg.NeedsBefore()
 	if edited {
 		if c.shaper, err = newShaper(c.cfg, c.journal); err != nil {
@@ -207,6 +208,7 @@ func (c *composition) takeOver(ctx context.Context, before *composition) (err er
 	if err := c.journal.SetRedaction(ctx, redactionOf(c.cfg)); err != nil {
 		return err
 	}
+	c.naming.follow(c.cfg)
 	c.source.Edit(source.Edit{
 		Rules: Rules(c.cfg), Load: c.shaper.Load(c.journal.LoadResource), Shape: c.shaper.Shape, Reshaped: reshaped(before.cfg, c.cfg),
 	})

@@ -99,7 +99,7 @@ func (c *composition) pipelineConfig(s config.Sink, sink *configuredSink, deadLe
 		Burst:       d.Rate.Burst,
 		Newest:      c.journal.Newest(),
 		Selection:   fingerprint(c.version, s) + c.routes.id,
-		Route:       c.routes.of(s.Name),
+		Route:       withPlace(s, c.routes.of(s.Name)),
 	}
 	if s.OnOversize == config.Reduce {
 		cfg.Smaller = shape.Smaller

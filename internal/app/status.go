@@ -37,6 +37,7 @@ func (a *app) snapshot() admin.Snapshot {
 	for _, r := range c.runners {
 		s.Sinks = append(s.Sinks, r.status())
 	}
+	s.Audit = c.naming.status()
 	a.secrets.fields(&s)
 	return s
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
@@ -31,6 +32,9 @@ type Config struct {
 	Journal Journal `mapstructure:"journal"`
 	// How changes are moved to the sinks. It holds for each sink separately.
 	Delivery Delivery `mapstructure:"delivery"`
+	// Who made a change: the audit events of the API servers, from which records of type attributed name the authenticated
+	// user. Off unless a source of events is given. See docs/audit-trail.md.
+	Audit Audit `mapstructure:"audit"`
 	// The HTTP server for metrics, health and the status page.
 	Admin Admin `mapstructure:"admin"`
 	// What the exporter writes to standard error.
@@ -186,6 +190,26 @@ type Rate struct {
 	Burst int `mapstructure:"burst"`
 }
 
+// Audit configures who is named, and from what.
+type Audit struct {
+	// The API servers send their events here.
+	Webhook audit.WebhookConfig `mapstructure:"webhook"`
+	// Paths of audit log files that API servers write. They are followed through rotation.
+	Files []string `mapstructure:"files"`
+	// How long after a change the audit events of all API servers are waited for, before the one request left that may have
+	// made it is believed to have. Longer than the API servers hold events back: 30 s by default.
+	Settle time.Duration `mapstructure:"settle"`
+	// How long a change waits for its audit event, and an event for its change.
+	Window time.Duration `mapstructure:"window"`
+	// How far the clock of an API server may be ahead of the exporter's.
+	ClockSkew time.Duration `mapstructure:"clockSkew"`
+	// Bound of the memory for changes and events that wait; at the bound the oldest give way, which is counted.
+	MaxPending Bytes `mapstructure:"maxPending"`
+}
+
+// On says whether there is a source of audit events.
+func (a Audit) On() bool { return a.Webhook.Listen != "" || len(a.Files) > 0 }
+
 // Admin configures the HTTP server.
 type Admin struct {
 	// Address, host:port, of /metrics, /livez, /readyz and the status page. It has no authentication: keep it on
@@ -220,6 +244,7 @@ func Default() Config {
 			Window:       16 << 20,
 			DrainTimeout: 20 * time.Second,
 		},
+		Audit: Audit{Settle: 40 * time.Second, Window: 10 * time.Minute, MaxPending: 64 << 20},
 		Admin: Admin{Listen: "127.0.0.1:8080"},
 		Log:   Log{Level: "info", Format: "text"},
 	}

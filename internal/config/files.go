@@ -28,6 +28,9 @@ func (d *decoder) validateFiles(c *Config) {
 			d.validateOutput(at+".stdout.path", s.Stdout.Path, c.Journal.Dir)
 		}
 	}
+	for _, f := range c.Audit.files() {
+		d.validateFile(f.Key, f)
+	}
 	if info, err := os.Stat(c.Journal.Dir); err == nil && !info.IsDir() {
 		d.report("journal.dir", Problem{Message: "not a directory", Found: c.Journal.Dir, Expected: "a directory, or a path where one can be created"})
 	}

@@ -18,7 +18,7 @@ type Route struct {
 	Exclude []string `mapstructure:"exclude"`
 	// Which namespaces.
 	Namespaces Namespaces `mapstructure:"namespaces"`
-	// Which types of changes: added, updated, deleted, snapshot, sync. Empty: all.
+	// Which types of changes: added, updated, deleted, snapshot, sync, attributed. Empty: all.
 	Types []string `mapstructure:"types"`
 	// Which classes of updates: spec, status, metadata, deleting. Empty: all changes, whether they have a class or not.
 	Classes []string `mapstructure:"classes"`
@@ -116,7 +116,7 @@ func (d *decoder) validateMatch(at string, r Route) {
 	d.reportAll("", at, r.Selection().Validate(at))
 	d.validateNamespaces(at+".namespaces", selection.Namespaces(r.Namespaces))
 	for j, t := range r.Types {
-		d.oneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync")
+		d.oneOf(fmt.Sprintf("%s.types[%d]", at, j), t, "added", "updated", "deleted", "snapshot", "sync", "attributed")
 	}
 	for j, class := range r.Classes {
 		d.oneOf(fmt.Sprintf("%s.classes[%d]", at, j), class, "spec", "status", "metadata", "deleting")

@@ -21,7 +21,8 @@ func (d *decoder) validate(c *Config) {
 	d.validateRoutes(c)
 	d.validateJournal(c.Journal)
 	d.validateDelivery(c.Delivery)
-	d.validateListen(c.Admin.Listen)
+	d.validateAudit(c.Audit)
+	d.validateListen("admin.listen", c.Admin.Listen)
 	d.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	d.oneOf("log.format", c.Log.Format, "text", "json")
 }
@@ -160,19 +161,19 @@ func (d *decoder) validateDelivery(c Delivery) {
 	}
 }
 
-func (d *decoder) validateListen(listen string) {
+func (d *decoder) validateListen(path, listen string) {
 	if listen == "" {
 		return
 	}
 	p := Problem{Message: "not an address to listen on", Found: strconv.Quote(listen), Expected: `host:port, such as "127.0.0.1:8080" or ":8080"`}
 	_, port, err := net.SplitHostPort(listen)
 	if err != nil {
-		d.report("admin.listen", p)
+		d.report(path, p)
 		return
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		p.Message = "no port that can be listened on"
-		d.report("admin.listen", p)
+		d.report(path, p)
 	}
 }
 

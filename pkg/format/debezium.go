@@ -23,7 +23,7 @@ const (
 // every reader takes for "the row is so". A control record has no form that readers know, and no value:
 // Flink's debezium-json fails on an op it does not know, and passes over a record without a value.
 func appendEnvelope(b []byte, c *event.Change) []byte {
-	if c.Type.Control() {
+	if c.Type.Control() || c.Type == event.Attributed {
 		return b
 	}
 	op := operation(c)

@@ -61,6 +61,12 @@ func (f Format) NeedsBefore() bool { return f == Debezium }
 // NeedsHeaders says whether something stands beside the value that is needed to understand it: attributes, or a key.
 func (f Format) NeedsHeaders() bool { return f == CloudEvents || f == Debezium || f == Upsert }
 
+// HasPlaceFor says whether f can write c at all. An attribution is no state of an object: where the key of a record is that of
+// a row, a record without a value would delete the row, so it must not be sent.
+func (f Format) HasPlaceFor(c *event.Change) bool {
+	return c.Type != event.Attributed || f != Debezium && f != Upsert
+}
+
 // AppendValue appends c, as the value of a record or the payload of a message, to b and returns the extended slice. It is
 // one JSON object without a newline outside the bodies, or nothing where the format has no value for c: null in Kafka,
 // an empty payload in NATS.
@@ -81,7 +87,7 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 func (f Format) FactsBeside(c *event.Change) bool {
 	switch f {
 	case Debezium:
-		return c.Type.Control() || c.DeadLetter != nil
+		return c.Type.Control() || c.Type == event.Attributed || c.DeadLetter != nil
 	case Upsert:
 		return len(c.After) == 0 || len(c.Omitted) > 0 || c.RedactionChanged || c.DeadLetter != nil
 	}

@@ -42,6 +42,7 @@ func appendOpenFacts(b []byte, c *event.Change) []byte {
 	b = appendHistory(b, c)
 	b = appendSnapshot(b, c)
 	b = appendGap(b, c.Gap)
+	b = appendAttribution(b, c.Attribution)
 	b = appendDeadLetter(b, c.DeadLetter)
 	b = appendList(b, `,"omitted":`, c.Omitted)
 	return appendList(b, `,"changed":`, c.Changed)
@@ -107,6 +108,36 @@ func appendGap(b []byte, g *event.GapInfo) []byte {
 	b = appendMember(b, `,"to":`, g.To)
 	b = appendMember(b, `,"reason":`, g.Reason)
 	return append(b, '}')
+}
+
+func appendAttribution(b []byte, a *event.Attribution) []byte {
+	if a == nil {
+		return b
+	}
+	b = appendMember(b, `,"of":`, a.Of)
+	b = appendIdentity(b, `,"by":`, &a.By)
+	if a.RequestedBy != nil {
+		b = appendIdentity(b, `,"requestedBy":`, a.RequestedBy)
+	}
+	return appendMember(b, `,"certainty":`, a.Certainty)
+}
+
+func appendIdentity(b []byte, member string, i *event.Identity) []byte {
+	b = appendMember(append(append(b, member...), '{'), `"user":`, i.User)
+	b = appendOptional(b, `,"uid":`, i.UID)
+	b = appendList(b, `,"groups":`, i.Groups)
+	b = appendOptional(b, `,"impersonator":`, i.Impersonator)
+	b = appendMember(b, `,"verb":`, i.Verb)
+	b = appendOptional(b, `,"subresource":`, i.Subresource)
+	b = append(i.Received.UTC().AppendFormat(append(b, `,"received":"`...), time.RFC3339Nano), `","claimed":{`...)
+	start := len(b)
+	b = appendOptional(b, `,"userAgent":`, i.UserAgent)
+	b = appendList(b, `,"sourceIPs":`, i.SourceIPs)
+	b = appendOptional(b, `,"auditID":`, i.AuditID)
+	if len(b) > start { // without the first comma
+		b = append(b[:start], b[start+1:]...)
+	}
+	return append(b, "}}"...)
 }
 
 func appendDeadLetter(b []byte, d *event.DeadLetterInfo) []byte {

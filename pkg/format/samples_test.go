@@ -76,10 +76,26 @@ func samples() []named {
 	gap.Type, gap.ResourceVersion = event.Gap, "4800"
 	gap.Gap = &event.GapInfo{From: "4715", To: "4800", Reason: "the API server no longer has the history since 4715"}
 
+	attributed, ended, blind := object, object, control
+	attributed.Type, attributed.ResourceVersion, attributed.Generation = event.Attributed, "4715", 0
+	attributed.Attribution = &event.Attribution{Of: updated.ID(), Certainty: event.Exact, By: event.Identity{
+		User: "alice", UID: "3f1c", Groups: []string{"shop-admins", "system:authenticated"}, Impersonator: "console", Verb: "patch",
+		Subresource: "scale", Received: at.Add(-3 * time.Millisecond), UserAgent: "kubectl/v1.37.1", SourceIPs: []string{"192.0.2.7"},
+		AuditID: "6f1f6b0e-2f56-4cf5-a1f0-6c3d5a0b8d0e",
+	}}
+	ended.Type, ended.ResourceVersion, ended.Generation = event.Attributed, "4720", 0
+	ended.Attribution = &event.Attribution{Of: deleted.ID(), Certainty: event.Exact,
+		By:          event.Identity{User: "system:serviceaccount:kube-system:generic-garbage-collector", Verb: "patch", Received: at},
+		RequestedBy: &event.Identity{User: "bob", Verb: "delete", Received: at.Add(-time.Second)},
+	}
+	blind.Type = event.AttributionGap
+	blind.Gap = &event.GapInfo{From: "2026-01-02T03:04:05Z", To: "2026-01-02T03:09:05Z", Reason: "no audit event came, and 12 changes stayed without a name"}
+
 	return []named{
 		{"added", added}, {"updated", updated}, {"deleted", deleted}, {"snapshot.begin", begin}, {"snapshot", snapshot},
 		{"snapshot.end", end}, {"gap", gap}, {"updated-coalesced-omitted", node}, {"deleted-final-state-unknown", unseen},
 		{"deleted-left", left}, {"sync", synced}, {"updated-redaction-changed", redacted},
+		{"attributed", attributed}, {"attributed-requested-by", ended}, {"attribution.gap", blind},
 	}
 }
 

@@ -143,7 +143,7 @@ func nativeObject(t *testing.T, c *event.Change) {
 	if at, err := time.Parse(time.RFC3339Nano, object["observedAt"].(string)); err != nil || at.Location() != time.UTC {
 		t.Errorf("observedAt is %v", object["observedAt"])
 	}
-	if _, whole := object["gap"]; whole != (c.Type == event.Gap) {
+	if _, whole := object["gap"]; whole != (c.Type == event.Gap || c.Type == event.AttributionGap) {
 		t.Errorf("%s: gap %v", c.Type, object["gap"])
 	}
 }
@@ -153,11 +153,11 @@ func types(t *testing.T, c *event.Change) {
 	object, _ := read(t, JSON.AppendValue(nil, c))
 	_, named := object["name"]
 	_, shown := object["after"]
-	control := slices.Contains([]event.Type{event.Gap, event.SnapshotBegin, event.SnapshotEnd}, c.Type)
+	control := slices.Contains([]event.Type{event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.AttributionGap}, c.Type)
 	if named == control || c.Type.Control() != control || strings.HasSuffix(c.Key(), "/") != control {
 		t.Errorf("%s: name %v, key %s", c.Type, object["name"], c.Key())
 	}
-	if shown != (!control && c.Type != event.Deleted) {
+	if shown != (!control && c.Type != event.Deleted && c.Type != event.Attributed) {
 		t.Errorf("%s: after %v", c.Type, object["after"])
 	}
 }
@@ -235,7 +235,7 @@ func readPage(t *testing.T, section string) string {
 // debezium: the table of op, what is never null, what source holds, and that control records have no value.
 func debezium(t *testing.T, c *event.Change) {
 	value := Debezium.AppendValue(nil, c)
-	if c.Type.Control() {
+	if c.Type.Control() || !Debezium.HasPlaceFor(c) {
 		if len(value) > 0 {
 			t.Errorf("%s has the value %s", c.Type, value)
 		}
@@ -281,7 +281,7 @@ func debezium(t *testing.T, c *event.Change) {
 // upsert: "The value is the object, as in after … A delete has no value. Control records have none either".
 func upsert(t *testing.T, c *event.Change) {
 	value := Upsert.AppendValue(nil, c)
-	if (len(value) == 0) != (c.Type.Control() || c.Type == event.Deleted) {
+	if (len(value) == 0) != (c.Type.Control() || c.Type == event.Deleted || !Upsert.HasPlaceFor(c)) {
 		t.Errorf("%s: the value is %q", c.ID(), value)
 	}
 	if len(value) > 0 && len(c.Omitted) == 0 && !bytes.Equal(value, c.After) {

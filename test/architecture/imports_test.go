@@ -41,16 +41,16 @@ var mayImport = map[string][]string{
 
 	"internal/condition":   nil,
 	"internal/journal":     {"pkg/event", "internal/condition"},
-	"internal/audit":       {"pkg/rawjson"},
-	"internal/attribution": {"pkg/event", "internal/audit"},
+	"internal/audit":       {"pkg/rawjson", "internal/condition"},
+	"internal/attribution": {"pkg/event", "internal/audit", "internal/condition"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "internal/condition"},
-	"internal/config":      {"pkg/event", "pkg/format", "pkg/shape", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
+	"internal/config":      {"internal/audit", "pkg/event", "pkg/format", "pkg/shape", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/config/gen":  {"internal/config"},
 	"internal/admin":       {"internal/condition"},
 
 	"internal/exit":    nil,
 	"internal/app":     {"*"},
-	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/journal"},
+	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal"},
 	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
 	"internal/top":     {"internal/admin", "internal/exit"},
 

@@ -23,9 +23,12 @@ type Member struct {
 var (
 	objectTypes  = []string{"added", "updated", "deleted", "snapshot", "sync"}
 	existing     = []string{"added", "updated", "snapshot", "sync"}
-	controlTypes = []string{"snapshot.begin", "snapshot.end", "gap"}
+	controlTypes = []string{"snapshot.begin", "snapshot.end", "gap", "attribution.gap"}
+	gaps         = []string{"gap", "attribution.gap"}
+	attributed   = []string{"attributed"}
+	ofObjects    = slices.Concat(objectTypes, attributed)
 	frames       = []string{"snapshot.begin", "snapshot.end"}
-	allTypes     = slices.Concat(objectTypes, controlTypes)
+	allTypes     = slices.Concat(objectTypes, attributed, controlTypes)
 	deltas       = []string{"Added", "Updated", "Deleted", "Replaced", "Sync"}
 	classes      = []string{"deleting", "spec", "status", "metadata"}
 )
@@ -45,9 +48,9 @@ var native = []Member{
 	{Name: "resource", Type: "string", always: true, Meaning: "name of the resource, in the plural: `deployments`"},
 	{Name: "kind", Type: "string", always: true, blank: true, Meaning: "kind of its objects: `Deployment`; empty where `version` is"},
 	{Name: "namespace", Type: "string", Meaning: "absent for cluster-scoped objects; on control records only where a resource is watched by namespace"},
-	{Name: "name", Type: "string", on: objectTypes, must: objectTypes, Meaning: "of the object; absent on control records"},
-	{Name: "uid", Type: "string", on: objectTypes, Meaning: "of the object; absent on control records"},
-	{Name: "resourceVersion", Type: "string", must: append([]string{"gap"}, objectTypes...),
+	{Name: "name", Type: "string", on: ofObjects, must: ofObjects, Meaning: "of the object; absent on control records"},
+	{Name: "uid", Type: "string", on: ofObjects, Meaning: "of the object; absent on control records"},
+	{Name: "resourceVersion", Type: "string", must: append([]string{"gap"}, ofObjects...),
 		Meaning: "of the object. On a `gap` the position where it ends, on the other control records a position, if any"},
 	{Name: "generation", Type: "integer", on: objectTypes, schema: node{{"minimum", 1}}, Meaning: "`metadata.generation`, where the object has one"},
 	{Name: "observedAt", Type: "string", always: true, schema: node{{"format", "date-time"}}, Meaning: "when the exporter read it; RFC 3339, UTC"},
@@ -73,7 +76,17 @@ var native = []Member{
 	{Name: "snapshot", Type: "object", on: slices.Concat(objectTypes, frames), must: append([]string{"snapshot"}, frames...), schema: snapshot,
 		Meaning: "which snapshot this belongs to: `id`; on changes too, where the snapshot was interrupted. On `snapshot.end` also `position` (resourceVersion of the list), `count` " +
 			"(objects that existed then) and `digest` over them"},
-	{Name: "gap", Type: "object", on: []string{"gap"}, must: []string{"gap"}, schema: gap, Meaning: "`from`, `to` (positions) and `reason`"},
+	{Name: "gap", Type: "object", on: gaps, must: gaps, schema: gap,
+		Meaning: "`from`, `to` (positions; on an `attribution.gap` times) and `reason`"},
+	{Name: "of", Type: "string", on: attributed, must: attributed, Meaning: "`id` of the change that this record names the author of"},
+	{Name: "by", Type: "object", on: attributed, must: attributed, schema: identity,
+		Meaning: "who made the change, as the API server authenticated them: `user`, `uid`, `groups`, and `impersonator` where another user acted as " +
+			"`user`; the `verb` and `subresource` of the request and when it was `received`. What the client chose itself, and is no " +
+			"evidence, is in `claimed`: `userAgent`, `sourceIPs`, `auditID`"},
+	{Name: "requestedBy", Type: "object", on: attributed, schema: identity,
+		Meaning: "on a `deleted`, where it is known: who had asked for it, if that was another than `by`, who only ended it"},
+	{Name: "certainty", Type: "string", on: attributed, must: attributed, known: []string{"exact"},
+		Meaning: "`exact`: see [audit-trail.md](audit-trail.md#what-exact-means)"},
 	{Name: "deadLetter", Type: "object", schema: deadLetter,
 		Meaning: "only in a topic of dead letters: the `sink` that could not deliver the change, and its `reason`"},
 	{Name: "omitted", Type: "array", on: objectTypes, schema: names, Meaning: "members left out so that the destination takes the change: `before`, `status`, …"},
@@ -101,9 +114,17 @@ var (
 		{"position", []string{"count", "digest"}}, {"count", []string{"position", "digest"}}, {"digest", []string{"position", "count"}},
 	}}}
 	gap = node{{"properties", node{
-		{"from", text("last position that was complete; empty when nothing was known before")},
-		{"to", word("position at which the stream is complete again")}, {"reason", text("for people")},
+		{"from", text("last position that was complete, or the time; empty when nothing was known before")},
+		{"to", word("position at which the stream is complete again, or the time")}, {"reason", text("for people")},
 	}}, {"required", []string{"from", "to", "reason"}}}
+	identity = node{{"properties", node{
+		{"user", word("that the request acted under")}, {"uid", word("of the user")}, {"groups", names}, {"impersonator", word("user who acted as another")},
+		{"verb", word("of the request")}, {"subresource", word("status, scale, …; absent for the object itself")},
+		{"received", text("by the API server's clock; RFC 3339").with(member{"format", "date-time"})},
+		{"claimed", node{{"type", "object"}, {"properties", node{
+			{"userAgent", word("as the client calls itself")}, {"sourceIPs", names}, {"auditID", word("may be shared by requests")},
+		}}}},
+	}}, {"required", []string{"user", "verb", "received", "claimed"}}}
 	deadLetter = node{{"properties", node{
 		{"sink", word("name of the sink")}, {"reason", text("for people")},
 	}}, {"required", []string{"sink", "reason"}}}
@@ -153,5 +174,5 @@ func (m Member) describe(strict bool) node {
 
 // closed says whether the members of m's value are ours to name.
 func (m Member) closed() bool {
-	return m.Name == "actor" || m.Name == "snapshot" || m.Name == "gap" || m.Name == "deadLetter"
+	return m.Name == "actor" || m.Name == "snapshot" || m.Name == "gap" || m.Name == "deadLetter" || m.Name == "by" || m.Name == "requestedBy"
 }

@@ -151,7 +151,7 @@ var sourceOnly = []Member{
 // sourceMembers are all members of an envelope's source.
 func sourceMembers() []Member {
 	all := slices.Clone(sourceOnly)
-	taken := []string{"version", "name", "snapshot", "before", "after", "cluster", "gap"}
+	taken := []string{"version", "name", "snapshot", "before", "after", "cluster", "gap", "of", "by", "requestedBy", "certainty"}
 	for _, m := range native {
 		if !slices.Contains(taken, m.Name) {
 			all = append(all, m)

@@ -185,6 +185,16 @@ func anyChange(r *rand.Rand) *event.Change {
 	case event.Gap:
 		c.Gap = &event.GapInfo{From: pick(r, "", "3"), To: "7", Reason: "a\nb"}
 		return c
+	case event.AttributionGap:
+		c.ResourceVersion, c.Gap = "", &event.GapInfo{From: pick(r, "", "2026-01-02T03:04:05Z"), To: "2026-01-02T03:04:06Z", Reason: "a\nb"}
+		return c
+	case event.Attributed:
+		c.Name, c.UID, c.Attribution = "web", "u", &event.Attribution{Of: "x", Certainty: event.Exact, By: anyIdentity(r)}
+		if maybe() {
+			asked := anyIdentity(r)
+			c.Attribution.RequestedBy = &asked
+		}
+		return c
 	case event.SnapshotBegin:
 		c.ResourceVersion, c.Snapshot = pick(r, "", "7"), &event.SnapshotInfo{ID: "x"}
 		return c
@@ -226,6 +236,15 @@ func anyChange(r *rand.Rand) *event.Change {
 	return c
 }
 
+func anyIdentity(r *rand.Rand) event.Identity {
+	i := event.Identity{User: "ann", Verb: "patch", Received: time.Unix(r.Int64N(1e10), 0), UID: pick(r, "", "1"), Impersonator: pick(r, "", "x"),
+		Subresource: pick(r, "", "status"), UserAgent: pick(r, "", "a\"b"), AuditID: pick(r, "", "id")}
+	if r.IntN(2) == 0 {
+		i.Groups, i.SourceIPs = []string{"a", "b"}, []string{"::1"}
+	}
+	return i
+}
+
 func pick(r *rand.Rand, values ...string) string { return values[r.IntN(len(values))] }
 
 // TestAStrictSchemaCanFail proves that validation is no formality.
@@ -233,7 +252,7 @@ func TestAStrictSchemaCanFail(t *testing.T) {
 	c := anyChange(rand.New(rand.NewPCG(1, 1)))
 	c.Type, c.Snapshot, c.Gap, c.Class, c.Patch, c.Changed = event.Added, nil, nil, "", nil, nil
 	c.Name, c.Delta, c.ResourceVersion, c.Before, c.After = "web", event.DeltaAdded, "7", nil, []byte(`{}`)
-	c.Cluster, c.FinalStateUnknown, c.Left, c.Pass = "prod", false, false, ""
+	c.Attribution, c.Cluster, c.FinalStateUnknown, c.Left, c.Pass = nil, "prod", false, false, ""
 	good := string(format.AppendJSON(nil, c))
 	both := compiled(t, "json")
 	if err := validate(both, []byte(good)); err != nil {

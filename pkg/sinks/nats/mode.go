@@ -43,6 +43,9 @@ func (c Config) SubjectTemplate() string {
 	return c.Subject
 }
 
+// KeepsRows says that NATS keeps one value for each key, the state of an object: mode kv.
+func (c Config) KeepsRows() bool { return c.Mode == modeKV }
+
 // Forgets says that NATS keeps nothing: mode core.
 func (c Config) Forgets() bool { return c.Mode == modeCore }
 

@@ -29,6 +29,7 @@ type Settings struct {
 
 	Rule      mapping // further keys of the one rule
 	Redaction mapping // the section of that name
+	Audit     mapping // as well
 	Journal   mapping // further keys of the section of that name
 
 	DeadLetters mapping // of the sink "nats"
@@ -66,6 +67,9 @@ func (s Settings) content(listen string) mapping {
 	}
 	if s.Redaction != nil {
 		c["redaction"] = s.Redaction
+	}
+	if s.Audit != nil {
+		c["audit"] = s.Audit
 	}
 	maps.Copy(c["journal"].(mapping), s.Journal)
 	if s.DrainTimeout != "" {

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/inspect"
+)
+
+func auditPolicyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "audit-policy --config FILE [policy|kubeconfig|flags|admission]",
+		Short: "Print what the API servers need so that the users behind changes can be named",
+		Long: `Print what the API servers need so that the users behind changes can be named.
+
+policy      the smallest audit policy for the configured rules: writes, with
+            their answers; of Secrets and of what redactPaths names, never
+kubeconfig  the configuration of the API servers' audit webhook
+flags       the flags of kube-apiserver
+admission   the ValidatingAdmissionPolicy that tells of what objects the events
+            without answers are, and its binding
+
+Without a part it prints all. Wildcards need the cluster: they become the
+resources that it serves now.`,
+		Args: cobra.MaximumNArgs(1), ValidArgs: inspect.AuditParts,
+	}
+	path := configFlag(cmd)
+	var o inspect.AuditOptions
+	cmd.Flags().StringVar(&o.Server, "server", "kubecdc.example", "host, or host:port, under which the API servers reach the exporter")
+	cmd.Flags().StringVar(&o.Dir, "dir", "/etc/kubernetes/kubecdc", "directory of the files on the API servers' machines")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cfg, err := config.Inspect(*path)
+		if err != nil {
+			return err
+		}
+		if len(args) > 0 {
+			o.Part = args[0]
+		}
+		text, err := inspect.AuditPolicy(cmd.Context(), cfg, version, o)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+		return err
+	}
+	return cmd
+}

@@ -1,0 +1,145 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/internal/attribution"
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/delivery"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+)
+
+// naming is what names the authors of changes: the intakes of audit events and what concludes from them. The methods of nil
+// do nothing.
+type naming struct {
+	attributor *attribution.Attributor
+	webhook    *audit.Webhook // nil without one
+	files      []*audit.File
+	rule       atomic.Pointer[func(event.Resource) (int, bool)] // that selects a resource, as the rules are now
+
+	tasks []*task // in the order of their start
+}
+
+// newNaming makes the parts, if anybody is to be named, and takes the port.
+func newNaming(cfg *config.Config, j *journal.Journal, log *slog.Logger) (*naming, error) {
+	c := cfg.Audit
+	if !c.On() {
+		return nil, nil
+	}
+	n := &naming{}
+	n.follow(cfg)
+	n.attributor = attribution.New(attribution.Options{
+		Limits:  attribution.Limits{Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending)},
+		Journal: j,
+		Selected: func(group, resource string) bool {
+			_, yes := (*n.rule.Load())(event.Resource{Group: group, Resource: resource})
+			return yes
+		},
+		Crowded: func() bool { s := j.Stat(); return s.RetainedBytes > s.MaxBytes/2 },
+		Logger:  log,
+	})
+	if c.Webhook.Listen != "" {
+		var err error
+		if n.webhook, err = audit.NewWebhook(c.Webhook, n.attributor.Take, log); err != nil {
+			return nil, err
+		}
+		if err := n.webhook.Listen(); err != nil {
+			return nil, err
+		}
+	}
+	for _, path := range c.Files {
+		n.files = append(n.files, audit.NewFile(path, n.attributor.Take, j.Place, n.attributor.Lost, log))
+	}
+	return n, nil
+}
+
+// follow takes up edited rules.
+func (n *naming) follow(cfg *config.Config) {
+	if n == nil {
+		return
+	}
+	rule := ruleOf(cfg)
+	n.rule.Store(&rule)
+}
+
+// start runs what concludes, then the intakes.
+func (n *naming) start(failed func(error)) {
+	if n == nil {
+		return
+	}
+	run := func(name string, f func(context.Context) error) { n.tasks = append(n.tasks, start(name, f, failed)) }
+	run("attribution", n.attributor.Run)
+	if n.webhook != nil {
+		run("audit webhook", n.webhook.Run)
+	}
+	for _, f := range n.files {
+		run("audit log "+f.Path(), f.Run)
+	}
+}
+
+// stop stops the intakes, then what concludes.
+func (n *naming) stop() {
+	if n == nil {
+		return
+	}
+	for i := len(n.tasks) - 1; i >= 0; i-- {
+		n.tasks[i].stop()
+	}
+}
+
+// close releases the port, also where nothing was started.
+func (n *naming) close() error {
+	if n == nil || n.webhook == nil {
+		return nil
+	}
+	return n.webhook.Close()
+}
+
+func (n *naming) status() *admin.AuditStatus {
+	if n == nil {
+		return nil
+	}
+	s := n.attributor.Stats()
+	a := &admin.AuditStatus{
+		Degraded: s.Condition.Explanation(), Events: s.Events, Kept: s.Kept, Lost: s.Lost, Attributed: s.Attributed,
+		Unresolved: map[string]uint64{}, Pending: s.Pending, PendingBytes: s.PendingBytes, LastEvent: s.LastEvent,
+	}
+	for reason, count := range s.Unresolved {
+		a.Unresolved[string(reason)] = count
+	}
+	if n.webhook != nil {
+		a.Refused, a.Malformed = n.webhook.Refused()
+	}
+	for _, f := range n.files {
+		status, malformed := f.Status()
+		a.Malformed += malformed
+		if d := status.Degraded(); d != "" {
+			a.Degraded = f.Path() + ": " + d
+		}
+	}
+	return a
+}
+
+// withPlace keeps from a sink what its format, or the state that it keeps, has no place for.
+func withPlace(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
+	f, err := format.Parse(s.Format)
+	if err != nil { // not reached: the sink was made with it
+		return route
+	}
+	rows := s.NATS != nil && s.NATS.KeepsRows()
+	return func(c *event.Change) delivery.Route {
+		switch {
+		case !f.HasPlaceFor(c), rows && c.Type == event.Attributed:
+			return delivery.Route{Pass: true}
+		case route == nil:
+			return delivery.Route{}
+		}
+		return route(c)
+	}
+}

@@ -1,0 +1,77 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// leastPending is below what a busy moment needs.
+const leastPending Bytes = 1 << 20
+
+func (d *decoder) validateAudit(a Audit) {
+	d.validateAuditWebhook(a)
+	for i, path := range a.Files {
+		at := fmt.Sprintf("audit.files[%d]", i)
+		switch {
+		case strings.TrimSpace(path) == "":
+			d.report(at, Problem{Message: "is empty", Expected: "the path of an audit log file"})
+		case slices.Contains(a.Files[:i], path):
+			d.report(at, Problem{Message: "is named already", Found: strconv.Quote(path), Expected: "every file once"})
+		}
+	}
+	if a.Settle < 0 {
+		d.report("audit.settle", Problem{Message: "must not be negative", Found: a.Settle.String(), Expected: expectDuration})
+	}
+	if a.Window <= a.Settle {
+		d.report("audit.window", Problem{Message: "not more than audit.settle", Found: a.Window.String(), Expected: "more than " + a.Settle.String()})
+	}
+	if a.ClockSkew < 0 {
+		d.report("audit.clockSkew", Problem{Message: "must not be negative", Found: a.ClockSkew.String(), Expected: expectDuration})
+	}
+	if a.MaxPending < leastPending {
+		d.report("audit.maxPending", Problem{Message: "too small", Found: a.MaxPending.String(), Expected: "at least " + leastPending.String()})
+	}
+}
+
+func (d *decoder) validateAuditWebhook(a Audit) {
+	w := a.Webhook
+	given := w.Certificate != "" || w.Key != "" || w.ClientCA != "" || len(w.Clients) > 0
+	switch {
+	case w.Listen == "" && given:
+		d.report("audit.webhook.listen", Problem{Message: "is empty, and without it the rest of audit.webhook means nothing", Expected: `host:port, such as ":9443"`})
+		return
+	case w.Listen == "":
+		return
+	}
+	d.validateListen("audit.webhook.listen", w.Listen)
+	for _, f := range a.files() {
+		if f.Path == "" {
+			d.report(f.Key, Problem{Message: "is empty: audit events are taken over TLS, from known clients only", Expected: "the path of a PEM file"})
+		}
+	}
+	if len(w.Clients) == 0 {
+		d.report("audit.webhook.clients", Problem{Message: "nobody may send audit events",
+			Expected: `the common names, or DNS names, in the API servers' client certificates, such as ["kube-apiserver"]`})
+	}
+	for i, name := range w.Clients {
+		if strings.TrimSpace(name) == "" {
+			d.report(fmt.Sprintf("audit.webhook.clients[%d]", i), Problem{Message: "is empty", Expected: "a name in a client certificate"})
+		}
+	}
+}
+
+// files are those that the webhook reads.
+func (a Audit) files() []sinks.File {
+	w := a.Webhook
+	if w.Listen == "" {
+		return nil
+	}
+	return []sinks.File{
+		{Key: "audit.webhook.certificate", Path: w.Certificate, PEM: true}, {Key: "audit.webhook.key", Path: w.Key, PEM: true},
+		{Key: "audit.webhook.clientCA", Path: w.ClientCA, PEM: true},
+	}
+}

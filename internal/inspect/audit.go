@@ -1,0 +1,254 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// AuditParts are the parts of what [AuditPolicy] prints, by name, in their order.
+var AuditParts = []string{"policy", "kubeconfig", "flags", "admission"}
+
+// AuditOptions are the choices for what is printed.
+type AuditOptions struct {
+	Part   string // one of AuditParts; "" for all
+	Server string // host or host:port under which API servers reach the exporter
+	Dir    string // where the files lie on the API servers' machines
+}
+
+// AuditPolicy returns what the API servers need to name who changes what a configuration selects: the smallest audit policy,
+// the configuration of their webhook, their flags, and the admission policy that gives identities where bodies must not be
+// logged. The cluster is asked only where a rule has a wildcard.
+func AuditPolicy(ctx context.Context, cfg *config.Config, version string, o AuditOptions) (string, error) {
+	if o.Part != "" && !slices.Contains(AuditParts, o.Part) {
+		return "", exit.With(exit.Usage, fmt.Errorf("%q is none of %s", o.Part, strings.Join(AuditParts, ", ")))
+	}
+	found, err := auditSelection(ctx, cfg, version)
+	if err != nil {
+		return "", exit.With(exit.Environment, err)
+	}
+	parts := map[string]string{
+		"policy": found.policy(), "kubeconfig": webhookKubeconfig(cfg, o), "flags": auditFlags(cfg, o), "admission": found.admission(),
+	}
+	if o.Part != "" {
+		return parts[o.Part], nil
+	}
+	var b strings.Builder
+	for _, name := range AuditParts {
+		fmt.Fprintf(&b, "# ---- %s (exporter audit-policy %s prints this part alone)\n%s\n", name, name, parts[name])
+	}
+	return b.String(), nil
+}
+
+// audited is what the audit log has to speak of: resources whose answers may be logged, and those of which only metadata may.
+type audited struct{ open, closed []event.Resource }
+
+// auditSelection finds what the rules select.
+func auditSelection(ctx context.Context, cfg *config.Config, version string) (audited, error) {
+	rules := app.Rules(cfg)
+	var found *selection.Explanation
+	if hasWildcard(rules) {
+		client, err := app.NewClient(cfg, version)
+		if err == nil {
+			found, err = client.Explain(ctx, rules)
+		}
+		if err != nil {
+			return audited{}, fmt.Errorf("the configuration selects by wildcards, and an audit policy needs names: %w", err)
+		}
+	} else {
+		var err error
+		if found, err = selection.ResolveWritten(rules); err != nil {
+			return audited{}, err
+		}
+	}
+	scopes := found.Scopes()
+	for _, u := range found.Unserved {
+		scopes = append(scopes, u.Scopes...)
+	}
+	var a audited
+	for _, s := range scopes {
+		to := &a.open
+		if closed(cfg, s) {
+			to = &a.closed
+		}
+		resource := event.Resource{Group: s.Resource.Group, Resource: s.Resource.Resource}
+		if !slices.Contains(*to, resource) {
+			*to = append(*to, resource)
+		}
+	}
+	if len(a.open)+len(a.closed) == 0 {
+		return audited{}, errors.New("the rules select nothing")
+	}
+	return a, nil
+}
+
+// closed says that the answers to writes of a resource must not be logged: they hold what the rule keeps out of the stream.
+func closed(cfg *config.Config, s selection.Scope) bool {
+	return s.Resource.Group == "" && s.Resource.Resource == "secrets" || len(cfg.Resources[s.Rule].RedactPaths) > 0
+}
+
+// written are the names under which a resource is written in an audit policy: itself, and those of its subresources that
+// change it. Others may carry credentials, or what people type.
+func written(r event.Resource) []string {
+	subresources := []string{"status", "scale"}
+	if r.Group == "" {
+		switch r.Resource {
+		case "pods":
+			subresources = []string{"status", "binding", "eviction", "ephemeralcontainers", "resize"}
+		case "namespaces":
+			subresources = []string{"status", "finalize"}
+		case "configmaps", "secrets", "serviceaccounts", "endpoints", "events", "limitranges", "podtemplates":
+			subresources = nil
+		}
+	}
+	names := []string{r.Resource}
+	for _, s := range subresources {
+		names = append(names, r.Resource+"/"+s)
+	}
+	return names
+}
+
+const writes = "[create, update, patch, delete, deletecollection]"
+
+// policy is the smallest audit policy.
+func (a audited) policy() string {
+	var b strings.Builder
+	b.WriteString("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived, ResponseStarted]\nomitManagedFields: true\nrules:\n")
+	if len(a.closed) > 0 {
+		b.WriteString("  # Never with bodies: they would carry in clear what must not be seen. The admission policy tells who they are about.\n")
+		writeLevel(&b, "Metadata", a.closed)
+	}
+	if len(a.open) > 0 {
+		writeLevel(&b, "RequestResponse", a.open)
+	}
+	b.WriteString("  - level: None\n")
+	return b.String()
+}
+
+func writeLevel(b *strings.Builder, level string, resources []event.Resource) {
+	fmt.Fprintf(b, "  - level: %s\n    verbs: %s\n    resources:\n", level, writes)
+	for _, group := range groupsOf(resources) {
+		var names []string
+		for _, r := range resources {
+			if r.Group == group {
+				names = append(names, quoted(written(r))...)
+			}
+		}
+		fmt.Fprintf(b, "      - group: %q\n        resources: [%s]\n", group, strings.Join(names, ", "))
+	}
+}
+
+func quoted(names []string) []string {
+	var all []string
+	for _, name := range names {
+		all = append(all, fmt.Sprintf("%q", name))
+	}
+	return all
+}
+
+// groupsOf are the groups of resources, each once, in their order.
+func groupsOf(resources []event.Resource) []string {
+	var groups []string
+	for _, r := range resources {
+		if !slices.Contains(groups, r.Group) {
+			groups = append(groups, r.Group)
+		}
+	}
+	return groups
+}
+
+func webhookKubeconfig(cfg *config.Config, o AuditOptions) string {
+	if cfg.Audit.Webhook.Listen == "" {
+		return "# audit.webhook.listen is empty: no API server sends anything.\n"
+	}
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters:
+  - name: kubecdc
+    cluster:
+      server: https://%s/
+      certificate-authority: %s/exporter-ca.crt  # that signed audit.webhook.certificate
+users:
+  - name: api-server
+    user:  # a certificate with one of the names in audit.webhook.clients: %s
+      client-certificate: %s/client.crt
+      client-key: %s/client.key
+contexts:
+  - {name: kubecdc, context: {cluster: kubecdc, user: api-server}}
+current-context: kubecdc
+`, serverAddress(cfg.Audit.Webhook.Listen, o.Server), o.Dir, strings.Join(cfg.Audit.Webhook.Clients, ", "), o.Dir, o.Dir)
+}
+
+// serverAddress adds the port that is listened on to a host without one.
+func serverAddress(listen, server string) string {
+	if _, _, err := net.SplitHostPort(server); err == nil {
+		return server
+	}
+	_, port, err := net.SplitHostPort(listen)
+	if err != nil { // not reached: the configuration was checked
+		return server
+	}
+	return net.JoinHostPort(server, port)
+}
+
+func auditFlags(cfg *config.Config, o AuditOptions) string {
+	lines := []string{"--audit-policy-file=" + o.Dir + "/audit-policy.yaml"}
+	if cfg.Audit.Webhook.Listen != "" {
+		lines = append(lines,
+			"--audit-webhook-config-file="+o.Dir+"/audit-webhook.kubeconfig",
+			"# Small batches, soon; with these audit.settle can be 5s. The back-off stays at its ten seconds: with less, an API server",
+			"# gives a batch up before an exporter that restarts has come back.",
+			"--audit-webhook-batch-max-wait=1s",
+			"--audit-webhook-batch-throttle-enable=false")
+	}
+	for _, path := range cfg.Audit.Files {
+		lines = append(lines, "--audit-log-path="+path, "--audit-log-maxsize=100", "--audit-log-maxbackup=10")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// admission is the policy that notes identities in audit events at level Metadata.
+func (a audited) admission() string {
+	if len(a.closed) == 0 {
+		return "# Not needed: no selected resource is kept at level Metadata.\n"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Notes the UID of an object, and the version that a write begins with, in the audit event. It allows everything.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: %[1]s}
+spec:
+  failurePolicy: Ignore
+  matchConstraints:
+    resourceRules:
+`, audit.PolicyName)
+	for _, r := range a.closed {
+		fmt.Fprintf(&b, "      - {apiGroups: [%q], apiVersions: [\"*\"], operations: [CREATE, UPDATE, DELETE], resources: [%s]}\n",
+			r.Group, strings.Join(quoted(written(r)), ", "))
+	}
+	const has = `%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.%[2]s)`
+	old, uid, version := fmt.Sprintf(has, "oldObject", "uid"), fmt.Sprintf(has, "object", "uid"), fmt.Sprintf(has, "oldObject", "resourceVersion")
+	fmt.Fprintf(&b, `  validations: [{expression: "true"}]
+  auditAnnotations:
+    - key: uid
+      valueExpression: "%s ? string(oldObject.metadata.uid) : %s ? string(object.metadata.uid) : ''"
+    - key: replaces
+      valueExpression: "%s ? string(oldObject.metadata.resourceVersion) : ''"
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: %[4]s}
+spec: {policyName: %[4]s, validationActions: [Audit]}
+`, old, uid, version, audit.PolicyName)
+	return b.String()
+}
