@@ -465,7 +465,8 @@ func (l *least) states() map[string]string {
 	l.t.Helper()
 	states := make(map[string]string)
 	for line := range strings.Lines(l.get("/metrics")) {
-		if labels, ok := strings.CutPrefix(line, `kubecdc_resource_state{resource="`); ok {
+		labels, ok := strings.CutPrefix(line, `kubecdc_resource_state{resource="`)
+		if ok && strings.HasSuffix(line, " 1\n") { // the states it is not in have 0
 			id, rest, _ := strings.Cut(labels, `",state="`)
 			states[id], _, _ = strings.Cut(rest, `"`)
 		}
