@@ -139,3 +139,47 @@ func (s *scene) awaitConfiguration(file string) {
 	sum := sha256.Sum256(text)
 	s.awaitMetric(fmt.Sprintf("kubecdc_config_info{hash=%q}", hex.EncodeToString(sum[:])[:12]), "1")
 }
+
+// TestAnotherRedactionIsTakenUpWhileItRuns journals Secrets in plain, also as dead letters, and gives the running exporter rules that
+// redact them. When it says that these work, no file and no command shows anything of them, and what comes then is redacted.
+func TestAnotherRedactionIsTakenUpWhileItRuns(t *testing.T) {
+	var settings exporter.Settings
+	s := newScene(t, nil, func(given *exporter.Settings) {
+		given.Resources = []map[string]any{{"select": []string{"secrets"}, "redact": "none", "before": "full"}, {"select": []string{"configmaps"}}}
+		settings = *given
+	})
+	s.refuseHeavy()
+	s.must(s.exporter.Start(t.Context()))
+	var p plants
+	secrets := heavy(p.secretKind())
+	for i := range plainSecrets {
+		s.must(s.cluster.Create(t.Context(), secrets, s.name, fmt.Sprintf("secret-%d", i)))
+	}
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "the-last"))
+	s.awaitNamed("the-last")
+	before := len(s.buses[0].records)
+	s.must(s.exporter.Configure(func(given *exporter.Settings) {
+		given.Resources = []map[string]any{{"select": []string{"secrets"}, "redact": "hmac", "before": "full"}, {"select": []string{"configmaps"}}}
+		given.Redaction = map[string]any{"key": "0123456789abcdef0123456789abcdef"}
+	}))
+	s.awaitConfiguration(s.exporter.Config())
+	for i := range plainSecrets {
+		s.must(s.cluster.Change(t.Context(), secrets, s.name, fmt.Sprintf("secret-%d", i), 1))
+	}
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "the-next"))
+	s.awaitNamed("the-next")
+	s.must(s.exporter.Stop())
+	s.listenAll()
+	for _, r := range s.buses[0].records[before:] {
+		s.nothingOf(&p, "kafka", string(r.Payload))
+	}
+	s.must(filepath.WalkDir(settings.JournalDir(), func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		s.nothingOf(&p, path, string(content))
+		return err
+	}))
+	s.nothingOf(&p, "deadletter list", s.ask("deadletter", "list", "--sink", "nats", "--config", s.exporter.Config(), "-o", "json"))
+}
