@@ -44,6 +44,10 @@ bench: build ## Measure the exporter against the usual informer pipeline, in one
 	cd test/bench && go run ./cmd/latency
 	cd test/bench && go run ./cmd/away && go run ./cmd/away -kafka
 
+.PHONY: nats-exact
+nats-exact: ## Deliver a million changes to replicated NATS while leaders, connections and the process that delivers are killed
+	cd test/bench && go build -o "$(CACHE)/natsexact" ./cmd/natsexact && "$(CACHE)/natsexact" $(NATS_EXACT_FLAGS)
+
 .PHONY: fullsize
 fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	FULL_SIZE=200000 REQUIRE_INTEGRATION=1 go test -v -run TestThreeBrokersLoseAndRepeatNothing ./pkg/sinks/kafka

@@ -42,6 +42,10 @@ type Config struct {
 	// read it. Default false.
 	Headers bool `mapstructure:"headers"`
 
+	// Repair purges keys that a snapshot lacks from the bucket, at its end: after a lost journal, what was deleted meanwhile.
+	// Only in mode kv. Default false.
+	Repair bool `mapstructure:"repair"`
+
 	// Lanes is the number of lanes that objects hash to while some subject may not be published to, so that only what shares
 	// its lane waits. Default 512, at most 65536.
 	Lanes int `mapstructure:"lanes"`

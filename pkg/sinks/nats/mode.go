@@ -135,6 +135,9 @@ func (c Config) validateMode() error {
 			errs = append(errs, at(path, fmt.Errorf("means nothing in mode %s: %s", c.Mode, why)))
 		}
 	}
+	if c.Mode != modeKV {
+		unused("repair", c.Repair, "it is for mode kv")
+	}
 	switch c.Mode {
 	case modeJetStream:
 		errs = append(errs, at("stream", validateStream(c.Stream)))

@@ -49,10 +49,11 @@ type Sink struct {
 	verified  atomic.Bool   // the stream was looked up and nothing has spoken against it since
 	verifying chan struct{} // capacity 1; held by who looks the stream up
 
-	mu       sync.Mutex
-	link     *link                          // nil before the first use
-	ahead    map[sinks.Lane]map[uint64]bool // see takeAhead
-	cautions map[string]string              // by what they are about
+	mu        sync.Mutex
+	link      *link                          // nil before the first use
+	ahead     map[sinks.Lane]map[uint64]bool // see takeAhead
+	cautions  map[string]string              // by what they are about
+	snapshots map[string]uint64              // where a bucket ended when the snapshots began that have not ended
 }
 
 var _ interface {
@@ -82,6 +83,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		cfg: cfg, format: f, log: log, subject: subject, pattern: pattern(subject),
 		lanes: lanes{number: cfg.Lanes}, buffers: sync.Pool{New: func() any { return new([]byte) }},
 		verifying: make(chan struct{}, 1), ahead: map[sinks.Lane]map[uint64]bool{}, cautions: map[string]string{},
+		snapshots: map[string]uint64{},
 	}
 	for _, text := range cfg.Routed {
 		t, err := sinks.ParseTemplate(text)
@@ -127,7 +129,11 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	if err != nil {
 		return 0, err
 	}
-	n, err := s.send(ctx, l, lane, batch)
+	publish := s.send
+	if s.cfg.Repair {
+		publish = s.publishAndRepair
+	}
+	n, err := publish(ctx, l, lane, batch)
 	for i := range batch[:n] {
 		if s.omits(batch[i].Change) {
 			s.omitted.Add(1)
@@ -207,20 +213,26 @@ func (s *Sink) recycle(msg *message, buffer *[]byte) {
 
 // ask sends a question to the server and waits for the answer.
 func (s *Sink) ask(ctx context.Context, l *link, subject string, request []byte) (answer, error) {
+	return s.request(ctx, l, &nats.Msg{Subject: subject, Data: request})
+}
+
+// request sends a message and waits for what the server says of it.
+func (s *Sink) request(ctx context.Context, l *link, m *nats.Msg) (answer, error) {
 	answers := make(chan answer, 1)
-	number := l.calls.begin(call{concerns: to(subject), answer: func(_ string, a answer) {
+	number := l.calls.begin(call{concerns: to(m.Subject), answer: func(_ string, a answer) {
 		select {
 		case answers <- a:
 		default: // the first one counts
 		}
 	}})
 	defer l.calls.end(number)
-	err := l.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: l.replyTo(number), Data: request})
+	m.Reply = l.replyTo(number)
+	err := l.nc.PublishMsg(m)
 	if disconnected(err) {
 		return answer{}, s.unconnected(ctx, err)
 	}
 	if err != nil {
-		return answer{}, unsent(err, l.nc, len(request))
+		return answer{}, unsent(err, l.nc, len(m.Data))
 	}
 	timeout := time.NewTimer(s.cfg.AckTimeout)
 	defer timeout.Stop()
@@ -228,7 +240,7 @@ func (s *Sink) ask(ctx context.Context, l *link, subject string, request []byte)
 	case a := <-answers:
 		return a, a.err
 	case <-timeout.C:
-		return answer{}, fmt.Errorf("no answer for %q within %v", subject, s.cfg.AckTimeout)
+		return answer{}, fmt.Errorf("no answer for %q within %v", m.Subject, s.cfg.AckTimeout)
 	case <-ctx.Done():
 		return answer{}, ctx.Err()
 	}

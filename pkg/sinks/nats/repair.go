@@ -1,0 +1,157 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// publishAndRepair publishes messages to a bucket, and at the end of a snapshot purges what it lacks. Everything before the
+// end has been stored then, since all changes share one lane.
+func (s *Sink) publishAndRepair(ctx context.Context, l *link, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	for done := 0; ; done++ {
+		next := done
+		for next < len(batch) && batch[next].Change.Type != event.SnapshotBegin && batch[next].Change.Type != event.SnapshotEnd {
+			next++
+		}
+		if next > done {
+			n, err := s.send(ctx, l, lane, batch[done:next])
+			if done += n; err != nil {
+				return done, err
+			}
+		}
+		if done == len(batch) {
+			return done, nil
+		}
+		if err := s.snapshot(ctx, l, lane, batch[done].Change); err != nil {
+			return done, err
+		}
+	}
+}
+
+// snapshot notes where the bucket ended when a snapshot began, and removes at its end what was not written since.
+func (s *Sink) snapshot(ctx context.Context, l *link, lane sinks.Lane, c *event.Change) error {
+	id := c.Key() + " " + c.Snapshot.ID
+	if c.Type == event.SnapshotBegin {
+		found, err := s.streamState(ctx, l)
+		if err == nil {
+			s.mu.Lock()
+			s.snapshots[id] = found.State.LastSeq
+			s.mu.Unlock()
+		}
+		return err
+	}
+	s.mu.Lock()
+	began, known := s.snapshots[id]
+	s.mu.Unlock()
+	if !known || lane != whole {
+		s.log.Warn("a bucket is not repaired: the snapshot began before this process, or some subject may not be published to; keys that the snapshot lacks stay",
+			"bucket", s.cfg.Bucket, "resource", c.Resource.String(), "namespace", c.Namespace)
+		return nil
+	}
+	purged, err := s.purgeUntouched(ctx, l, s.keysOf(c), began)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	delete(s.snapshots, id)
+	s.mu.Unlock()
+	s.log.Info("a bucket is repaired: keys that the snapshot lacks are purged", "bucket", s.cfg.Bucket,
+		"resource", c.Resource.String(), "namespace", c.Namespace, "keys", purged)
+	return nil
+}
+
+// keysOf returns the subject with wildcards that covers all objects that a snapshot speaks of.
+func (s *Sink) keysOf(c *event.Change) string {
+	const mark = "\x00"
+	all := *c
+	all.Name, all.Type, all.Resource.Version = mark, mark, mark
+	if all.Namespace == "" {
+		all.Namespace = mark
+	}
+	filled := string(s.subject.Append(nil, &all, func(dst []byte, token string) []byte {
+		if token == mark {
+			return append(dst, mark...)
+		}
+		return AppendToken(dst, token)
+	}))
+	tokens := strings.Split(filled, ".")
+	for i, token := range tokens {
+		if strings.Contains(token, mark) {
+			tokens[i] = "*"
+		}
+	}
+	return strings.Join(tokens, ".")
+}
+
+// purgeUntouched purges the keys whose newest value was there when the stream ended at a sequence.
+func (s *Sink) purgeUntouched(ctx context.Context, l *link, keys string, began uint64) (purged int, err error) {
+	js, err := jetstream.New(l.nc)
+	if err != nil {
+		return 0, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
+	}
+	consumer, err := js.OrderedConsumer(ctx, s.cfg.Stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{keys}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy, HeadersOnly: true,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
+	}
+	left := uint64(0)
+	if info := consumer.CachedInfo(); info != nil {
+		left = info.NumPending
+	}
+	reading, err := consumer.Messages()
+	if err != nil {
+		return 0, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
+	}
+	defer reading.Stop()
+	for left > 0 {
+		m, err := reading.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return purged, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
+		}
+		at, err := m.Metadata()
+		if err != nil {
+			return purged, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
+		}
+		left = at.NumPending
+		if at.Sequence.Stream > began || m.Headers().Get(headerOperation) != "" {
+			continue
+		}
+		if err := s.purge(ctx, l, m.Subject(), at.Sequence.Stream); err != nil {
+			return purged, err
+		}
+		purged++
+	}
+	return purged, nil
+}
+
+// purge puts the purge marker of a key behind its value, unless there is another value by now.
+func (s *Sink) purge(ctx context.Context, l *link, subject string, sequence uint64) error {
+	s.ordered.beside.Store(true)
+	header := nats.Header{
+		headerOperation: {operationPurge}, nats.MsgRollup: {nats.MsgRollupSubject},
+		nats.ExpectedStreamHdr: {s.cfg.Stream}, nats.ExpectedLastSubjSeqHdr: {strconv.FormatUint(sequence, 10)},
+	}
+	if s.expiring.Load() {
+		header[nats.MsgTTLHdr] = []string{markerTTL}
+	}
+	a, err := s.request(ctx, l, &nats.Msg{Subject: subject, Header: header})
+	if err != nil {
+		return err
+	}
+	_, err = acknowledged(s.cfg.Stream, subject, a)
+	var said *apiError
+	if errors.As(err, &said) && said.ErrCode == codeWrongLastSequence {
+		return nil
+	}
+	return err
+}
