@@ -141,6 +141,13 @@ func (b *openBatch) state() batchState {
 	return batchState{b.acked, b.sequence, b.ended, b.unknown, b.refused, b.trouble}
 }
 
+// over says that the server takes nothing more, or that it is not known.
+func (b *openBatch) over() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended || b.refused != nil || b.trouble != nil
+}
+
 // forget drops what was known of trouble: another question is asked.
 func (b *openBatch) forget() {
 	b.mu.Lock()

@@ -31,6 +31,7 @@ type message struct {
 	format   format.Format
 	repeat   bool                  // headers say what the payload says, too
 	native   map[string][]string   // the headers that repeat the payload; the change is set in place
+	offset   [1]string             // the value of the header of that name
 	place    []byte                // scratch
 	facts    []byte                // scratch
 	describe func(c *event.Change) // sets the headers that the format has of its own
@@ -64,18 +65,24 @@ type placeInStream struct {
 	epoch, batch string
 }
 
-// setPlace sets the headers of a message of a batch. The first one names the stream and the sequence that it must come behind.
-func (m *message) setPlace(stream string, p placeInStream, last uint64, first bool) {
-	m.place = append(strconv.AppendUint(m.place[:0], p.offset, 10), ' ')
-	m.place = append(append(append(m.place, p.epoch...), ' '), p.batch...)
-	m.Header[headerOffset] = []string{string(m.place)}
-	if first {
-		m.Header[nats.ExpectedStreamHdr] = []string{stream}
-		m.Header[nats.ExpectedLastSeqHdr] = []string{strconv.FormatUint(last, 10)}
-		return
-	}
+// begin sets what the first message of a batch says: the stream, and the sequence that it must come behind. next says
+// that another message follows.
+func (m *message) begin(stream string, last uint64) {
+	m.Header[headerOffset] = m.offset[:]
+	m.Header[nats.ExpectedStreamHdr] = []string{stream}
+	m.Header[nats.ExpectedLastSeqHdr] = []string{strconv.FormatUint(last, 10)}
+}
+
+func (m *message) next() {
 	delete(m.Header, nats.ExpectedStreamHdr)
 	delete(m.Header, nats.ExpectedLastSeqHdr)
+}
+
+// setPlace sets the place of a message of a batch.
+func (m *message) setPlace(p placeInStream) {
+	m.place = append(strconv.AppendUint(m.place[:0], p.offset, 10), ' ')
+	m.place = append(append(append(m.place, p.epoch...), ' '), p.batch...)
+	m.offset[0] = string(m.place)
 }
 
 // readPlace reads what setPlace wrote.

@@ -21,6 +21,8 @@ const (
 	// batchGrowth is how much larger a batch may be than the one before it, when that was stored as a whole. The first one
 	// after trouble is one message: the stream may well refuse it.
 	batchGrowth = 8
+	// lookEvery is after how many messages a batch is looked at that may have ended meanwhile.
+	lookEvery = 32
 	// maxStarts bounds how often one Publish begins a batch that the stream refuses, because it ends otherwise than expected.
 	// Each time more is known.
 	maxStarts = 8
@@ -231,7 +233,7 @@ func (s *Sink) sendBatch(ctx context.Context, l *link, b *openBatch, lead string
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if st := b.state(); st.refused != nil || st.trouble != nil || st.ended {
+		if len(b.offsets)%lookEvery == 0 && b.over() {
 			return nil // what follows would not be stored
 		}
 		m, next := messages[i], s.following(messages, i+1)
@@ -268,7 +270,13 @@ func (s *Sink) sendOne(ctx context.Context, l *link, b *openBatch, lead string, 
 	}
 	var reply [256]byte
 	number := uint64(len(b.offsets)) + 1
-	msg.setPlace(s.cfg.Stream, placeInStream{m.Offset, s.ordered.epoch, b.id}, b.base, number == 1)
+	switch number {
+	case 1:
+		msg.begin(s.cfg.Stream, b.base)
+	case 2:
+		msg.next()
+	}
+	msg.setPlace(placeInStream{m.Offset, s.ordered.epoch, b.id})
 	msg.Reply = string(b.reply(reply[:0], lead, number, operation))
 	err := l.nc.PublishMsg(msg.Msg)
 	switch {

@@ -27,6 +27,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/test/bench/paired"
+	"github.com/kubecdc/kubecdc/test/bench/wire"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 )
 
@@ -89,12 +90,12 @@ func run(ctx context.Context, l load, out io.Writer) (err error) {
 func onBroker(ctx context.Context, dir string, delay time.Duration, measure func(b *broker.Broker, address string) error) (err error) {
 	options := broker.Options{Dir: dir, Properties: map[string]string{"log.retention.bytes": "100000000", "log.segment.bytes": "50000000",
 		"log.retention.check.interval.ms": "2000"}, JVM: []string{"-Xms512m", "-Xmx1g", "-XX:+UseSerialGC"}}
-	var way *wire
+	var way *wire.Wire
 	if delay > 0 {
-		if way, err = newWire(delay); err != nil {
+		if way, err = wire.New(delay); err != nil {
 			return err
 		}
-		options.Properties["advertised.listeners"] = "PLAINTEXT://" + way.address()
+		options.Properties["advertised.listeners"] = "PLAINTEXT://" + way.Address()
 	}
 	b, err := broker.Start(ctx, options)
 	if err != nil {
@@ -105,9 +106,9 @@ func onBroker(ctx context.Context, dir string, delay time.Duration, measure func
 		return measure(b, b.Address())
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- way.serve(b.Address()) }()
-	defer func() { way.close(); err = errors.Join(err, <-ended) }()
-	return measure(b, way.address())
+	go func() { ended <- way.Serve(b.Address()) }()
+	defer func() { way.Close(); err = errors.Join(err, <-ended) }()
+	return measure(b, way.Address())
 }
 
 // result is what the rounds of one way have come to: changes a second, and processor time for each, of client and broker.

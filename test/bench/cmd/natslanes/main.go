@@ -41,9 +41,10 @@ const (
 func main() {
 	messages := flag.Int("messages", 40_000, "messages in each round")
 	rounds := flag.Int("rounds", 10, "rounds of each way")
+	lasts := flag.Duration("hot", 10*time.Second, "how long one object changes again and again")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *messages, *rounds, os.Stdout)
+	err := run(ctx, *messages, *rounds, *lasts, os.Stdout)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "natslanes:", err)
@@ -62,7 +63,7 @@ type way struct {
 	begin   func(ctx context.Context) (p publish, end func() error, err error)
 }
 
-func run(ctx context.Context, messages, rounds int, out io.Writer) (err error) {
+func run(ctx context.Context, messages, rounds int, lasts time.Duration, out io.Writer) (err error) {
 	dir, err := os.MkdirTemp("", "natslanes")
 	if err != nil {
 		return err
@@ -86,7 +87,10 @@ func run(ctx context.Context, messages, rounds int, out io.Writer) (err error) {
 		{"PublishAsync, window 1024", false, async(js, false)}, {"PublishAsync, window 1024, with message IDs", false, async(js, true)},
 		{"the sink, in batches", true, sink(server.URL())}, {"the sink, by message ID", false, sink(server.URL())},
 	}
-	return compare(ctx, js, server, ways, messages, rounds, out)
+	if err := compare(ctx, js, server, ways, messages, rounds, out); err != nil {
+		return err
+	}
+	return hot(ctx, server, lasts, out)
 }
 
 // compare runs the ways in turn and prints the median rate of each, and its ratio to the first within the same rounds.

@@ -1,4 +1,5 @@
-package main
+// Package wire is a network between two programs that delays what passes.
+package wire
 
 import (
 	"errors"
@@ -7,8 +8,8 @@ import (
 	"time"
 )
 
-// wire is a network with a delay: what comes in goes out unchanged, so much later. It has no limit of bandwidth.
-type wire struct {
+// Wire is a network with a delay: what comes in goes out unchanged, so much later. It has no limit of bandwidth.
+type Wire struct {
 	listener net.Listener
 	delay    time.Duration
 
@@ -16,15 +17,17 @@ type wire struct {
 	ends []net.Conn
 }
 
-func newWire(delay time.Duration) (*wire, error) {
+// New makes a wire that delays each direction. Nobody can come before [Wire.Serve].
+func New(delay time.Duration) (*Wire, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	return &wire{listener: l, delay: delay}, err
+	return &Wire{listener: l, delay: delay}, err
 }
 
-func (w *wire) address() string { return w.listener.Addr().String() }
+// Address is where to connect to, host:port.
+func (w *Wire) Address() string { return w.listener.Addr().String() }
 
-// serve connects everyone who comes with target until close, and returns when all are gone.
-func (w *wire) serve(target string) error {
+// Serve connects everyone who comes with target until Close, and returns when all are gone.
+func (w *Wire) Serve(target string) error {
 	var ways sync.WaitGroup
 	defer ways.Wait()
 	for {
@@ -47,7 +50,8 @@ func (w *wire) serve(target string) error {
 	}
 }
 
-func (w *wire) close() {
+// Close cuts the wire.
+func (w *Wire) Close() {
 	_ = w.listener.Close() // nobody comes any more
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,7 +67,7 @@ type parcel struct {
 }
 
 // carry takes bytes from one end to the other, and closes both when either does.
-func (w *wire) carry(from, to net.Conn) {
+func (w *Wire) carry(from, to net.Conn) {
 	parcels := make(chan parcel, 1024)
 	var writer sync.WaitGroup
 	writer.Go(func() {
