@@ -30,27 +30,27 @@ const stream = "EXACT"
 // options say how much is delivered, and through what.
 type options struct {
 	messages          int
-	kill, cut, expire time.Duration // between kills of a server, cuts of all connections, kills of the process that delivers
+	kill, cut, expire time.Duration // between kills of the leader, cuts of all connections, kills of the process that delivers
 	inside            bool          // deliver in this process
 }
 
 func main() {
 	o := options{}
 	flag.IntVar(&o.messages, "messages", 1_000_000, "changes to deliver")
-	flag.DurationVar(&o.kill, "kill", 8*time.Second, "kill a server that often")
+	flag.DurationVar(&o.kill, "kill", 4*time.Second, "kill the leader that often")
 	flag.DurationVar(&o.cut, "cut", 700*time.Millisecond, "cut all connections that often")
 	flag.DurationVar(&o.expire, "expire", 3*time.Second, "kill the process that delivers that often")
 	child := flag.String("deliver", "", "deliver to these servers; what the process is started again with")
 	state := flag.String("state", "", "file of the position and the sink's state")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	var err error
 	if *child != "" {
 		err = deliver(ctx, *child, *state, uint64(o.messages))
 	} else {
 		err = run(ctx, o)
 	}
+	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "natsexact:", err)
 		os.Exit(1)
@@ -106,7 +106,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err := errors.Join(err, failed); err != nil {
 		return err
 	}
-	fmt.Printf("%d changes, %d servers killed, %d times all connections cut, %d processes, %v\n", o.messages, kills, cuts, lives,
+	fmt.Printf("%d changes, %d leaders killed, %d times all connections cut, %d processes, %v\n", o.messages, kills, cuts, lives,
 		time.Since(began).Round(time.Second))
 	return judge(ctx, servers.URL(), o.messages)
 }
@@ -121,10 +121,35 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// killOne kills a server and brings it back.
+// killOne kills the server that leads the stream, or any if none is known to, and brings it back.
 func killOne(ctx context.Context, servers natsserver.Servers) error {
-	s := servers[rand.IntN(len(servers))]
+	s, leader := servers[rand.IntN(len(servers))], leaderOf(ctx, servers.URL())
+	for _, other := range servers {
+		if other.Name() == leader {
+			s = other
+		}
+	}
 	return errors.Join(s.Kill(), s.Restart(ctx), servers.WaitHealthy(ctx))
+}
+
+// leaderOf names the server that leads the stream; "" when that is not known.
+func leaderOf(ctx context.Context, url string) string {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	nc, err := natsgo.Connect(url)
+	if err != nil {
+		return ""
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return ""
+	}
+	s, err := js.Stream(ctx, stream)
+	if err != nil || s.CachedInfo().Cluster == nil {
+		return ""
+	}
+	return s.CachedInfo().Cluster.Leader
 }
 
 // lives starts processes that deliver, and kills each after a while, until one comes to the end.
