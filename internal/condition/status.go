@@ -20,7 +20,7 @@ const (
 )
 
 // State is what a condition can be in. States are declared once, as variables of the package that uses them, and are
-// told apart by their names.
+// distinguished by their names.
 type State struct {
 	Name     string // one word for metrics and the page, such as "unreachable"
 	Severity Severity
@@ -68,7 +68,7 @@ func (s Status) Degraded() string {
 
 func (s Status) key() key { return key{s.State.Name, s.Reason} }
 
-// key tells apart what deserves a line of its own.
+// key distinguishes what deserves a line of its own.
 type key struct{ state, reason string }
 
 // Summary is a status that several conditions share.
@@ -77,8 +77,8 @@ type Summary struct {
 	Names  []string // sorted, at least one
 }
 
-// likeness is the key of statuses that are worth one line: numbers in reasons, such as ports and positions, do not tell
-// faults apart.
+// likeness is the key of statuses that are worth one line: numbers in reasons, such as ports and positions, do not make
+// faults different.
 func (s Status) likeness() key { return key{s.State.Name, Alike(s.Reason)} }
 
 // Alike is a text with each number in it replaced: texts that are alike say the same of different things.

@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// markName is the file in the store that says up to which write everything was acknowledged. The store itself cannot tell
+// markName is the file in the store that says up to which write everything was acknowledged. The store itself cannot see
 // that its newest writes are missing: a damaged end of its log looks like one that was never completed.
 const markName = "ACKNOWLEDGED"
 

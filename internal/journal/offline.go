@@ -35,7 +35,7 @@ type Offline struct {
 }
 
 // OpenOffline opens the journal in dir. It returns ErrAbsent, ErrLocked while an exporter works there, ErrNewer, ErrBroken,
-// or an error of the environment. It holds a shared lock: others may read too, and an exporter that starts meanwhile is told
+// or an error of the environment. It holds a shared lock: others may read too, and an exporter that starts meanwhile gets
 // ErrLocked. It must not be called in a process that has the same journal open, whose lock it would release.
 func OpenOffline(dir string) (*Offline, error) {
 	if err := present(dir); err != nil {
@@ -180,7 +180,7 @@ func (o *Offline) load() error {
 	return err
 }
 
-// explain tells what an error at opening means. It never marks a broken store.
+// explain says what an error at opening means. It never marks a broken store.
 func explain(dir string, err error) error {
 	if errors.Is(err, ErrAbsent) || errors.Is(err, pebble.ErrDBDoesNotExist) {
 		return fmt.Errorf("%w: %s", ErrAbsent, dir)

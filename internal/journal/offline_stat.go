@@ -48,7 +48,7 @@ type OfflineSink struct {
 func (o *Offline) Stat() (OfflineStat, error) {
 	disk, err := fileBytes(filepath.Join(o.dir, storeName))
 	if err != nil {
-		return OfflineStat{}, fmt.Errorf("journal: cannot tell the size of %s: %w", o.dir, err)
+		return OfflineStat{}, fmt.Errorf("journal: cannot measure the size of %s: %w", o.dir, err)
 	}
 	s := OfflineStat{Oldest: o.ext.oldest, Newest: o.ext.newest, RetainedBytes: o.ext.bytes(), DiskBytes: disk}
 	for _, name := range o.Sinks() {

@@ -182,7 +182,7 @@ func openPebble(dir string, opts *pebble.Options, failed <-chan struct{}) (db *p
 // errStoreFailed says that Pebble stopped for good while it opened the store; the reason was handed to its logger.
 var errStoreFailed = errors.New("journal store failed")
 
-// classify tells what an error at opening the store means: a newer format, a fault of the environment (both are returned as
+// classify says what an error at opening the store means: a newer format, a fault of the environment (both are returned as
 // they are, with a remedy), or, with broken true, a store that can only be moved aside.
 func classify(dir string, err error) (_ error, broken bool) {
 	var errno syscall.Errno

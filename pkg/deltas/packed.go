@@ -2,8 +2,9 @@ package deltas
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"strconv"
+
+	"github.com/google/uuid"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -45,7 +46,7 @@ func (p packed) known(key string) event.Known {
 	}
 	rest := string(p[1:])
 	if p[0]&packedUID != 0 {
-		k.UID, rest = formatUID(rest[:16]), rest[16:]
+		k.UID, rest = uuid.UUID([]byte(rest[:16])).String(), rest[16:]
 	} else {
 		n, size := uvarint(rest)
 		k.UID, rest = rest[size:size+int(n)], rest[size+int(n):]
@@ -62,53 +63,12 @@ func (p packed) known(key string) event.Known {
 
 // uvarint reads a number from the front of s and returns how many bytes it took.
 func uvarint(s string) (n uint64, size int) {
-	for shift := 0; ; shift += 7 {
-		b := s[size]
-		size++
-		n |= uint64(b&0x7f) << shift
-		if b < 0x80 {
-			return n, size
-		}
-	}
+	var b [binary.MaxVarintLen64]byte
+	return binary.Uvarint(b[:copy(b[:], s)])
 }
 
-// dashes are where a UUID has them.
-var dashes = [...]int{8, 13, 18, 23}
-
-func parseUID(s string) (uid [16]byte, ok bool) {
-	if len(s) != 36 {
-		return uid, false
-	}
-	var digits [32]byte
-	n := 0
-	for i := range len(s) {
-		switch c := s[i]; {
-		case i == 8 || i == 13 || i == 18 || i == 23:
-			if c != '-' {
-				return uid, false
-			}
-		case c >= 'A' && c <= 'F': // would come back in lower case
-			return uid, false
-		default:
-			digits[n] = c
-			n++
-		}
-	}
-	_, err := hex.Decode(uid[:], digits[:])
-	return uid, err == nil
-}
-
-func formatUID(uid string) string {
-	const digits = "0123456789abcdef"
-	var b [36]byte
-	n := 0
-	for i := range len(uid) {
-		if n == dashes[0] || n == dashes[1] || n == dashes[2] || n == dashes[3] {
-			b[n] = '-'
-			n++
-		}
-		b[n], b[n+1] = digits[uid[i]>>4], digits[uid[i]&15]
-		n += 2
-	}
-	return string(b[:])
+// parseUID parses a UUID as Kubernetes writes it: any other spelling would come back changed.
+func parseUID(s string) (uid uuid.UUID, ok bool) {
+	uid, err := uuid.Parse(s)
+	return uid, err == nil && uid.String() == s
 }

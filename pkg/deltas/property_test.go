@@ -289,7 +289,7 @@ func (h *history) check() {
 	h.consumer.compare(h.selection, strconv.Itoa(h.world.revision))
 }
 
-// consumer knows nothing but the stream, and keeps the state that it tells of.
+// consumer knows nothing but the stream, and keeps the state that it describes.
 type consumer struct {
 	*history
 	state    map[string]*event.Change

@@ -17,7 +17,7 @@ type Scope struct {
 	// Namespace is the one that the scope covers; "" where it covers all, or the resource has none. Control records name it.
 	Namespace string
 	// Selected says that the API server evaluates a label or field selector: an object may enter the selection long after
-	// it was made, so an ADDED event does not tell who did that.
+	// it was made, so an ADDED event does not say who did that.
 	Selected bool
 }
 
@@ -200,7 +200,7 @@ func (s *step) emit(t event.Type, d cache.DeltaType, o *Object) *event.Change {
 }
 
 // newer says that a was written after b. resourceVersions of one resource are ordered integers (KEP-5504). An aggregated
-// API may not keep to that; its versions are then only compared for equality, and history told twice stays visible.
+// API may not keep to that; its versions are then only compared for equality, and history emitted twice stays visible.
 func newer(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	if err != nil {

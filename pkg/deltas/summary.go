@@ -8,7 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// A summary is what is remembered of an object's state to tell what the next change of it touched, and who made it: a
+// A summary is what is remembered of an object's state to find out what the next change of it touched, and who made it: a
 // digest of each part, and a few bytes for each entry of metadata.managedFields. It is written by [AppendParts] and then
 // [AppendWriter] for each entry, kept in event.Known, and compared in Step. Digests must not depend on the process.
 //
@@ -20,7 +20,7 @@ import (
 const (
 	summaryForm     = 1      // another form is as good as no summary
 	summaryDeleting = 1 << 7 // metadata.deletionTimestamp is set
-	summaryCrowded  = 1 << 6 // there are more entries than are told
+	summaryCrowded  = 1 << 6 // there are more entries than are kept
 	summaryBare     = 1 << 5 // of the metadata alone: what changed beside it is not known
 	partsSize       = 25
 	writerSize      = 15

@@ -55,7 +55,7 @@ type knownObjects struct {
 
 func (v *knownObjects) ListKeys() []string { return v.keys }
 
-// GetByKey says yes to every key, also to unknown ones: DeltaFIFO drops a watch DELETED of what it is told not to exist,
+// GetByKey says yes to every key, also to unknown ones: DeltaFIFO drops a watch DELETED of a key that does not exist,
 // and whether a delete is news is Step's decision.
 func (v *knownObjects) GetByKey(key string) (any, bool, error) {
 	if v.object == nil {

@@ -154,9 +154,9 @@ func (p *plane) on(selected ...string) func(*Config) {
 	}
 }
 
-// toldSince is what was told behind the first n changes, sorted.
-func toldSince(st *store, n int) []string {
-	got := st.told()[n:]
+// emittedSince is what was emitted behind the first n changes, sorted.
+func emittedSince(st *store, n int) []string {
+	got := st.emitted()[n:]
 	slices.Sort(got)
 	return got
 }
@@ -167,9 +167,9 @@ func TestOnARealAPIServer(t *testing.T) {
 	st, f := newStore(), newFakeAPI(t) // the fake only satisfies running
 	a, b := p.create(t, "a"), p.create(t, "b")
 	s, _, stop := running(t, f, st, p.on("secrets"))
-	st.await(t, "the first list", func() bool { return len(st.told()) == 2 })
-	if got := toldSince(st, 0); !slices.Equal(got, []string{"snapshot a@" + a, "snapshot b@" + b}) {
-		t.Fatalf("told %q", got)
+	st.await(t, "the first list", func() bool { return len(st.emitted()) == 2 })
+	if got := emittedSince(st, 0); !slices.Equal(got, []string{"snapshot a@" + a, "snapshot b@" + b}) {
+		t.Fatalf("emitted %q", got)
 	}
 	awaitState(t, st, s, Live)
 
@@ -179,7 +179,7 @@ func TestOnARealAPIServer(t *testing.T) {
 		p.restart(t, p.KillAPIServer)
 		a = p.update(t, "a", "1")
 		st.await(t, "the update", func() bool {
-			return slices.ContainsFunc(st.told(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated a@"+a })
+			return slices.ContainsFunc(st.emitted(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated a@"+a })
 		})
 		if st := s.Status()[0]; st.Lists > st.Relists { // one object is listed to say until when
 			t.Errorf("%d LISTs", st.Lists)
@@ -189,13 +189,13 @@ func TestOnARealAPIServer(t *testing.T) {
 	stop()
 
 	t.Run("a resume sends no list", func(t *testing.T) {
-		n, before := len(st.told()), p.verbs(t, "secrets")
+		n, before := len(st.emitted()), p.verbs(t, "secrets")
 		p.remove(t, "b")
 		a = p.update(t, "a", "2")
 		s, _, stop := running(t, f, st, p.on("secrets"))
-		st.await(t, "what happened", func() bool { return len(st.told()) == n+2 })
-		if got := toldSince(st, n); got[1] != "updated a@"+a || !strings.HasPrefix(got[0], "deleted b@") {
-			t.Errorf("told %q", got)
+		st.await(t, "what happened", func() bool { return len(st.emitted()) == n+2 })
+		if got := emittedSince(st, n); got[1] != "updated a@"+a || !strings.HasPrefix(got[0], "deleted b@") {
+			t.Errorf("emitted %q", got)
 		}
 		awaitState(t, st, s, Live)
 		stop()
@@ -206,17 +206,17 @@ func TestOnARealAPIServer(t *testing.T) {
 		}
 	})
 
-	t.Run("compacted history is told as a gap", func(t *testing.T) {
-		n, from := len(st.told()), st.position(scope)
+	t.Run("compacted history is emitted as a gap", func(t *testing.T) {
+		n, from := len(st.emitted()), st.position(scope)
 		p.remove(t, "a")
 		c := p.create(t, "c")
 		p.compact(t)
 		p.restart(t, p.StopAPIServer) // its cache remembers what etcd has forgotten
 		s, log, stop := running(t, f, st, p.on("secrets"))
-		st.await(t, "the differences", func() bool { return len(st.told()) == n+3 })
-		got := toldSince(st, n)
+		st.await(t, "the differences", func() bool { return len(st.emitted()) == n+3 })
+		got := emittedSince(st, n)
 		if got[0] != "added c@"+c+"~" || got[1] != "deleted a@"+a+"~" || !strings.HasPrefix(got[2], "gap "+from+"-") {
-			t.Errorf("told %q\nlog\n%s", got, log)
+			t.Errorf("emitted %q\nlog\n%s", got, log)
 		}
 		if s.Status()[0].Relists != 1 {
 			t.Errorf("status %+v", s.Status())
@@ -231,7 +231,7 @@ func TestOnARealAPIServer(t *testing.T) {
 			st.hold(resource+";ns=default", "1000000000")
 			s, log, stop := running(t, f, st, p.on(resource))
 			st.await(t, "a gap", func() bool {
-				return slices.ContainsFunc(st.told(), func(l string) bool { return strings.HasPrefix(l, "gap 1000000000-") })
+				return slices.ContainsFunc(st.emitted(), func(l string) bool { return strings.HasPrefix(l, "gap 1000000000-") })
 			})
 			awaitState(t, st, s, Live)
 			stop()
@@ -296,13 +296,13 @@ func TestOnARealAPIServer(t *testing.T) {
 			w := p.createWidget(t, "w")
 			served := time.Now()
 			st.await(t, "the object", func() bool { // coalesced, with ~, where it was there before the list that began the scope anew
-				return slices.ContainsFunc(st.told(), func(l string) bool { return strings.HasSuffix(strings.TrimSuffix(l, "~"), " w@"+w) })
+				return slices.ContainsFunc(st.emitted(), func(l string) bool { return strings.HasSuffix(strings.TrimSuffix(l, "~"), " w@"+w) })
 			})
-			t.Logf("objects were accepted %s after the definition and told %s later", served.Sub(began).Round(time.Millisecond), time.Since(served).Round(time.Millisecond))
+			t.Logf("objects were accepted %s after the definition and emitted %s later", served.Sub(began).Round(time.Millisecond), time.Since(served).Round(time.Millisecond))
 			p.undefine(t, "widgets")
 			st.await(t, "the delete", func() bool {
-				told := st.told()
-				return strings.HasPrefix(told[len(told)-1], "deleted w@")
+				emitted := st.emitted()
+				return strings.HasPrefix(emitted[len(emitted)-1], "deleted w@")
 			})
 		}
 		for _, r := range []string{"customresourcedefinitions", "apiservices"} {

@@ -21,14 +21,14 @@ func pods(r selection.Rule) func(*Config) {
 // settle runs a Source until every scope has a position and returns what it emitted.
 func settle(t *testing.T, f *fakeAPI, st *store, adjust func(*Config)) []string {
 	t.Helper()
-	n := len(st.told())
+	n := len(st.emitted())
 	s, _, stop := running(t, f, st, adjust)
 	st.await(t, "positions", func() bool {
 		all := s.Status()
 		return len(all) > 0 && !slices.ContainsFunc(all, func(one Status) bool { return st.position(one.Scope) == "" })
 	})
 	stop()
-	got := st.told()[n:]
+	got := st.emitted()[n:]
 	slices.SortFunc(got, func(a, b string) int { // a gap stays first, between objects there is no order
 		if strings.HasPrefix(a, "gap") || strings.HasPrefix(b, "gap") {
 			return strings.Compare(b[:1], a[:1])
@@ -85,7 +85,7 @@ func TestEveryGapHasAnIDOfItsOwn(t *testing.T) {
 			st := newStore()
 			_, _, stop := running(t, f, st, func(c *Config) { begin(st, c) })
 			st.await(t, "a gap", func() bool {
-				i := slices.IndexFunc(st.told(), func(l string) bool { return strings.HasPrefix(l, "gap ") })
+				i := slices.IndexFunc(st.emitted(), func(l string) bool { return strings.HasPrefix(l, "gap ") })
 				if i < 0 {
 					return false
 				}
@@ -105,7 +105,7 @@ func TestAResourceThatNoRuleSelectsAnyMoreLeaves(t *testing.T) {
 	st.hold("secrets", "12", event.Known{Key: "ns/s", UID: "uid-s", ResourceVersion: "11"})
 	_, _, _ = running(t, f, st)
 	st.await(t, "the resource to be dropped", func() bool { return st.drops() == 1 })
-	if got := st.told(); !slices.Equal(got, []string{"deleted s@11~ left"}) {
+	if got := st.emitted(); !slices.Equal(got, []string{"deleted s@11~ left"}) {
 		t.Errorf("emitted %q", got)
 	}
 	if c := st.change(0); c.Resource != (event.Resource{Version: "v1", Resource: "secrets", Kind: "Kind"}) {
@@ -119,7 +119,7 @@ func TestARuleThatWaitsForAVersionKeepsItsObjects(t *testing.T) {
 	_, _, _ = running(t, f, st, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"pods.v2"}}} })
 	polls := f.asked()
 	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
-	if got := st.told(); len(got) != 0 || st.position("pods") != "12" {
+	if got := st.emitted(); len(got) != 0 || st.position("pods") != "12" {
 		t.Errorf("emitted %q, position %q", got, st.position("pods"))
 	}
 }
@@ -133,11 +133,11 @@ func TestATypeThatDiscoveryHidesIsWatchedOn(t *testing.T) {
 	polls := f.asked()
 	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
 	f.write("MODIFIED", "a")
-	st.awaitTold(t, "snapshot a@11", "updated a@12")
+	st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 	stop()
 	f.write("MODIFIED", "a")
 	_, _, _ = running(t, f, st) // and after a restart, by the version and kind that are stored
-	st.awaitTold(t, "snapshot a@11", "updated a@12", "updated a@13")
+	st.awaitEmitted(t, "snapshot a@11", "updated a@12", "updated a@13")
 	if st.drops() != 0 {
 		t.Errorf("dropped %q", st.dropped)
 	}
@@ -154,7 +154,7 @@ func TestAListThatCannotBeWatchedOnIsAStateAndNoFurtherGap(t *testing.T) {
 		if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "of its own list") || got.Relists > 2 {
 			t.Errorf("status %+v", got)
 		}
-		gaps := slices.DeleteFunc(st.told(), func(l string) bool { return !strings.HasPrefix(l, "gap") })
+		gaps := slices.DeleteFunc(st.emitted(), func(l string) bool { return !strings.HasPrefix(l, "gap") })
 		if len(gaps) > 1 || log.count("level=WARN") > 6 {
 			t.Errorf("%d gaps, log\n%s", len(gaps), log)
 		}
@@ -198,7 +198,7 @@ func TestResyncEmitsEveryObjectOnceAPeriod(t *testing.T) {
 		time.Sleep(10*time.Minute - time.Second)
 		synced := map[string]int{}
 		ids := map[string]bool{}
-		for i := range st.told() {
+		for i := range st.emitted() {
 			c := st.change(i)
 			if c.Type == event.Sync {
 				synced[c.Name+"@"+c.ResourceVersion]++

@@ -526,7 +526,7 @@ func (s *store) beginAnew(_ context.Context, uid, _ string) error {
 	return nil
 }
 
-// change is number i, from 0, of what told tells.
+// change is number i, from 0, of what is emitted.
 func (s *store) change(i int) *event.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -566,9 +566,9 @@ func (s *store) frames() (all []*event.Change) {
 	return all
 }
 
-// told is the stream so far, without what frames snapshots: "type name@resourceVersion", a "~" behind coalesced ones, and
+// emitted is the stream so far, without what frames snapshots: "type name@resourceVersion", a "~" behind coalesced ones, and
 // gaps with their positions.
-func (s *store) told() []string {
+func (s *store) emitted() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
@@ -608,16 +608,16 @@ func (s *store) await(t *testing.T, what string, ok func() bool) {
 		case <-changed:
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("waited for %s\ntold %q", what, s.told())
+			t.Fatalf("waited for %s\ntold %q", what, s.emitted())
 		}
 	}
 }
 
-func (s *store) awaitTold(t *testing.T, want ...string) {
+func (s *store) awaitEmitted(t *testing.T, want ...string) {
 	t.Helper()
-	s.await(t, fmt.Sprintf("%q", want), func() bool { return len(s.told()) >= len(want) })
-	if got := s.told(); !slices.Equal(got, want) {
-		t.Fatalf("told\n got %q\nwant %q", got, want)
+	s.await(t, fmt.Sprintf("%q", want), func() bool { return len(s.emitted()) >= len(want) })
+	if got := s.emitted(); !slices.Equal(got, want) {
+		t.Fatalf("emitted\n got %q\nwant %q", got, want)
 	}
 }
 

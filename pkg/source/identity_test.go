@@ -26,7 +26,7 @@ func TestAnotherClusterBehindTheSameAddressEndsTheStart(t *testing.T) {
 			t.Fatalf("remembered %q", st.remembered())
 		}
 		f.change(func() { f.cluster = "other-uid" })
-		told, requests := len(st.told()), len(f.requests())
+		emitted, requests := len(st.emitted()), len(f.requests())
 		_, ended := ending(t, f, st, on, of(st))
 		err := <-ended
 		var start *StartError
@@ -39,8 +39,8 @@ func TestAnotherClusterBehindTheSameAddressEndsTheStart(t *testing.T) {
 				t.Errorf("%q does not say %q", err, part)
 			}
 		}
-		if len(st.told()) != told || len(f.requests()) != requests || st.remembered() != "cluster-uid" {
-			t.Errorf("the other cluster was read: told %q, requests %q, remembered %q", st.told(), f.requests(), st.remembered())
+		if len(st.emitted()) != emitted || len(f.requests()) != requests || st.remembered() != "cluster-uid" {
+			t.Errorf("the other cluster was read: emitted %q, requests %q, remembered %q", st.emitted(), f.requests(), st.remembered())
 		}
 	})
 }
@@ -59,7 +59,7 @@ func TestAFreshStartOnAnotherClusterBeginsWithAGap(t *testing.T) {
 			c.Announced = func(context.Context) error { announced <- true; return nil }
 		})
 		defer stop()
-		st.awaitTold(t, "snapshot a@11", "gap -3", "snapshot b@3")
+		st.awaitEmitted(t, "snapshot a@11", "gap -3", "snapshot b@3")
 		<-announced
 		awaitState(t, st, s, Live)
 		gap := st.change(1).Gap
@@ -87,7 +87,7 @@ func TestAnotherClusterThatTakesOverIsNotReadOn(t *testing.T) {
 				if !errors.As(err, &replaced) || replaced.Fresh != (name == "fresh") || replaced.Now != "other-uid" {
 					t.Fatalf("ended with %v", err)
 				}
-				st.awaitTold(t, "snapshot a@11")
+				st.awaitEmitted(t, "snapshot a@11")
 			})
 		})
 	}
@@ -100,7 +100,7 @@ func TestWithoutTheRightTheClusterIsNotChecked(t *testing.T) {
 		began := time.Now()
 		s, log, stop := running(t, f, st, on, of(st))
 		defer stop()
-		st.awaitTold(t, "snapshot a@11")
+		st.awaitEmitted(t, "snapshot a@11")
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the start took %s", took)
 		}
@@ -161,7 +161,7 @@ func TestAnotherClusterIsSeenAsSoonAsItMayBeRead(t *testing.T) {
 		if !errors.As(err, &replaced) || replaced.Now != "other-uid" {
 			t.Fatalf("ended with %v", err)
 		}
-		st.awaitTold(t, "snapshot a@11")
+		st.awaitEmitted(t, "snapshot a@11")
 	})
 }
 

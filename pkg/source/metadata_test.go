@@ -22,7 +22,7 @@ func TestAnAPIServerWithoutMetadataIsReadAllTheSame(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a")
 	_, _, _ = running(t, f, st, metadataOf)
-	st.awaitTold(t, "snapshot a@11")
+	st.awaitEmitted(t, "snapshot a@11")
 	if got, want := string(st.change(0).After), `{"kind":"Kind","apiVersion":"v1","metadata":{"name":"a","namespace":"ns","uid":"uid-a","resourceVersion":"11"}}`; got != want {
 		t.Errorf("body %s, want %s", got, want)
 	}
@@ -40,9 +40,9 @@ func TestMetadataOnARealAPIServer(t *testing.T) {
 	bare := func(c *Config) { selected(c); metadataOf(c) }
 
 	s, log, stop := running(t, f, st, bare)
-	st.await(t, "both objects", func() bool { return len(st.told()) == 2 })
-	if got := toldSince(st, 0); !slices.Equal(got, []string{"snapshot a@" + a, "snapshot w@" + w}) {
-		t.Fatalf("told %q\nlog\n%s", got, log)
+	st.await(t, "both objects", func() bool { return len(st.emitted()) == 2 })
+	if got := emittedSince(st, 0); !slices.Equal(got, []string{"snapshot a@" + a, "snapshot w@" + w}) {
+		t.Fatalf("emitted %q\nlog\n%s", got, log)
 	}
 	for i := range 2 {
 		c := st.change(i)
@@ -55,7 +55,7 @@ func TestMetadataOnARealAPIServer(t *testing.T) {
 		}
 	}
 	a = p.update(t, "a", "2")
-	st.await(t, "the update", func() bool { return st.told()[len(st.told())-1] == "updated a@"+a })
+	st.await(t, "the update", func() bool { return st.emitted()[len(st.emitted())-1] == "updated a@"+a })
 	for _, one := range s.Status() {
 		if one.DecodeErrors != 0 || one.Lists != 0 {
 			t.Errorf("status %+v", one)
@@ -65,16 +65,16 @@ func TestMetadataOnARealAPIServer(t *testing.T) {
 
 	// Another capture after a restart is no news of what did not change.
 	for _, adjust := range []func(*Config){selected, bare} {
-		n := len(st.told())
+		n := len(st.emitted())
 		s, _, stop = running(t, f, st, adjust)
 		a = p.update(t, "a", fmt.Sprint("again", n))
-		st.await(t, "the update", func() bool { return st.told()[len(st.told())-1] == "updated a@"+a })
+		st.await(t, "the update", func() bool { return st.emitted()[len(st.emitted())-1] == "updated a@"+a })
 		st.await(t, "live", func() bool {
 			return !slices.ContainsFunc(s.Status(), func(one Status) bool { return one.State != Live })
 		})
 		stop()
-		if got := toldSince(st, n); len(got) != 1 {
-			t.Errorf("told %q", got)
+		if got := emittedSince(st, n); len(got) != 1 {
+			t.Errorf("emitted %q", got)
 		}
 	}
 }

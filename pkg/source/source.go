@@ -213,7 +213,7 @@ func (s *Source) settled() bool {
 	return len(s.typeWatches) > 0 && len(s.failing) == 0 && len(s.remembered) == 0
 }
 
-// endOf tells an ordered end from a failure.
+// endOf is nil for an ordered end, and what failed otherwise.
 func endOf(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

@@ -18,13 +18,13 @@ func TestTheFirstListIsASnapshotAndChangesFollow(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a")
 	s, _, _ := running(t, f, st)
-	st.awaitTold(t, "snapshot a@11")
+	st.awaitEmitted(t, "snapshot a@11")
 	f.write("ADDED", "b")
-	st.awaitTold(t, "snapshot a@11", "added b@12")
+	st.awaitEmitted(t, "snapshot a@11", "added b@12")
 	f.write("MODIFIED", "a")
-	st.awaitTold(t, "snapshot a@11", "added b@12", "updated a@13")
+	st.awaitEmitted(t, "snapshot a@11", "added b@12", "updated a@13")
 	f.write("DELETED", "b")
-	st.awaitTold(t, "snapshot a@11", "added b@12", "updated a@13", "deleted b@14")
+	st.awaitEmitted(t, "snapshot a@11", "added b@12", "updated a@13", "deleted b@14")
 	if n := f.count("LIST"); n != 0 {
 		t.Errorf("%d LISTs where WatchList works", n)
 	}
@@ -41,7 +41,7 @@ func TestTheClusterIsNamedByTheUIDOfKubeSystem(t *testing.T) {
 	f.dials.Store(2)
 	f.write("ADDED", "a")
 	s, _, _ := running(t, f, st, func(c *Config) { c.Cluster = "" })
-	st.awaitTold(t, "snapshot a@11")
+	st.awaitEmitted(t, "snapshot a@11")
 	if c := st.change(0).Cluster; c != "cluster-uid" || s.Cluster() != c {
 		t.Errorf("cluster %q, %q", c, s.Cluster())
 	}
@@ -51,7 +51,7 @@ func TestAResumeSendsNoList(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a", "b")
 	_, _, stop := running(t, f, st)
-	st.await(t, "the first list", func() bool { return len(st.told()) == 2 })
+	st.await(t, "the first list", func() bool { return len(st.emitted()) == 2 })
 	st.await(t, "position", func() bool { return st.position("pods") == "12" })
 	stop()
 
@@ -59,11 +59,11 @@ func TestAResumeSendsNoList(t *testing.T) {
 	f.write("MODIFIED", "b")
 	before := len(f.requests())
 	s, _, _ := running(t, f, st)
-	st.await(t, "changes", func() bool { return len(st.told()) == 4 })
-	got := st.told()[2:]
+	st.await(t, "changes", func() bool { return len(st.emitted()) == 4 })
+	got := st.emitted()[2:]
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"deleted a@13", "updated b@14"}) {
-		t.Errorf("told %q", got)
+		t.Errorf("emitted %q", got)
 	}
 	if got := f.requests()[before:]; !slices.Equal(got, []string{"ASK rv=12", "WATCH rv=12"}) {
 		t.Errorf("requests %q", got)
@@ -73,7 +73,7 @@ func TestAResumeSendsNoList(t *testing.T) {
 	}
 }
 
-func TestLostHistoryIsToldAndTheDifferencesFollow(t *testing.T) {
+func TestLostHistoryIsEmittedAndTheDifferencesFollow(t *testing.T) {
 	gone := apierrors.NewResourceExpired("too old resource version: 12 (20)")
 	for name, fault := range map[string]http.HandlerFunc{
 		"in the stream": nil,
@@ -83,10 +83,10 @@ func TestLostHistoryIsToldAndTheDifferencesFollow(t *testing.T) {
 			f, st := newFakeAPI(t), newStore()
 			f.write("ADDED", "a", "b")
 			s, log, stop := running(t, f, st)
-			st.await(t, "the first list", func() bool { return len(st.told()) == 2 })
+			st.await(t, "the first list", func() bool { return len(st.emitted()) == 2 })
 			awaitState(t, st, s, Live)
 			f.write("MODIFIED", "a")
-			st.await(t, "an update", func() bool { return len(st.told()) == 3 })
+			st.await(t, "an update", func() bool { return len(st.emitted()) == 3 })
 
 			faults := []http.HandlerFunc{}
 			if fault != nil {
@@ -97,14 +97,14 @@ func TestLostHistoryIsToldAndTheDifferencesFollow(t *testing.T) {
 				f.history = []fakeEvent{{11, "ADDED", "a"}, {13, "MODIFIED", "a"}, {19, "ADDED", "c"}}
 				f.oldest = 15
 			}, faults...)
-			st.await(t, "the differences", func() bool { return len(st.told()) == 6 })
-			got := st.told()[3:]
+			st.await(t, "the differences", func() bool { return len(st.emitted()) == 6 })
+			got := st.emitted()[3:]
 			slices.Sort(got[1:])
 			if !slices.Equal(got, []string{"gap 13-20", "added c@19~", "deleted b@12~"}) {
-				t.Errorf("told %q", got)
+				t.Errorf("emitted %q", got)
 			}
 			f.write("MODIFIED", "c")
-			st.await(t, "live", func() bool { return slices.Contains(st.told(), "updated c@21") })
+			st.await(t, "live", func() bool { return slices.Contains(st.emitted(), "updated c@21") })
 			if got := s.Status()[0]; got.Relists != 1 || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
 				t.Errorf("status %+v requests %q", got, f.requests())
 			}
@@ -143,7 +143,7 @@ func TestAnotherAPIServerIsAskedBeforeHistoryCountsAsLost(t *testing.T) {
 			}
 			f.breakAll(pass(f), fault, again, again)
 			f.write("MODIFIED", "a")
-			st.awaitTold(t, "snapshot a@11", "updated a@12")
+			st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.count("WATCHLIST") != 1 {
 				t.Errorf("status %+v requests %q", got, f.requests())
 			}
@@ -201,9 +201,9 @@ func TestNoOutageLosesAnEventOrMakesAList(t *testing.T) {
 			f, st := newFakeAPI(t), newStore()
 			f.write("ADDED", "a")
 			s, _, _ := running(t, f, st)
-			st.awaitTold(t, "snapshot a@11")
+			st.awaitEmitted(t, "snapshot a@11")
 			f.write("MODIFIED", "a")
-			st.awaitTold(t, "snapshot a@11", "updated a@12")
+			st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 			if fault == nil {
 				f.dials.Store(3)
 				f.server.CloseClientConnections()
@@ -213,11 +213,11 @@ func TestNoOutageLosesAnEventOrMakesAList(t *testing.T) {
 			}
 			f.write("ADDED", "b")
 			f.write("DELETED", "a")
-			st.await(t, "what happened meanwhile", func() bool { return len(st.told()) >= 4 })
-			got := st.told()
+			st.await(t, "what happened meanwhile", func() bool { return len(st.emitted()) >= 4 })
+			got := st.emitted()
 			slices.Sort(got) // between objects there is no order
 			if !slices.Equal(got, []string{"added b@13", "deleted a@14", "snapshot a@11", "updated a@12"}) {
-				t.Errorf("told %q", got)
+				t.Errorf("emitted %q", got)
 			}
 			awaitState(t, st, s, Live)
 			if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.count("WATCHLIST") != 1 {

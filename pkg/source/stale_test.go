@@ -28,7 +28,7 @@ func TestAWatchThatFellSilentGoesOnFromItsPosition(t *testing.T) {
 		if got := s.Status()[0]; got.State != Live {
 			t.Errorf("status %+v", got)
 		}
-		st.awaitTold(t, "snapshot a@11", "added b@12")
+		st.awaitEmitted(t, "snapshot a@11", "added b@12")
 		awaitState(t, st, s, Live)
 		if got := s.Status()[0]; got.Relists != 0 || got.Lists != 0 || f.count("WATCHLIST") != 1 {
 			t.Errorf("status %+v requests %q", got, f.requests())
@@ -63,8 +63,8 @@ func TestAWatchIsStaleUntilSomethingIsHeard(t *testing.T) {
 		}
 		f.change(func() { f.mute = false })
 		awaitState(t, st, s, Live) // a bookmark is enough
-		if got := st.told(); len(got) != 1 || s.Status()[0].Relists != 0 {
-			t.Errorf("told %q", got)
+		if got := st.emitted(); len(got) != 1 || s.Status()[0].Relists != 0 {
+			t.Errorf("emitted %q", got)
 		}
 	})
 }
@@ -124,7 +124,7 @@ func TestAJournalThatTakesItsTimeIsNoSilence(t *testing.T) {
 		defer stop()
 		for i := range 3 {
 			f.write("ADDED", fmt.Sprint("late", i))
-			st.await(t, "the change", func() bool { return len(st.told()) == i+2 })
+			st.await(t, "the change", func() bool { return len(st.emitted()) == i+2 })
 		}
 		if got := s.Status()[0]; got.State != Live || log.count("stale") != 0 {
 			t.Errorf("status %+v, log\n%s", got, log)

@@ -21,11 +21,11 @@ func TestAPositionFromTheFutureIsALoss(t *testing.T) {
 	f.write("ADDED", "a")
 	st.hold("pods", "1000", event.Known{Key: "ns/gone", UID: "uid-gone", ResourceVersion: "900"})
 	s, log, stop := running(t, f, st)
-	st.await(t, "the differences", func() bool { return len(st.told()) == 3 })
-	got := st.told()
+	st.await(t, "the differences", func() bool { return len(st.emitted()) == 3 })
+	got := st.emitted()
 	slices.Sort(got[1:])
 	if !slices.Equal(got, []string{"gap 1000-11", "added a@11~", "deleted gone@900~"}) {
-		t.Errorf("told %q", got)
+		t.Errorf("emitted %q", got)
 	}
 	stop()
 	if s.Status()[0].Relists != 1 || log.count("ahead of the API server, which is at 11") != 1 {
@@ -46,7 +46,7 @@ func TestAnAPIServerThatLagsIsWaitedFor(t *testing.T) {
 	s, _, _ := running(t, f, st)
 	awaitState(t, st, s, Live)
 	f.write("MODIFIED", "b")
-	st.awaitTold(t, "updated b@13")
+	st.awaitEmitted(t, "updated b@13")
 	if got := s.Status()[0]; got.Relists != 0 {
 		t.Errorf("a lag was taken for a loss: %q", f.requests())
 	}
@@ -57,9 +57,9 @@ func TestWithoutWatchListTheListIsConsistent(t *testing.T) {
 	f.write("ADDED", "a")
 	f.noList = true
 	s, _, _ := running(t, f, st)
-	st.awaitTold(t, "snapshot a@11")
+	st.awaitEmitted(t, "snapshot a@11")
 	f.write("MODIFIED", "a")
-	st.awaitTold(t, "snapshot a@11", "updated a@12")
+	st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 	for _, r := range f.requests() {
 		if strings.HasPrefix(r, "LIST") && r != "LIST rv=" {
 			t.Errorf("the list may go back in time: %s", r)
@@ -77,7 +77,7 @@ func TestAWatchListThatNeverMarksItsEndEndsInAList(t *testing.T) {
 	f.noMark = true
 	_, _, _ = running(t, f, st)
 	st.awaitPosition(t, "pods", "11")
-	st.awaitTold(t, "snapshot a@11")
+	st.awaitEmitted(t, "snapshot a@11")
 	if n := f.count("WATCHLIST"); n != maxEndless {
 		t.Errorf("%d WatchLists, want %d: %q", n, maxEndless, f.requests())
 	}
@@ -92,7 +92,7 @@ func TestABrokenFirstListIsReadAgain(t *testing.T) {
 	}
 	f.faults = []http.HandlerFunc{abort, broken, abort}
 	_, _, _ = running(t, f, st)
-	st.awaitTold(t, "snapshot a@11")
+	st.awaitEmitted(t, "snapshot a@11")
 }
 
 func TestBodiesOfAFirstListAreToldWhileItIsRead(t *testing.T) {
@@ -102,7 +102,7 @@ func TestBodiesOfAFirstListAreToldWhileItIsRead(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
 		w.(http.Flusher).Flush()
-		st.awaitTold(t, "snapshot a@11") // before the list has ended, which it never does
+		st.awaitEmitted(t, "snapshot a@11") // before the list has ended, which it never does
 		if p := st.position("pods"); p != "" {
 			t.Errorf("position %q before the end of the list", p)
 		}
@@ -110,7 +110,7 @@ func TestBodiesOfAFirstListAreToldWhileItIsRead(t *testing.T) {
 	}}
 	_, _, _ = running(t, f, st)
 	st.awaitPosition(t, "pods", "12")
-	st.awaitTold(t, "snapshot a@11", "snapshot b@12")
+	st.awaitEmitted(t, "snapshot a@11", "snapshot b@12")
 	checkFrames(t, st.frames(), "12", 2) // the list that broke off was the same snapshot
 }
 
@@ -134,7 +134,7 @@ func TestTheFirstListOfAResourceIsFramedOnce(t *testing.T) {
 	stop()
 	f.write("ADDED", "a")
 	_, _, stop = running(t, f, st)
-	st.awaitTold(t, "added a@11")
+	st.awaitEmitted(t, "added a@11")
 	stop()
 	if n := len(st.frames()); n != 2 {
 		t.Errorf("%d records frame the snapshots of a scope that was resumed, want 2", n)
@@ -155,14 +155,14 @@ func TestARestartWithinTheFirstListGoesOnWithTheSameSnapshot(t *testing.T) {
 		}
 	}}
 	s, _, stop := running(t, f, st)
-	st.awaitTold(t, "snapshot a@11")
+	st.awaitEmitted(t, "snapshot a@11")
 	if got := s.Status()[0]; got.Synced || got.State != Syncing {
 		t.Errorf("while the list is read: %+v", got)
 	}
 	stop()
 	close(hold)
 	s, _, _ = running(t, f, st)
-	st.awaitTold(t, "snapshot a@11", "snapshot b@12")
+	st.awaitEmitted(t, "snapshot a@11", "snapshot b@12")
 	st.awaitPosition(t, "pods", "12")
 	checkFrames(t, st.frames(), "12", 2)
 	awaitState(t, st, s, Live)
@@ -193,9 +193,9 @@ func TestAJournalThatWasLostIsToldAsAGap(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a")
 	_, _, _ = running(t, f, st, func(c *Config) { c.Lost = "the journal was damaged" })
-	st.await(t, "a gap", func() bool { return len(st.told()) == 2 })
-	if got := st.told(); got[0] != "gap -11" {
-		t.Errorf("told %q", got)
+	st.await(t, "a gap", func() bool { return len(st.emitted()) == 2 })
+	if got := st.emitted(); got[0] != "gap -11" {
+		t.Errorf("emitted %q", got)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestAnotherSpellingOfTheStreamIsReadAfterAFallback(t *testing.T) {
 	f.noList = true // the question is then answered by a LIST
 	f.indented = true
 	s, _, _ := running(t, f, st)
-	st.awaitTold(t, "added a@11")
+	st.awaitEmitted(t, "added a@11")
 	if got := s.Status()[0]; !got.StockFraming || got.DecodeErrors == 0 || got.Relists != 0 {
 		t.Errorf("status %+v", got)
 	}
@@ -220,7 +220,7 @@ func TestAResourceIsWatchedAsSoonAsItIsServed(t *testing.T) {
 		awaitState(t, st, s, Waiting)
 		time.Sleep(time.Minute)
 		f.change(func() { f.groups = append(f.groups, coreGroup("pods")) })
-		st.awaitTold(t, "snapshot a@11")
+		st.awaitEmitted(t, "snapshot a@11")
 		awaitState(t, st, s, Live)
 		if log.count("selected but not served") != 1 {
 			t.Errorf("log\n%s", log)
@@ -236,10 +236,10 @@ func TestTheObjectsOfAVanishedResourceAreDeleted(t *testing.T) {
 	f.change(func() { f.groups, f.absent = []apidiscovery.APIGroupDiscovery{coreGroup("nodes")}, true })
 	f.breakAll()
 	st.await(t, "the scope to be dropped", func() bool { return st.drops() == 1 })
-	got := st.told()[2:]
+	got := st.emitted()[2:]
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"deleted a@11~", "deleted b@12~"}) {
-		t.Errorf("told %q", st.told())
+		t.Errorf("emitted %q", st.emitted())
 	}
 	awaitState(t, st, s, Waiting)
 
@@ -248,7 +248,7 @@ func TestTheObjectsOfAVanishedResourceAreDeleted(t *testing.T) {
 	})
 	f.write("ADDED", "c")
 	st.await(t, "the new life", func() bool {
-		return slices.Contains(st.told(), "snapshot c@13") || slices.Contains(st.told(), "added c@13")
+		return slices.Contains(st.emitted(), "snapshot c@13") || slices.Contains(st.emitted(), "added c@13")
 	})
 }
 
@@ -274,8 +274,8 @@ func TestTheObjectsOfAResourceThatVanishedWhileAwayAreDeleted(t *testing.T) {
 	f.absent = true
 	_, _, _ = running(t, f, st)
 	st.await(t, "the scope to be dropped", func() bool { return st.drops() == 1 })
-	if got := st.told(); !slices.Equal(got, []string{"deleted a@11~"}) {
-		t.Errorf("told %q", got)
+	if got := st.emitted(); !slices.Equal(got, []string{"deleted a@11~"}) {
+		t.Errorf("emitted %q", got)
 	}
 	if c := st.change(0); c.Resource != (event.Resource{Version: "v1", Resource: "pods", Kind: "Kind"}) {
 		t.Errorf("deleted as %+v, want version and kind", c.Resource)

@@ -110,7 +110,7 @@ func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 			t.Errorf("%d requests in ten minutes, want one in 15 to 30 seconds", n)
 		}
 		f.change(func() { f.deny = false })
-		st.awaitTold(t, "snapshot a@11")
+		st.awaitEmitted(t, "snapshot a@11")
 		awaitState(t, st, s, Live)
 
 		f.change(func() { f.deny = true })
@@ -121,7 +121,7 @@ func TestAForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
 		}
 		f.change(func() { f.deny = false })
 		f.write("MODIFIED", "a")
-		st.awaitTold(t, "snapshot a@11", "updated a@12")
+		st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 		if s.Status()[0].Relists != 0 {
 			t.Error("rights taken away for some time cost the history")
 		}
@@ -214,7 +214,7 @@ func TestADayOfOutageWritesOneLine(t *testing.T) {
 		}
 		f.change(func() { f.down = false })
 		f.write("MODIFIED", "a")
-		st.awaitTold(t, "snapshot a@11", "updated a@12")
+		st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 		awaitState(t, st, s, Live)
 	})
 }
@@ -295,7 +295,7 @@ func TestAnAPIServerThatFillsItsCacheIsWaitedForWithoutAlarm(t *testing.T) {
 			if got := s.Status()[0]; got.State != Syncing || !strings.Contains(got.Reason, "storage is (re)initializing") {
 				t.Errorf("%d: status %+v", code, got)
 			}
-			st.awaitTold(t, "snapshot a@11")
+			st.awaitEmitted(t, "snapshot a@11")
 			if took := time.Since(began); took > 6*time.Second {
 				t.Errorf("%d: took %s", code, took)
 			}
@@ -304,7 +304,7 @@ func TestAnAPIServerThatFillsItsCacheIsWaitedForWithoutAlarm(t *testing.T) {
 			f.breakAll(filling(code), filling(code)) // the API server was started again
 			awaitState(t, st, s, Syncing)
 			f.write("MODIFIED", "a")
-			st.awaitTold(t, "snapshot a@11", "updated a@12")
+			st.awaitEmitted(t, "snapshot a@11", "updated a@12")
 			awaitState(t, st, s, Live)
 			if log.count("level=WARN") != 0 || log.count("not watching yet") > 1 {
 				t.Errorf("%d: log\n%s", code, log)

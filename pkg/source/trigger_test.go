@@ -123,7 +123,7 @@ func TestANewTypeIsWatchedAtOnceAndACalmAPIServerIsSeldomAsked(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		f.serve(coreGroup("pods"), widgetGroup)
 		f.announce("MODIFIED", "widgets.example.com")
-		st.awaitTold(t, "snapshot a@11")
+		st.awaitEmitted(t, "snapshot a@11")
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("took %s", took)
 		}
@@ -151,7 +151,7 @@ func TestATypeThatComesOnlyOnceDiscoveryCaughtUpIsFound(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		f.serve(coreGroup("pods"), widgetGroup)
 		began := time.Now()
-		st.awaitTold(t, "snapshot a@11")
+		st.awaitEmitted(t, "snapshot a@11")
 		if took := time.Since(began); took > defaultInterval {
 			t.Errorf("took %s", took)
 		}
@@ -225,7 +225,7 @@ func TestAnOutageOfTheTriggersMissesNoType(t *testing.T) {
 				f.announce("ADDED", "widgets.example.com")
 				f.serve(coreGroup("pods"), widgetGroup)
 				f.change(func() { f.typesRefused = 0 })
-				st.awaitTold(t, "snapshot a@11")
+				st.awaitEmitted(t, "snapshot a@11")
 				time.Sleep(time.Minute)
 				requests := f.typesAsked()
 				got := requests[len(requests)-1]
@@ -241,7 +241,7 @@ func TestNothingIsAskedOfDefinitionsWhereRulesNameBuiltInGroups(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a")
 	_, _, stop := running(t, f, st)
-	st.awaitTold(t, "snapshot a@11")
+	st.awaitEmitted(t, "snapshot a@11")
 	stop()
 	if got := f.typesAsked(); len(got) != 0 {
 		t.Errorf("requests %q", got)
@@ -268,14 +268,14 @@ func TestPollsThatWereAskedForDoNotHastenAnEnd(t *testing.T) {
 		}
 		f.serve(coreGroup("pods"), widgetGroup)
 		time.Sleep(time.Minute)
-		if got := s.Status(); len(got) != 1 || got[0].State != Live || !slices.Equal(st.told(), []string{"snapshot a@11"}) {
-			t.Errorf("status %+v, told %q", got, st.told())
+		if got := s.Status(); len(got) != 1 || got[0].State != Live || !slices.Equal(st.emitted(), []string{"snapshot a@11"}) {
+			t.Errorf("status %+v, emitted %q", got, st.emitted())
 		}
 
 		f.change(func() { f.groups, f.absent = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}, true })
 		began = time.Now()
 		f.announce("DELETED", "widgets.example.com")
-		st.await(t, "the end", func() bool { return slices.Contains(st.told(), "deleted a@11~") })
+		st.await(t, "the end", func() bool { return slices.Contains(st.emitted(), "deleted a@11~") })
 		if took := time.Since(began); took > 3*defaultInterval {
 			t.Errorf("took %s", took)
 		}
@@ -307,7 +307,7 @@ func TestATriggerThatFallsSilentIsOpenedAgain(t *testing.T) {
 		began := time.Now()
 		f.serve(coreGroup("pods"), widgetGroup)
 		f.announce("ADDED", "widgets.example.com")
-		st.awaitTold(t, "snapshot a@11")
+		st.awaitEmitted(t, "snapshot a@11")
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("took %s", took)
 		}

@@ -59,13 +59,13 @@ func TestAResourceMovesToAnotherVersionUnderARunningSource(t *testing.T) {
 	p.patch(t, widgetsPath+"/w", `{"metadata":{"labels":{"n":"1"}}}`)
 	w := p.call(t, "GET", widgetsPath+"/w", "")
 	st.await(t, "the update", func() bool {
-		return slices.ContainsFunc(st.told(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated w@"+w })
+		return slices.ContainsFunc(st.emitted(), func(l string) bool { return strings.TrimSuffix(l, "~") == "updated w@"+w })
 	})
-	t.Logf("told %s after v1beta1 was gone: %q\nlog\n%s", time.Since(began).Round(time.Millisecond), st.told(), log)
-	for i := 1; i < len(st.told()); i++ {
+	t.Logf("emitted %s after v1beta1 was gone: %q\nlog\n%s", time.Since(began).Round(time.Millisecond), st.emitted(), log)
+	for i := 1; i < len(st.emitted()); i++ {
 		c := st.change(i)
 		if c.Resource.Version != "v1" {
-			t.Errorf("%s of %s is told in terms of %s: %s", c.Type, c.ResourceVersion, c.Resource.Version, c.After)
+			t.Errorf("%s of %s is emitted in terms of %s: %s", c.Type, c.ResourceVersion, c.Resource.Version, c.After)
 		}
 	}
 	awaitState(t, st, s, Live)

@@ -20,19 +20,18 @@ func unquotedSpan(from, to int) span { return span{from + 1, to - 1} }
 
 // fields is what one pass over an object's JSON finds. Spans of strings exclude the quotes and may hold escapes.
 type fields struct {
-	kind, apiVersion                      span
+	kind                                  span
 	namespace, name, uid, resourceVersion span
 	generation                            span // number
 	annotations                           span // object, with its braces
 	metadata                              span // object, with its braces
-	items                                 span // array of a list, with its brackets
 	managed                               span // metadata.managedFields: the member and exactly one adjoining comma
 	parts                                 deltas.Parts
 	writers                               [maxWriters]managedEntry
 	written                               int // of writers
 }
 
-// maxWriters is how many entries of metadata.managedFields are told apart. The API server keeps ten of updates, and those of
+// maxWriters is how many entries of metadata.managedFields are compared. The API server keeps ten of updates, and those of
 // appliers, of which there are few.
 const maxWriters = 16
 
@@ -77,10 +76,8 @@ func scanObject(b []byte, i int, f *fields) int {
 		switch string(m.Key) {
 		case "kind":
 			m.str(&f.kind)
-		case "apiVersion":
-			m.str(&f.apiVersion)
-		case "items":
-			f.items = m.skip()
+		case "apiVersion", "items":
+			m.skip()
 		case "metadata":
 			if seenMetadata {
 				return rawjson.Fail(m.Start)

@@ -12,8 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// told gives versions of one object, as the API server writes them, to a tracker and returns the last change it emits.
-func told(t *testing.T, versions ...string) *event.Change {
+// emitted gives versions of one object, as the API server writes them, to a tracker and returns the last change it emits.
+func emitted(t *testing.T, versions ...string) *event.Change {
 	t.Helper()
 	tracker := deltas.NewTracker(deltas.Scope{}, deltas.NewKnown(), nil, time.Now)
 	var last *event.Change
@@ -57,15 +57,15 @@ func TestTheClassIsThePartThatChanged(t *testing.T) {
 		"deletion that is null":    {replace(`"labels"`, `"deletionTimestamp":null,"labels"`), event.ClassMetadata},
 		"no kind, as in a list":    {replace(`"kind":"Pod","apiVersion":"v1",`, ``), event.ClassMetadata},
 	} {
-		if got := told(t, base, c.next).Class; got != c.want {
+		if got := emitted(t, base, c.next).Class; got != c.want {
 			t.Errorf("%s: class %q, want %q", name, got, c.want)
 		}
 	}
-	if c := told(t, base); c.Class != "" {
+	if c := emitted(t, base); c.Class != "" {
 		t.Errorf("%s has class %q", c.Type, c.Class)
 	}
 	deleting := replace(`"labels"`, `"deletionTimestamp":"2026-01-02T03:04:05Z","labels"`)
-	if got := told(t, deleting, strings.Replace(deleting, `"a":"1"`, `"a":"2"`, 1)).Class; got != event.ClassMetadata {
+	if got := emitted(t, deleting, strings.Replace(deleting, `"a":"1"`, `"a":"2"`, 1)).Class; got != event.ClassMetadata {
 		t.Errorf("an update of what is being deleted already has class %q", got)
 	}
 }
@@ -114,11 +114,11 @@ func TestTheActorIsWhoLeftATrace(t *testing.T) {
 		"two have been renewed":              {[]string{a5, b5}, []string{entry("a", 6, "x"), entry("b", 6, "z")}, ""},
 		"old managers were put together":     {[]string{a5, b5}, []string{entry("ancient-changes", 5, "x", "z"), entry("c", 6, "y")}, "c"},
 		"the first apply":                    {nil, []string{entry("before-first-apply", 6, "x"), entry("k", 6, "y")}, "k"},
-		"more than are told apart":           {many(1), many(2), ""},
+		"more than are kept apart":           {many(1), many(2), ""},
 		"of an odd kind":                     {[]string{a5, `7`}, []string{entry("a", 6, "x", "y"), `[[]]`}, ""},
 	} {
 		got := ""
-		if a := told(t, version(1, c.was...), version(2, c.is...)).Actor; a != nil {
+		if a := emitted(t, version(1, c.was...), version(2, c.is...)).Actor; a != nil {
 			if got = a.Manager; a.Subresource != "" {
 				got += "/" + a.Subresource
 			}
@@ -131,14 +131,14 @@ func TestTheActorIsWhoLeftATrace(t *testing.T) {
 
 func TestWhoMakesAnObjectIsItsActor(t *testing.T) {
 	one := `{"manager":"a\u0022","operation":"Apply","time":"2026-01-02T03:04:05Z","fieldsV1":{}}`
-	c := told(t, `{"metadata":{"managedFields":[`+one+`]}}`)
+	c := emitted(t, `{"metadata":{"managedFields":[`+one+`]}}`)
 	if want := (event.Actor{Manager: `a"`, Operation: "Apply", Time: "2026-01-02T03:04:05Z"}); c.Type != event.Added || c.Actor == nil || *c.Actor != want {
 		t.Errorf("%s by %+v, want %+v", c.Type, c.Actor, want)
 	}
-	if c := told(t, `{"metadata":{"managedFields":[`+one+`,{"manager":"b"}]}}`); c.Actor != nil {
+	if c := emitted(t, `{"metadata":{"managedFields":[`+one+`,{"manager":"b"}]}}`); c.Actor != nil {
 		t.Errorf("one of two is said to have made it: %+v", c.Actor)
 	}
-	if c := told(t, `{"metadata":{"labels":{}}}`); c.Actor != nil {
+	if c := emitted(t, `{"metadata":{"labels":{}}}`); c.Actor != nil {
 		t.Errorf("made by %+v, of which nothing is known", c.Actor)
 	}
 }

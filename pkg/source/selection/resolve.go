@@ -33,7 +33,7 @@ type Unserved struct {
 	Name         string // as written
 	Reason       string
 	Assumed      bool    // as in Match
-	Scopes       []Scope // what will be watched, as far as the name tells; empty for a wildcard, or if an earlier rule has it
+	Scopes       []Scope // what will be watched, as far as the name says; empty for a wildcard, or if an earlier rule has it
 }
 
 // Scopes are the scopes of all matches, in the order of the rules.
@@ -65,7 +65,7 @@ func Resolve(rules []Rule, c Catalog) *Explanation {
 	return &r.out
 }
 
-// ResolveWritten says what the rules select as far as their text tells, without a cluster. Each literal name counts as
+// ResolveWritten says what the rules select as far as their text says, without a cluster. Each literal name counts as
 // served; a wildcard is a match whose resource is "*", and whose group is "*" where it selects every group. Kinds are
 // empty, versions too where the name has none.
 func ResolveWritten(rules []Rule) (*Explanation, error) {
@@ -132,7 +132,7 @@ func (r *resolver) miss(rule, name int, p pattern) {
 	r.out.Unserved = append(r.out.Unserved, u)
 }
 
-// nameOf is the resource without version and kind: what rules tell apart.
+// nameOf is the resource without version and kind: what rules distinguish.
 func nameOf(r event.Resource) event.Resource {
 	return event.Resource{Group: r.Group, Resource: r.Resource}
 }

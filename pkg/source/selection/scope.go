@@ -62,7 +62,7 @@ func (s Scope) named(namespaces string) Scope {
 	return s
 }
 
-// id tells filters of namespaces apart: under another filter other objects are known.
+// id distinguishes filters of namespaces: under another filter other objects are known.
 func (n Namespaces) id() string {
 	part := func(key string, globs []string) string {
 		if len(globs) == 0 {

@@ -20,7 +20,7 @@ func written(rules []Rule) Catalog {
 	return c
 }
 
-// served is the resource that the pattern names, as far as the name tells.
+// served is the resource that the pattern names, as far as the name says.
 func (p pattern) served() Served {
 	group := p.group
 	if p.anyGroup {
@@ -32,7 +32,7 @@ func (p pattern) served() Served {
 	}
 }
 
-// isScopeKnown says whether clusterScoped tells of the resource, or of all that a wildcard stands for.
+// isScopeKnown says whether clusterScoped knows the resource, or of all that a wildcard stands for.
 func isScopeKnown(r event.Resource) bool {
 	inNone, known := clusterScoped[r.Group]
 	return known && (r.Resource != "*" || len(inNone) == 0)
