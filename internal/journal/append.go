@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -131,11 +132,11 @@ func (g *group) observe(o *event.Observation, bodies []notedBody) error {
 }
 
 func (g *group) storeKnown(o *event.Observation) {
-	g.key = appendNamePrefix(g.key[:0], prefixKnown, o.Resource.String())
+	g.key = codec.AppendNamePrefix(g.key[:0], codec.PrefixKnown, o.Resource.String())
 	prefix := len(g.key)
 	for i := range o.Known {
 		g.key = append(g.key[:prefix], o.Known[i].Key...)
-		g.value = appendKnown(g.value[:0], &o.Known[i])
+		g.value = codec.AppendKnown(g.value[:0], &o.Known[i])
 		g.set(g.key, g.value)
 	}
 	for _, key := range o.Forget {
@@ -171,8 +172,8 @@ func (g *group) storeScope(o *event.Observation) {
 // Announced says that the gaps which Recovered and BegunAnew asked for are in the journal. Durable when it returns nil.
 func (j *Journal) Announced(ctx context.Context) error {
 	return j.submit(ctx, func(g *group) error {
-		g.delete(keyRecovery)
-		g.delete(keyAnew)
+		g.delete(codec.KeyRecovery)
+		g.delete(codec.KeyAnew)
 		g.announced = true
 		return nil
 	}, nil)

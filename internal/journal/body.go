@@ -3,20 +3,13 @@ package journal
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/klauspost/compress/s2"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
-)
-
-const (
-	bodyFormat = 1
-	// maxBodyBytes bounds what a stored body may claim to unpack to.
-	maxBodyBytes = maxRawBytes
 )
 
 // bodyPlace names a body.
@@ -102,14 +95,14 @@ func (j *Journal) Body(resource, key string) (event.Body, bool, error) {
 		return event.Body{}, false, err
 	}
 	defer done()
-	stored, closer, err := j.db.Get(keyOf(prefixBody, resource, key))
+	stored, closer, err := j.db.Get(codec.KeyOf(codec.PrefixBody, resource, key))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return event.Body{}, false, nil
 	}
 	if err != nil {
 		return event.Body{}, false, j.checked("body of "+key, err)
 	}
-	body, err := decodeBody(key, stored)
+	body, err := codec.DecodeBody(key, stored)
 	if closeErr := closer.Close(); err == nil {
 		err = closeErr
 	}
@@ -126,43 +119,19 @@ func (j *Journal) BodyResources() []string {
 // DropBodies deletes all bodies of a resource. Call it where nothing asks for them any more, before the resource appends. Durable
 // when it returns nil.
 func (j *Journal) DropBodies(ctx context.Context, resource string) error {
-	return j.submit(ctx, func(g *group) error { g.dropNamed(prefixBody, resource); return nil }, func(b *bodies) { b.drop(resource) })
+	return j.submit(ctx, func(g *group) error { g.dropNamed(codec.PrefixBody, resource); return nil }, func(b *bodies) { b.drop(resource) })
 }
 
 // storeBodies writes and deletes bodies.
 func (g *group) storeBodies(noted []notedBody) {
 	g.bodies = append(g.bodies, noted...)
 	for _, n := range noted {
-		g.key = append(appendNamePrefix(g.key[:0], prefixBody, n.resource), n.key...)
+		g.key = append(codec.AppendNamePrefix(g.key[:0], codec.PrefixBody, n.resource), n.key...)
 		if n.gone {
 			g.delete(g.key)
 			continue
 		}
-		g.value, g.packed = appendBody(g.value[:0], g.packed, &n.body)
+		g.value, g.packed = codec.AppendBody(g.value[:0], g.packed, &n.body)
 		g.set(g.key, g.value)
 	}
-}
-
-// appendBody appends the stored form of a body. packed is scratch.
-func appendBody(b, packed []byte, body *event.Body) (stored, scratch []byte) {
-	b = appendString(appendString(append(b, bodyFormat), body.UID), body.ResourceVersion)
-	packed = s2.EncodeSnappy(packed[:cap(packed)], body.Raw)
-	return append(b, packed...), packed
-}
-
-// decodeBody is the inverse of appendBody. It keeps nothing of stored.
-func decodeBody(key string, stored []byte) (event.Body, error) {
-	s := scanner{s: string(stored)}
-	format := s.byte()
-	body := event.Body{Key: key, UID: s.string(), ResourceVersion: s.string()}
-	n, err := s2.DecodedLen([]byte(s.s))
-	if err == nil && !s.failed && format == bodyFormat && n <= maxBodyBytes {
-		body.Raw, err = s2.Decode(nil, []byte(s.s))
-	} else {
-		err = errMalformed
-	}
-	if err != nil {
-		return event.Body{}, fmt.Errorf("%w: body of %q", errMalformed, key)
-	}
-	return body, nil
 }

@@ -18,12 +18,14 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/internal/journal/disk"
+	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // bulk makes a change that does not compress.
 func bulk(n, size int) *event.Change {
-	c := smallChange(n)
+	c := journaltest.SmallChange(n)
 	r := rand.New(rand.NewPCG(uint64(n), 3))
 	c.After = make([]byte, size)
 	for i := range c.After {
@@ -188,7 +190,7 @@ func TestADamagedLogIsNotTakenForItsEnd(t *testing.T) {
 		"after an orderly stop": func(_ *testing.T, j *running) string { j.end(); return j.opts.Dir },
 		"a second before a crash": func(t *testing.T, j *running) string {
 			for noted := uint64(0); noted != j.writes; time.Sleep(10 * time.Millisecond) { // nothing is written meanwhile
-				if b, err := os.ReadFile(filepath.Join(j.opts.Dir, storeName, markName)); err == nil && len(b) == 12 {
+				if b, err := os.ReadFile(filepath.Join(j.opts.Dir, storeName, disk.MarkName)); err == nil && len(b) == 12 {
 					noted = binary.BigEndian.Uint64(b)
 				}
 			}
@@ -378,13 +380,13 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 
 // TestACompactionLeavesRoomForLogs has compactions fail where the log and the tables of memtables are still written.
 func TestACompactionLeavesRoomForLogs(t *testing.T) {
-	disk := &smallDisk{FS: vfs.NewMem(), total: 10 << 20}
-	if err := disk.MkdirAll("journal", 0o700); err != nil {
+	small := &smallDisk{FS: vfs.NewMem(), total: 10 << 20}
+	if err := small.MkdirAll("journal", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	fs := newSpaceFS(disk, "journal", time.Millisecond)
-	fs.wait()
-	fs.spared.Store(6 << 20)
+	fs := disk.NewSpaceFS(small, "journal", time.Millisecond)
+	fs.Wait()
+	fs.Spare(6 << 20)
 	create := func(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 		f, err := fs.Create("journal/"+name, category)
 		if err == nil {
@@ -392,7 +394,7 @@ func TestACompactionLeavesRoomForLogs(t *testing.T) {
 		}
 		return f, err
 	}
-	tables, err := create("tables", compactionCategory)
+	tables, err := create("tables", "pebble-compaction")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,13 +405,13 @@ func TestACompactionLeavesRoomForLogs(t *testing.T) {
 	if _, err := log.Write(make([]byte, 5<<20)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tables.Write([]byte("x")); !errors.Is(err, errNoRoomToCompact) {
+	if _, err := tables.Write([]byte("x")); !errors.Is(err, disk.ErrNoRoomToCompact) {
 		t.Errorf("a compaction wrote with %v", err)
 	}
-	if _, err := create("more", compactionCategory); !errors.Is(err, errNoRoomToCompact) {
+	if _, err := create("more", "pebble-compaction"); !errors.Is(err, disk.ErrNoRoomToCompact) {
 		t.Errorf("a compaction began with %v", err)
 	}
-	if _, err := log.Write(make([]byte, 4<<20)); err != nil || fs.full() {
-		t.Errorf("the log: %v, waits %v", err, fs.full())
+	if _, err := log.Write(make([]byte, 4<<20)); err != nil || fs.Full() {
+		t.Errorf("the log: %v, waits %v", err, fs.Full())
 	}
 }

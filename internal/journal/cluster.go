@@ -5,12 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-)
 
-// Keys of what the journal knows about the cluster it was filled from. See docs/journal-format.md.
-var (
-	keyCluster = []byte{prefixMeta, 'c'}
-	keyAnew    = []byte{prefixMeta, 'a'}
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 )
 
 // Cluster returns the identity of the cluster that positions and known objects are of, as RememberCluster or BeginAnew
@@ -21,13 +17,13 @@ func (j *Journal) Cluster() (string, error) {
 		return "", err
 	}
 	defer done()
-	value, err := j.get(keyCluster)
+	value, err := j.get(codec.KeyCluster)
 	return string(value), j.checked("cluster", err)
 }
 
 // RememberCluster stores the identity of the cluster. Durable when it returns nil.
 func (j *Journal) RememberCluster(ctx context.Context, uid string) error {
-	return j.submit(ctx, func(g *group) error { g.set(keyCluster, []byte(uid)); return nil }, nil)
+	return j.submit(ctx, func(g *group) error { g.set(codec.KeyCluster, []byte(uid)); return nil }, nil)
 }
 
 // BeginAnew forgets all that is stored of resources, as DropResource does of one, because what is watched from now on is another
@@ -44,8 +40,8 @@ func (j *Journal) BeginAnew(ctx context.Context, uid, reason string) error {
 		for _, name := range names {
 			g.dropResource(name)
 		}
-		g.set(keyCluster, []byte(uid))
-		g.set(keyAnew, []byte(reason))
+		g.set(codec.KeyCluster, []byte(uid))
+		g.set(codec.KeyAnew, []byte(reason))
 		return nil
 	}, func(b *bodies) { *b = newBodies() })
 }
@@ -58,6 +54,6 @@ func (j *Journal) ResetReason() (reason string, err error) {
 		return "", err
 	}
 	defer done()
-	value, err := j.get(keyAnew)
+	value, err := j.get(codec.KeyAnew)
 	return string(value), j.checked("begun anew", err)
 }

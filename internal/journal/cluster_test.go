@@ -5,6 +5,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -46,7 +47,7 @@ func TestANewBeginningForgetsEveryResourceAndKeepsTheChanges(t *testing.T) {
 	if err := j.RememberCluster(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
-	j.append(event.Observation{Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{smallChange(9)}, Known: []event.Known{{Key: "a", UID: "x"}},
+	j.append(event.Observation{Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{journaltest.SmallChange(9)}, Known: []event.Known{{Key: "a", UID: "x"}},
 		Bodies: []event.Body{{Key: "a", UID: "x", ResourceVersion: "9", Raw: []byte(`{}`)}}, Snapshot: "s1", Position: "9"})
 	j.append(event.Observation{Resource: resource("nodes"), Scope: "nodes", Position: "8"}) // perhaps in the same group as what follows
 	if err := j.BeginAnew(t.Context(), "u2", "another cluster"); err != nil {
@@ -65,7 +66,7 @@ func TestANewBeginningForgetsEveryResourceAndKeepsTheChanges(t *testing.T) {
 	if _, has, err := j.Body("pods", "a"); err != nil || has {
 		t.Errorf("a body of the other cluster is left: %v, %v", has, err)
 	}
-	if got := j.readTo(0, 1); got[0].Change.ResourceVersion != smallChange(9).ResourceVersion {
+	if got := j.readTo(0, 1); got[0].Change.ResourceVersion != journaltest.SmallChange(9).ResourceVersion {
 		t.Errorf("read %+v", got[0].Change)
 	}
 	if err := j.Announced(t.Context()); err != nil {

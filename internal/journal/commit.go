@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"sync"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -26,11 +26,11 @@ const (
 // cannot go on: the process then ends, and recovers at its next start. A full disk is waited for, except when ctx has
 // ended.
 func (j *Journal) Run(ctx context.Context) error {
-	packer, err := newPacker()
+	packer, err := codec.NewPacker()
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, j.fs.release)
+	stop := context.AfterFunc(ctx, j.fs.Release)
 	defer stop()
 	defer j.end()
 	var running sync.WaitGroup
@@ -50,7 +50,7 @@ func (j *Journal) Run(ctx context.Context) error {
 
 // commitUntil commits group after group until ctx has ended and the queue is empty, or the store fails. A group is what came
 // since the one before was begun, which is some time ago at least: a change that comes after that waits for nobody.
-func (j *Journal) commitUntil(ctx context.Context, packer *packer) {
+func (j *Journal) commitUntil(ctx context.Context, packer *codec.Packer) {
 	var begun time.Time
 	for {
 		select {
@@ -142,7 +142,7 @@ func (j *Journal) take() []queued {
 }
 
 // commit makes one group durable, then visible.
-func (j *Journal) commit(packer *packer, taken []queued) error {
+func (j *Journal) commit(packer *codec.Packer, taken []queued) error {
 	g := j.newGroup(packer)
 	defer g.batch.Close()
 	refused := make([]error, len(taken))
@@ -156,7 +156,7 @@ func (j *Journal) commit(packer *packer, taken []queued) error {
 	}
 	if !g.batch.Empty() {
 		g.writes++
-		g.set(keyWrites, binary.AppendUvarint(nil, g.writes))
+		g.set(codec.KeyWrites, codec.EncodeNumber(g.writes))
 		if err := j.apply(g.batch); err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func (j *Journal) publish(g *group, taken []queued) {
 // group is one atomic write in the making. Only the committer uses it.
 type group struct {
 	j         *Journal
-	packer    *packer
+	packer    *codec.Packer
 	batch     *pebble.Batch
 	ext       extent // as it will be after the commit
 	room      int64  // for changes
@@ -233,7 +233,7 @@ type group struct {
 	packed    []byte // scratch
 }
 
-func (j *Journal) newGroup(packer *packer) *group {
+func (j *Journal) newGroup(packer *codec.Packer) *group {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return &group{
@@ -250,7 +250,7 @@ func (g *group) delete(key []byte)     { _ = g.batch.Delete(key, nil) }
 func (g *group) add(c *event.Change) {
 	g.open = append(g.open, c)
 	g.openBytes += c.Size()
-	if g.openBytes >= frameBytes {
+	if g.openBytes >= codec.FrameBytes {
 		g.seal()
 	}
 }
@@ -261,8 +261,8 @@ func (g *group) seal() {
 		return
 	}
 	first := g.ext.newest + 1
-	stored := g.packer.frame(frameHeader{count: uint64(len(g.open)), before: g.ext.end}, g.open)
-	key := keyFrame(first)
+	stored := g.packer.Frame(codec.FrameHeader{Count: uint64(len(g.open)), Before: g.ext.end}, g.open)
+	key := codec.KeyFrame(first)
 	g.set(key, stored)
 	g.ext.newest += uint64(len(g.open))
 	g.ext.end += uint64(len(key) + len(stored))
@@ -314,12 +314,12 @@ func (g *group) trim() error {
 	if low < g.ext.oldest || !g.worthTrimming(low) {
 		return nil
 	}
-	it, err := g.j.iter([]byte{prefixFrame})
+	it, err := g.j.iter([]byte{codec.PrefixFrame})
 	if err != nil {
 		return err
 	}
 	defer it.Close()
-	it.SeekLT(keyFrame(low + 2)) // the frame with the first change that is still wanted, else the newest committed one
+	it.SeekLT(codec.KeyFrame(low + 2)) // the frame with the first change that is still wanted, else the newest committed one
 	keep, h, err := frameAt(it)
 	if err != nil {
 		return err
@@ -327,8 +327,8 @@ func (g *group) trim() error {
 	if keep <= g.ext.oldest {
 		return nil
 	}
-	_ = g.batch.DeleteRange(keyFrame(g.ext.oldest), keyFrame(keep), nil)
-	g.ext.oldest, g.ext.start = keep, h.before
+	_ = g.batch.DeleteRange(codec.KeyFrame(g.ext.oldest), codec.KeyFrame(keep), nil)
+	g.ext.oldest, g.ext.start = keep, h.Before
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -33,7 +34,7 @@ func (g *group) settle(sink string, c event.Cursor, dead []event.DeadLetter) err
 		return fmt.Errorf("journal: settle for sink %q: %w", sink, err)
 	}
 	for i := range dead {
-		key, value := keyDead(sink, dead[i].Offset), encodeDead(g.packer, &dead[i])
+		key, value := codec.KeyDead(sink, dead[i].Offset), codec.EncodeDead(g.packer, &dead[i])
 		before, err := g.deadSize(key)
 		if err != nil {
 			return g.j.checked("settle", err)
@@ -46,7 +47,7 @@ func (g *group) settle(sink string, c event.Cursor, dead []event.DeadLetter) err
 		g.dead[string(key)] = size
 		state.deadBytes += size - before
 	}
-	g.set(keyCursor(sink), encodeCursor(c))
+	g.set(codec.KeyCursor(sink), codec.EncodeCursor(c))
 	state.cursor, state.settled = c, true
 	g.sinks[sink] = state
 	return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -20,13 +21,13 @@ func (j *Journal) NewestDeadLetters(sink string, most int) ([]event.DeadLetter, 
 }
 
 func (r reader) newestDeadLetters(sink string, most int) (newest []event.DeadLetter, err error) {
-	it, err := r.iter(appendNamePrefix(nil, prefixDead, sink))
+	it, err := r.iter(codec.AppendNamePrefix(nil, codec.PrefixDead, sink))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
 	for it.Last(); it.Valid() && len(newest) < most; it.Prev() {
-		_, offset, err := cutDead(it.Key())
+		_, offset, err := codec.CutDead(it.Key())
 		if err != nil {
 			return nil, err
 		}
@@ -34,7 +35,7 @@ func (r reader) newestDeadLetters(sink string, most int) (newest []event.DeadLet
 		if err != nil {
 			return nil, err
 		}
-		d, err := decodeDead(r.unpacker, offset, value)
+		d, err := codec.DecodeDead(r.unpacker, offset, value)
 		if err != nil {
 			return nil, err
 		}

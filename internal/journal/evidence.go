@@ -7,14 +7,15 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 func keyEvidence(number uint64) []byte {
-	return binary.BigEndian.AppendUint64([]byte{prefixEvidence}, number)
+	return binary.BigEndian.AppendUint64([]byte{codec.PrefixEvidence}, number)
 }
 
-func keyPlace(name string) []byte { return append([]byte{prefixPlace}, name...) }
+func keyPlace(name string) []byte { return append([]byte{codec.PrefixPlace}, name...) }
 
 // KeepEvidence stores evidence, and how far the place that it was read from has been read, in one write; durable when it
 // returns nil. An empty place stores none. The caller bounds what it keeps.
@@ -38,9 +39,9 @@ func (j *Journal) Evidence(each func(event.Evidence) error) error {
 		return err
 	}
 	defer done()
-	err = j.each([]byte{prefixEvidence}, func(key, value []byte) error {
+	err = j.each([]byte{codec.PrefixEvidence}, func(key, value []byte) error {
 		if len(key) != 9 {
-			return fmt.Errorf("%w: key of evidence %x", errMalformed, key)
+			return fmt.Errorf("%w: key of evidence %x", codec.ErrMalformed, key)
 		}
 		return each(event.Evidence{Number: binary.BigEndian.Uint64(key[1:]), Value: value})
 	})
@@ -81,7 +82,7 @@ func (j *Journal) loadEvidence() error {
 	if j.opts.Evidence {
 		return nil
 	}
-	for _, first := range []byte{prefixEvidence, prefixPlace} {
+	for _, first := range []byte{codec.PrefixEvidence, codec.PrefixPlace} {
 		if err := j.db.DeleteRange([]byte{first}, []byte{first + 1}, pebble.NoSync); err != nil {
 			return err
 		}

@@ -11,6 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/internal/journal/disk"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -76,7 +78,7 @@ func (o Options) withDefaults() Options {
 		o.SyncInterval = 200 * time.Millisecond
 	}
 	if o.FS == nil {
-		o.FS = privateFS{vfs.Default}
+		o.FS = disk.Private{FS: vfs.Default}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -87,7 +89,7 @@ func (o Options) withDefaults() Options {
 // Journal is the log. All methods are safe for concurrent use; Run is called once, Close once and after Run has returned.
 type Journal struct {
 	opts Options
-	fs   *spaceFS
+	fs   *disk.SpaceFS
 	lock *pebble.Lock
 	reader
 	failed *failure      // the store cannot be used any more
@@ -95,10 +97,10 @@ type Journal struct {
 	end    func()        // closes ended
 	wake   chan struct{} // something was queued for the committer; capacity 1
 
-	retention retention // of the committer
-	mark      *mark     // of the upkeep
-	asked     uint64    // of the committer: stored bytes when it last asked the disk for its room
-	reclaimed uint64    // of the upkeep: stored bytes ever trimmed whose disk space was given back
+	retention retention  // of the committer
+	mark      *disk.Mark // of the upkeep
+	asked     uint64     // of the committer: stored bytes when it last asked the disk for its room
+	reclaimed uint64     // of the upkeep: stored bytes ever trimmed whose disk space was given back
 
 	roomState, letterState *condition.Condition // for the log
 
@@ -147,18 +149,18 @@ func Open(opts Options) (*Journal, error) {
 	if opts.Dir == "" {
 		return nil, errors.New("journal: no directory given")
 	}
-	unpacker, err := newUnpacker()
+	unpacker, err := codec.NewUnpacker()
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockDirectory(opts.FS, opts.Dir)
+	lock, err := disk.Lock(opts.FS, opts.Dir)
 	if err != nil {
-		unpacker.zstd.Close()
+		unpacker.Close()
 		return nil, err
 	}
 	j := &Journal{
 		opts:      opts,
-		fs:        newSpaceFS(opts.FS, opts.Dir, fullRetry),
+		fs:        disk.NewSpaceFS(opts.FS, opts.Dir, fullRetry),
 		lock:      lock,
 		reader:    reader{unpacker: unpacker},
 		ended:     make(chan struct{}),
@@ -169,11 +171,11 @@ func Open(opts Options) (*Journal, error) {
 		roomState: condition.New(opts.Logger, hasRoom), letterState: condition.New(opts.Logger, lettersFit),
 	}
 	j.end = sync.OnceFunc(func() { close(j.ended) })
-	if _, real := opts.FS.(privateFS); real {
-		tighten(opts.Dir, opts.Logger)
+	if _, real := opts.FS.(disk.Private); real {
+		disk.Tighten(opts.Dir, opts.Logger)
 	}
 	if err := j.openStore(); err != nil {
-		unpacker.zstd.Close()
+		unpacker.Close()
 		return nil, errors.Join(err, lock.Close())
 	}
 	j.checkSpace()
@@ -210,17 +212,17 @@ func (j *Journal) Newest() uint64 {
 // After a failure of the store the lock is kept until the process ends, because what the store still does is unknown.
 func (j *Journal) Close() error {
 	j.end()
-	j.fs.release()
+	j.fs.Release()
 	if j.failed.get() != nil {
 		return nil // Run has returned it
 	}
 	j.using.Lock()
 	defer j.using.Unlock()
 	done := make(chan error, 1)
-	go func() { done <- errors.Join(j.db.Close(), j.mark.file.Close()) }()
+	go func() { done <- errors.Join(j.db.Close(), j.mark.Close()) }()
 	select {
 	case err := <-done:
-		j.unpacker.zstd.Close()
+		j.unpacker.Close()
 		if err = errors.Join(err, j.lock.Close()); err != nil {
 			return fmt.Errorf("journal: close %s: %w", j.opts.Dir, err)
 		}
@@ -277,7 +279,7 @@ func (j *Journal) checked(doing string, err error) error {
 		return nil
 	}
 	err = fmt.Errorf("journal: %s: %w", doing, err)
-	if errors.Is(err, errMalformed) || pebble.IsCorruptionError(err) {
+	if errors.Is(err, codec.ErrMalformed) || pebble.IsCorruptionError(err) {
 		return j.failBroken(j.failed, err)
 	}
 	return err

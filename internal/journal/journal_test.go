@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
@@ -44,15 +45,6 @@ func podChange(n, size int) *event.Change {
 	}
 }
 
-// smallChange makes a change of a few dozen bytes.
-func smallChange(n int) *event.Change {
-	return &event.Change{
-		Type: event.Updated, Delta: event.DeltaUpdated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
-		Name: fmt.Sprintf("p%d", n%7), UID: fmt.Sprintf("u%d", n%7), ResourceVersion: fmt.Sprint(n),
-		ObservedAt: time.Unix(int64(n), 5).UTC(), After: fmt.Appendf(nil, `{"n":%d}`, n),
-	}
-}
-
 // resource makes a resource of its name.
 func resource(name string) event.Resource {
 	plural, group, _ := strings.Cut(name, ".")
@@ -74,7 +66,7 @@ func (r *running) stored(name string) ([]event.Known, event.StoredScope) {
 }
 
 func observe(scope string, n int) event.Observation {
-	c := smallChange(n)
+	c := journaltest.SmallChange(n)
 	return event.Observation{
 		Resource: resource(scope), Scope: scope, Changes: []*event.Change{c},
 		Known:    []event.Known{{Key: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}},

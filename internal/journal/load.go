@@ -7,6 +7,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/internal/journal/disk"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -18,7 +20,7 @@ func (j *Journal) openStore() error {
 	if !marked {
 		err := j.tryStore(dir)
 		if err == nil {
-			j.fs.wait()
+			j.fs.Wait()
 			return nil
 		}
 		err, broken := classify(j.opts.Dir, err)
@@ -36,7 +38,7 @@ func (j *Journal) openStore() error {
 	if err := j.tryStore(dir); err != nil {
 		return fmt.Errorf("journal: cannot make a new store in %s: %w", j.opts.Dir, err)
 	}
-	j.fs.wait()
+	j.fs.Wait()
 	return nil
 }
 
@@ -57,11 +59,11 @@ func (j *Journal) tryStore(dir string) error {
 		return err
 	}
 	j.db = db
-	if j.mark, err = openMark(j.fs, dir); err != nil {
+	if j.mark, err = disk.OpenMark(j.fs, dir); err != nil {
 		return errors.Join(err, db.Close())
 	}
 	if err := j.load(); err != nil {
-		return errors.Join(err, j.mark.file.Close(), db.Close())
+		return errors.Join(err, j.mark.Close(), db.Close())
 	}
 	return nil
 }
@@ -86,7 +88,7 @@ func (j *Journal) load() (err error) {
 		s.declared = j.sinks[name].declared
 		if s.settled && !s.declared {
 			j.opts.Logger.Warn("journal: dropped the cursor of a sink that is not configured any more", "sink", name, "offset", s.cursor.Low)
-			if err := j.db.Delete(keyCursor(name), pebble.Sync); err != nil {
+			if err := j.db.Delete(codec.KeyCursor(name), pebble.Sync); err != nil {
 				return err
 			}
 			s.settled, s.cursor = false, event.Cursor{}
@@ -102,29 +104,28 @@ func (j *Journal) load() (err error) {
 	return errors.Join(
 		j.eachResource(func(name string, r event.Resource) { j.resources[name] = r }),
 		j.eachScope(func(resource string, s event.StoredScope) { j.scopes[scopePlace{resource, s.ID}] = s }),
-		j.eachName(prefixBody, func(name string) { j.bodies.resources[name] = true }),
+		j.eachName(codec.PrefixBody, func(name string) { j.bodies.resources[name] = true }),
 	)
 }
 
 // loadWrites finds out how many groups were written, and refuses a store that has lost some which were acknowledged.
 func (j *Journal) loadWrites() error {
-	value, err := j.get(keyWrites)
+	value, err := j.get(codec.KeyWrites)
 	if err != nil {
 		return err
 	}
-	j.writes = 0
-	if value != nil {
-		s := scanner{s: string(value)}
-		if j.writes = s.uvarint(); s.failed {
-			return fmt.Errorf("%w: number of writes", errMalformed)
-		}
+	if j.writes, err = codec.DecodeNumber(value); err != nil {
+		return err
 	}
-	return j.mark.check(j.writes)
+	if err := j.mark.Check(j.writes); err != nil {
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	return nil
 }
 
 // loadVersion checks the layout's version, or writes it into an empty store.
 func (j *Journal) loadVersion() error {
-	value, err := j.get(keyVersion)
+	value, err := j.get(codec.KeyVersion)
 	if err != nil {
 		return err
 	}
@@ -138,23 +139,23 @@ func (j *Journal) loadVersion() error {
 	if err := j.upgrade(version); err != nil {
 		return err
 	}
-	value, err = j.get(keyRecovery)
+	value, err = j.get(codec.KeyRecovery)
 	if err != nil || value == nil {
 		return err
 	}
-	j.recovered, err = decodeRecovery(value)
+	j.recovered, err = codec.DecodeRecovery(value)
 	return err
 }
 
 // checkVersion returns the stored version, and refuses what this exporter cannot read.
 func checkVersion(dir string, stored []byte) (uint64, error) {
-	v := decodeVersion(stored)
+	v := codec.DecodeVersion(stored)
 	switch {
-	case v > formatVersion:
+	case v > codec.Version:
 		return v, fmt.Errorf("%w: %s has format %d, this exporter writes %d: run the newer exporter, or remove the directory to start afresh",
-			ErrNewer, dir, v, formatVersion)
-	case v < oldestFormat:
-		return v, fmt.Errorf("%w: format version %.40q", errMalformed, stored)
+			ErrNewer, dir, v, codec.Version)
+	case v < codec.OldestVersion:
+		return v, fmt.Errorf("%w: format version %.40q", codec.ErrMalformed, stored)
 	}
 	return v, nil
 }
@@ -170,16 +171,16 @@ func (j *Journal) create() error {
 		return err
 	}
 	if !empty {
-		return fmt.Errorf("%w: no format version", errMalformed)
+		return fmt.Errorf("%w: no format version", codec.ErrMalformed)
 	}
 	b := j.db.NewBatch()
 	defer b.Close()
-	_ = b.Set(keyVersion, encodeVersion(), nil) // a batch in memory does not fail
+	_ = b.Set(codec.KeyVersion, codec.EncodeVersion(), nil) // a batch in memory does not fail
 	if j.recovered, err = lastRecovery(j.opts.FS, j.opts.Dir); err != nil {
 		return err
 	}
 	if j.recovered != nil {
-		_ = b.Set(keyRecovery, encodeRecovery(*j.recovered), nil)
+		_ = b.Set(codec.KeyRecovery, codec.EncodeRecovery(*j.recovered), nil)
 	}
 	return b.Commit(pebble.Sync)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -45,7 +46,7 @@ func (m *modelRun) appendSome() {
 	o.Resource.Version = fmt.Sprint("v", m.r.IntN(2))
 	m.version[name] = o.Resource.Version
 	for range m.r.IntN(4) {
-		c := randomChange(m.r)
+		c := journaltest.RandomChange(m.r)
 		o.Changes = append(o.Changes, c)
 	}
 	if m.known[name] == nil {

@@ -14,6 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/internal/journal/disk"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -41,7 +43,7 @@ func OpenOffline(dir string) (*Offline, error) {
 	if err := present(dir); err != nil {
 		return nil, err
 	}
-	lock, err := lockShared(dir)
+	lock, err := disk.LockShared(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +57,7 @@ func OpenOffline(dir string) (*Offline, error) {
 
 // Close releases the store and the directory.
 func (o *Offline) Close() error {
-	o.unpacker.zstd.Close()
+	o.unpacker.Close()
 	return errors.Join(o.db.Close(), o.lock.Close())
 }
 
@@ -110,11 +112,11 @@ func (o *Offline) DeadLetters(sink string, each func(event.DeadLetter) error) er
 // DeadLetter returns the dead letter of a sink at an offset; false when there is none.
 func (o *Offline) DeadLetter(sink string, offset uint64) (event.DeadLetter, bool, error) {
 	doing := fmt.Sprintf("dead letter %d of sink %q", offset, sink)
-	value, err := o.get(keyDead(sink, offset))
+	value, err := o.get(codec.KeyDead(sink, offset))
 	if err != nil || value == nil {
 		return event.DeadLetter{}, false, o.checked(doing, err)
 	}
-	d, err := decodeDead(o.unpacker, offset, value)
+	d, err := codec.DecodeDead(o.unpacker, offset, value)
 	return d, err == nil, o.checked(doing, err)
 }
 
@@ -136,13 +138,13 @@ func openUnlocked(dir string) (*Offline, error) {
 	if reason, marked := brokenReason(vfs.Default, store); marked {
 		return nil, fmt.Errorf("%w: %s (%s); the next start of the exporter moves it aside", ErrBroken, dir, reason)
 	}
-	unpacker, err := newUnpacker()
+	unpacker, err := codec.NewUnpacker()
 	if err != nil {
 		return nil, err
 	}
 	o := &Offline{dir: dir, reader: reader{unpacker: unpacker}}
 	if err := o.open(store); err != nil {
-		unpacker.zstd.Close()
+		unpacker.Close()
 		return nil, explain(dir, err)
 	}
 	return o, nil
@@ -150,7 +152,7 @@ func openUnlocked(dir string) (*Offline, error) {
 
 func (o *Offline) open(store string) (err error) {
 	failed := newFailure()
-	opts := storeOptions(readOnlyFS{vfs.Default}, offlineLogger(failed))
+	opts := storeOptions(disk.ReadOnly{FS: vfs.Default}, offlineLogger(failed))
 	opts.ReadOnly = true
 	if o.db, err = openPebble(store, opts, failed.ch); err != nil {
 		return errors.Join(err, failed.get())
@@ -163,7 +165,7 @@ func (o *Offline) open(store string) (err error) {
 
 // load reads what Open would, and changes nothing of it.
 func (o *Offline) load() error {
-	version, err := o.get(keyVersion)
+	version, err := o.get(codec.KeyVersion)
 	if err != nil {
 		return err
 	}
@@ -197,7 +199,7 @@ func (o *Offline) checked(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errMalformed), pebble.IsCorruptionError(err):
+	case errors.Is(err, codec.ErrMalformed), pebble.IsCorruptionError(err):
 		return fmt.Errorf("%w: %s: %s: %w", ErrBroken, o.dir, doing, err)
 	}
 	return fmt.Errorf("journal: %s: %s: %w", o.dir, doing, err)

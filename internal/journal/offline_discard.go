@@ -8,6 +8,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/internal/journal/disk"
 )
 
 // ErrNoDeadLetter says that a sink has no dead letter at an offset that was named.
@@ -21,7 +23,7 @@ func DiscardDeadLetters(dir, sink string, offsets []uint64) (int, error) {
 	if err := present(dir); err != nil {
 		return 0, err
 	}
-	lock, err := lockDirectory(privateFS{vfs.Default}, dir)
+	lock, err := disk.Lock(disk.Private{FS: vfs.Default}, dir)
 	if err != nil {
 		return 0, err
 	}
@@ -41,17 +43,17 @@ func deadKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	o.lock = noLock{} // the caller's
+	o.lock = disk.NoLock{} // the caller's
 	defer func() { err = errors.Join(err, o.Close()) }()
 	if offsets == nil {
-		err := o.each(appendNamePrefix(nil, prefixDead, sink), func(key, _ []byte) error {
+		err := o.each(codec.AppendNamePrefix(nil, codec.PrefixDead, sink), func(key, _ []byte) error {
 			keys = append(keys, slices.Clone(key))
 			return nil
 		})
 		return keys, o.checked(fmt.Sprintf("dead letters of sink %q", sink), err)
 	}
 	for _, offset := range slices.Compact(slices.Sorted(slices.Values(offsets))) {
-		key := keyDead(sink, offset)
+		key := codec.KeyDead(sink, offset)
 		value, err := o.get(key)
 		if err != nil {
 			return nil, o.checked("dead letter", err)
@@ -68,7 +70,7 @@ func deadKeys(dir, sink string, offsets []uint64) (keys [][]byte, err error) {
 // stopped them for good, see storeLogger. The process ends anyway.
 func deleteKeys(dir string, keys [][]byte) error {
 	failed := newFailure()
-	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(privateFS{vfs.Default}, offlineLogger(failed)), failed.ch)
+	db, err := openPebble(filepath.Join(dir, storeName), storeOptions(disk.Private{FS: vfs.Default}, offlineLogger(failed)), failed.ch)
 	if err != nil {
 		return explain(dir, errors.Join(err, failed.get()))
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -20,11 +21,11 @@ func (o *Offline) IsLatest(c *event.Change) (bool, error) {
 		return false, fmt.Errorf("journal: %s was written by an earlier version of the exporter: start this one on it once", o.dir)
 	}
 	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")
-	value, err := o.get(keyOf(prefixKnown, c.Resource.String(), object))
+	value, err := o.get(codec.KeyOf(codec.PrefixKnown, c.Resource.String(), object))
 	if err != nil || value == nil {
 		return c.Type == event.Deleted, o.checked("known object "+object, err)
 	}
-	k, err := decodeKnown([]byte(object), value)
+	k, err := codec.DecodeKnown([]byte(object), value)
 	living := c.Type != event.Deleted && k.UID == c.UID && k.ResourceVersion == c.ResourceVersion
 	return living, o.checked("known object "+object, err)
 }

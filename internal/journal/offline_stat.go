@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -65,9 +66,9 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	for _, r := range s.Resources {
 		s.RetainedBytes += r.KnownBytes + r.BodyBytes
 	}
-	value, err := o.get(keyRecovery)
+	value, err := o.get(codec.KeyRecovery)
 	if err == nil && value != nil {
-		s.Recovery, err = decodeRecovery(value)
+		s.Recovery, err = codec.DecodeRecovery(value)
 	}
 	return s, o.checked("recovery", err)
 }
@@ -85,8 +86,8 @@ func (o *Offline) resources() ([]ResourceStat, error) {
 	err := errors.Join(
 		o.eachResource(func(name string, r event.Resource) { of(name).Resource = r }),
 		o.eachScope(func(resource string, s event.StoredScope) { of(resource).Scopes = append(of(resource).Scopes, s) }),
-		o.count(prefixKnown, func(name string, bytes int64) { of(name).Known++; of(name).KnownBytes += bytes }),
-		o.count(prefixBody, func(name string, bytes int64) { of(name).Bodies++; of(name).BodyBytes += bytes }),
+		o.count(codec.PrefixKnown, func(name string, bytes int64) { of(name).Known++; of(name).KnownBytes += bytes }),
+		o.count(codec.PrefixBody, func(name string, bytes int64) { of(name).Bodies++; of(name).BodyBytes += bytes }),
 	)
 	var all []ResourceStat
 	for _, name := range slices.Sorted(maps.Keys(found)) {
@@ -98,7 +99,7 @@ func (o *Offline) resources() ([]ResourceStat, error) {
 // count calls f with the name and the stored bytes of everything under a first byte.
 func (o *Offline) count(first byte, f func(name string, bytes int64)) error {
 	return o.each([]byte{first}, func(key, value []byte) error {
-		name, _, err := cutName(key)
+		name, _, err := codec.CutName(key)
 		f(name, int64(len(key)+len(value)))
 		return err
 	})

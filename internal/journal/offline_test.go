@@ -19,6 +19,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/internal/journal/disk"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -232,10 +234,10 @@ func TestABrokenStoreIsReportedAndLeftAsItIs(t *testing.T) {
 		"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
 		"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
 		"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
-		"version is odd":   func(t *testing.T, dir string) { put(t, dir, keyVersion, []byte("kubecdc journal zero")) },
-		"frame is odd":     func(t *testing.T, dir string) { put(t, dir, keyFrame(999), []byte{frameFormat}) },
+		"version is odd":   func(t *testing.T, dir string) { put(t, dir, codec.KeyVersion, []byte("kubecdc journal zero")) },
+		"frame is odd":     func(t *testing.T, dir string) { put(t, dir, codec.KeyFrame(999), []byte{1}) },
 		"cursor is too far": func(t *testing.T, dir string) {
-			put(t, dir, keyCursor("main"), encodeCursor(event.Cursor{Low: 1 << 40}))
+			put(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -261,7 +263,7 @@ func TestABrokenStoreIsReportedAndLeftAsItIs(t *testing.T) {
 func TestABadBlockFoundWhileReadingIsReported(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, Options{Dir: dir})
-	put(t, dir, keyFrame(1), append([]byte{frameFormat, 100, 0}, "no zstd"...))
+	put(t, dir, codec.KeyFrame(1), append([]byte{1, 100, 0}, "no zstd"...))
 	unchanged(t, dir, func() {
 		o := openOffline(t, dir)
 		defer o.Close()
@@ -275,7 +277,7 @@ func TestABadBlockFoundWhileReadingIsReported(t *testing.T) {
 func TestANewerFormatIsNotRead(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, Options{Dir: dir})
-	put(t, dir, keyVersion, []byte("kubecdc journal 99"))
+	put(t, dir, codec.KeyVersion, []byte("kubecdc journal 99"))
 	if _, err := OpenOffline(dir); !errors.Is(err, ErrNewer) {
 		t.Errorf("%v, want ErrNewer", err)
 	}
@@ -390,7 +392,7 @@ func holder(t *testing.T, dir, want string) (release func()) {
 }
 
 func TestNothingIsWrittenThroughAReadingStore(t *testing.T) {
-	fsys, dir := readOnlyFS{vfs.Default}, t.TempDir()
+	fsys, dir := disk.ReadOnly{FS: vfs.Default}, t.TempDir()
 	name, other := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	if err := os.WriteFile(name, []byte("a"), 0o600); err != nil {
 		t.Fatal(err)

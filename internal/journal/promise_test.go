@@ -19,13 +19,15 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
 	dir := t.TempDir()
 	j := start(t, Options{Dir: dir, Sinks: []string{"main"}})
-	c := smallChange(9)
+	c := journaltest.SmallChange(9)
 	j.append(event.Observation{
 		Resource: resource("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: "9",
 		Known:  []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}, {Key: "c"}},
@@ -252,7 +254,7 @@ func TestASettlementThatContradictsTheLogIsRefused(t *testing.T) {
 		{"main", event.Cursor{Low: 2}, nil, "past the newest change 1"},
 		{"main", event.Cursor{Lanes: map[string]uint64{"a": 2}}, nil, "past the newest change 1"},
 		{"main", event.Cursor{High: 2}, nil, "past the newest change 1"},
-		{"main", event.Cursor{Low: 1}, []event.DeadLetter{{Offset: 2, Change: smallChange(0)}}, "names no change"},
+		{"main", event.Cursor{Low: 1}, []event.DeadLetter{{Offset: 2, Change: journaltest.SmallChange(0)}}, "names no change"},
 		{"nobody", event.Cursor{Low: 1}, nil, "not declared"},
 	} {
 		if err := j.Settle(t.Context(), c.sink, c.cursor, c.dead); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -334,10 +336,10 @@ func TestABrokenStoreIsMovedAsideAndSaidSo(t *testing.T) {
 		"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
 		"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
 		"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
-		"version is odd":   func(t *testing.T, dir string) { put(t, dir, keyVersion, []byte("kubecdc journal zero")) },
-		"frame is odd":     func(t *testing.T, dir string) { put(t, dir, keyFrame(999), []byte{frameFormat}) },
+		"version is odd":   func(t *testing.T, dir string) { put(t, dir, codec.KeyVersion, []byte("kubecdc journal zero")) },
+		"frame is odd":     func(t *testing.T, dir string) { put(t, dir, codec.KeyFrame(999), []byte{1}) },
 		"cursor is too far": func(t *testing.T, dir string) {
-			put(t, dir, keyCursor("main"), encodeCursor(event.Cursor{Low: 1 << 40}))
+			put(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -427,7 +429,7 @@ func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
 	dir := t.TempDir()
 	opts := Options{Dir: dir, TailBytes: 1}
 	fill(t, opts)
-	put(t, dir, keyFrame(1), append([]byte{frameFormat, 100, 0}, "no zstd"...))
+	put(t, dir, codec.KeyFrame(1), append([]byte{1, 100, 0}, "no zstd"...))
 	j := open(t, Options{Dir: dir, TailBytes: 1, Logger: quiet})
 	done := make(chan error, 1)
 	go func() { done <- j.Run(t.Context()) }()
@@ -456,9 +458,9 @@ func TestACursorOfVersion1IsReadOn(t *testing.T) {
 	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}}
 	fill(t, opts)
 	old := event.Cursor{Low: 2, High: 2, Layout: "v1", Lanes: map[string]uint64{"a": 3}}
-	encoded := encodeCursor(old)
-	put(t, opts.Dir, keyCursor("main"), append([]byte{1, 2}, encoded[3:len(encoded)-1]...)) // without what came later
-	put(t, opts.Dir, keyVersion, []byte("kubecdc journal 1"))
+	encoded := codec.EncodeCursor(old)
+	put(t, opts.Dir, codec.KeyCursor("main"), append([]byte{1, 2}, encoded[3:len(encoded)-1]...)) // without what came later
+	put(t, opts.Dir, codec.KeyVersion, []byte("kubecdc journal 1"))
 	j := start(t, opts)
 	if _, recovered := j.Recovered(); recovered {
 		t.Fatal("a journal of version 1 was moved aside")
@@ -466,7 +468,7 @@ func TestACursorOfVersion1IsReadOn(t *testing.T) {
 	if got, ok, err := j.Cursor("main"); err != nil || !ok || !reflect.DeepEqual(got, old) {
 		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, old)
 	}
-	if version, err := j.get(keyVersion); err != nil || decodeVersion(version) != formatVersion {
+	if version, err := j.get(codec.KeyVersion); err != nil || codec.DecodeVersion(version) != codec.Version {
 		t.Errorf("version %q %v after the start", version, err)
 	}
 }
@@ -474,7 +476,7 @@ func TestACursorOfVersion1IsReadOn(t *testing.T) {
 func TestANewerFormatIsLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, Options{Dir: dir})
-	put(t, dir, keyVersion, []byte("kubecdc journal 99"))
+	put(t, dir, codec.KeyVersion, []byte("kubecdc journal 99"))
 	for range 2 {
 		_, err := Open(Options{Dir: dir, Logger: quiet})
 		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "run the newer exporter") {
@@ -559,7 +561,7 @@ func TestAFullDiskIsWaitedForAndNothingIsLost(t *testing.T) {
 	disk := &fullDisk{FS: vfs.NewMem(), refused: make(chan struct{}, 1)}
 	opts := Options{FS: disk, Sinks: []string{"main"}}
 	j := open(t, opts)
-	j.fs.retryEvery = time.Millisecond
+	j.fs.RetryEvery = time.Millisecond
 	r := run(t, j)
 	r.append(observe("s", 0))
 	r.waitFor(1)

@@ -6,13 +6,14 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // reader reads a store, of an exporter that runs or not. Safe for concurrent use.
 type reader struct {
 	db       *pebble.DB
-	unpacker *unpacker
+	unpacker *codec.Unpacker
 }
 
 // get returns a copy of the value of key, or nil when there is none.
@@ -30,7 +31,7 @@ func (r reader) get(key []byte) ([]byte, error) {
 
 // iter iterates over the keys that start with prefix.
 func (r reader) iter(prefix []byte) (*pebble.Iterator, error) {
-	return r.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keyAfter(prefix)})
+	return r.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: codec.KeyAfter(prefix)})
 }
 
 // each calls f for every key that starts with prefix, in order. Key and value are valid during the call only.
@@ -56,9 +57,9 @@ func (r reader) eachName(first byte, f func(name string)) error {
 	}
 	for it.First(); it.Valid() && err == nil; {
 		var name string
-		if name, _, err = cutName(it.Key()); err == nil {
+		if name, _, err = codec.CutName(it.Key()); err == nil {
 			f(name)
-			it.SeekGE(keyAfter(appendNamePrefix(nil, first, name)))
+			it.SeekGE(codec.KeyAfter(codec.AppendNamePrefix(nil, first, name)))
 		}
 	}
 	return errors.Join(err, it.Error(), it.Close())
@@ -66,8 +67,8 @@ func (r reader) eachName(first byte, f func(name string)) error {
 
 // eachResource calls f for the record of every resource of which anything is stored.
 func (r reader) eachResource(f func(name string, r event.Resource)) error {
-	return r.each([]byte{prefixResource}, func(key, value []byte) error {
-		resource, err := decodeResource(value)
+	return r.each([]byte{codec.PrefixResource}, func(key, value []byte) error {
+		resource, err := codec.DecodeResource(value)
 		f(string(key[1:]), resource)
 		return err
 	})
@@ -75,12 +76,12 @@ func (r reader) eachResource(f func(name string, r event.Resource)) error {
 
 // eachScope calls f for every scope record.
 func (r reader) eachScope(f func(resource string, s event.StoredScope)) error {
-	return r.each([]byte{prefixScope}, func(key, value []byte) error {
-		resource, id, err := cutName(key)
+	return r.each([]byte{codec.PrefixScope}, func(key, value []byte) error {
+		resource, id, err := codec.CutName(key)
 		if err != nil {
 			return err
 		}
-		s, err := decodeScope(id, value)
+		s, err := codec.DecodeScope(id, value)
 		f(resource, s)
 		return err
 	})
@@ -90,17 +91,17 @@ func (r reader) eachScope(f func(resource string, s event.StoredScope)) error {
 func (r reader) sinkStates(newest uint64) (map[string]sinkState, error) {
 	sinks := map[string]sinkState{}
 	return sinks, errors.Join(
-		r.each([]byte{prefixCursor}, func(key, value []byte) error {
+		r.each([]byte{codec.PrefixCursor}, func(key, value []byte) error {
 			name := string(key[1:])
-			c, err := decodeCursor(value)
+			c, err := codec.DecodeCursor(value)
 			if err == nil && c.Newest() > newest {
-				err = fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", errMalformed, name, c.Newest(), newest)
+				err = fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", codec.ErrMalformed, name, c.Newest(), newest)
 			}
 			sinks[name] = sinkState{settled: true, cursor: c}
 			return err
 		}),
-		r.each([]byte{prefixDead}, func(key, value []byte) error {
-			name, _, err := cutDead(key)
+		r.each([]byte{codec.PrefixDead}, func(key, value []byte) error {
+			name, _, err := codec.CutDead(key)
 			s := sinks[name]
 			s.dead++
 			s.deadBytes += int64(len(key) + len(value))
@@ -111,12 +112,12 @@ func (r reader) sinkStates(newest uint64) (map[string]sinkState, error) {
 
 // deadLetters calls each for every dead letter of a sink, in order of offsets.
 func (r reader) deadLetters(sink string, each func(event.DeadLetter) error) error {
-	return r.each(appendNamePrefix(nil, prefixDead, sink), func(key, value []byte) error {
-		_, offset, err := cutDead(key)
+	return r.each(codec.AppendNamePrefix(nil, codec.PrefixDead, sink), func(key, value []byte) error {
+		_, offset, err := codec.CutDead(key)
 		if err != nil {
 			return err
 		}
-		d, err := decodeDead(r.unpacker, offset, value)
+		d, err := codec.DecodeDead(r.unpacker, offset, value)
 		if err != nil {
 			return err
 		}
@@ -127,7 +128,7 @@ func (r reader) deadLetters(sink string, each func(event.DeadLetter) error) erro
 // extent finds the oldest and the newest frame.
 func (r reader) extent() (extent, error) {
 	ext := extent{oldest: 1}
-	it, err := r.iter([]byte{prefixFrame})
+	it, err := r.iter([]byte{codec.PrefixFrame})
 	if err != nil {
 		return ext, err
 	}
@@ -139,36 +140,36 @@ func (r reader) extent() (extent, error) {
 	if err != nil {
 		return ext, err
 	}
-	ext.oldest, ext.start = oldest, h.before
+	ext.oldest, ext.start = oldest, h.Before
 	it.Last()
 	newest, h, err := frameAt(it)
 	if err != nil {
 		return ext, err
 	}
-	ext.newest, ext.end = newest+h.count-1, h.before+uint64(len(it.Key())+len(it.Value()))
+	ext.newest, ext.end = newest+h.Count-1, h.Before+uint64(len(it.Key())+len(it.Value()))
 	if ext.end < ext.start || ext.newest < ext.oldest {
-		return ext, fmt.Errorf("%w: frames %d to %d do not follow each other", errMalformed, oldest, newest)
+		return ext, fmt.Errorf("%w: frames %d to %d do not follow each other", codec.ErrMalformed, oldest, newest)
 	}
 	return ext, nil
 }
 
 // records reads the rest of the frame with the change after+1, or where that is older than the oldest change, the first frame.
 func (r reader) records(after, oldest uint64) ([]event.Record, error) {
-	it, err := r.iter([]byte{prefixFrame})
+	it, err := r.iter([]byte{codec.PrefixFrame})
 	if err != nil {
 		return nil, err
 	}
 	defer it.Close()
-	if !it.SeekLT(keyFrame(after + 2)) {
+	if !it.SeekLT(codec.KeyFrame(after + 2)) {
 		it.First()
 	}
 	first, h, err := frameAt(it)
-	if err == nil && first+h.count-1 <= after {
+	if err == nil && first+h.Count-1 <= after {
 		it.Next()
 		first, _, err = frameAt(it)
 	}
 	if err == nil && first > after+1 && after+1 >= oldest {
-		err = fmt.Errorf("%w: changes %d to %d are missing", errMalformed, after+1, first-1) // I5
+		err = fmt.Errorf("%w: changes %d to %d are missing", codec.ErrMalformed, after+1, first-1) // I5
 	}
 	if err != nil {
 		return nil, err
@@ -177,7 +178,7 @@ func (r reader) records(after, oldest uint64) ([]event.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	changes, err := r.unpacker.changes(value)
+	changes, err := r.unpacker.Changes(value)
 	if err != nil {
 		return nil, err
 	}
@@ -192,21 +193,21 @@ func (r reader) records(after, oldest uint64) ([]event.Record, error) {
 }
 
 // frameAt reads the header of the frame it stands on.
-func frameAt(it *pebble.Iterator) (first uint64, h frameHeader, err error) {
+func frameAt(it *pebble.Iterator) (first uint64, h codec.FrameHeader, err error) {
 	if !it.Valid() {
 		if err := it.Error(); err != nil {
 			return 0, h, err
 		}
-		return 0, h, fmt.Errorf("%w: a frame is missing", errMalformed)
+		return 0, h, fmt.Errorf("%w: a frame is missing", codec.ErrMalformed)
 	}
-	first, ok := offsetOfFrame(it.Key())
+	first, ok := codec.OffsetOfFrame(it.Key())
 	if !ok {
-		return 0, h, fmt.Errorf("%w: frame key %x", errMalformed, it.Key())
+		return 0, h, fmt.Errorf("%w: frame key %x", codec.ErrMalformed, it.Key())
 	}
 	value, err := it.ValueAndErr()
 	if err != nil {
 		return 0, h, err
 	}
-	h, _, err = readFrameHeader(value)
+	h, _, err = codec.ReadFrameHeader(value)
 	return first, h, err
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -34,9 +35,9 @@ func (j *Journal) LoadResource(name string, known func(event.Known)) (event.Stor
 	}
 	defer done()
 	if known != nil {
-		prefix := appendNamePrefix(nil, prefixKnown, name)
+		prefix := codec.AppendNamePrefix(nil, codec.PrefixKnown, name)
 		err = j.each(prefix, func(key, value []byte) error {
-			k, err := decodeKnown(key[len(prefix):], value)
+			k, err := codec.DecodeKnown(key[len(prefix):], value)
 			if err == nil {
 				known(k)
 			}
@@ -84,10 +85,10 @@ func (j *Journal) DropResource(ctx context.Context, name string) error {
 
 // dropResource deletes all that is stored of a resource.
 func (g *group) dropResource(name string) {
-	g.dropNamed(prefixKnown, name)
-	g.dropNamed(prefixBody, name)
+	g.dropNamed(codec.PrefixKnown, name)
+	g.dropNamed(codec.PrefixBody, name)
 	g.dropScopes(name)
-	g.delete(keyResource(name))
+	g.delete(codec.KeyResource(name))
 	g.j.mu.Lock()
 	defer g.j.mu.Unlock()
 	delete(g.j.resources, name)
@@ -102,7 +103,7 @@ func (g *group) storeResource(r event.Resource) error {
 	defer g.j.mu.Unlock()
 	if name := r.String(); g.j.resources[name] != r {
 		g.j.resources[name] = r
-		g.set(keyResource(name), encodeResource(r))
+		g.set(codec.KeyResource(name), codec.EncodeResource(r))
 	}
 	return nil
 }
@@ -121,8 +122,8 @@ func (g *group) dropScopes(resource string) {
 
 // dropNamed deletes all keys that belong to a resource under a first byte.
 func (g *group) dropNamed(first byte, resource string) {
-	prefix := appendNamePrefix(nil, first, resource)
-	_ = g.batch.DeleteRange(prefix, keyAfter(prefix), nil)
+	prefix := codec.AppendNamePrefix(nil, first, resource)
+	_ = g.batch.DeleteRange(prefix, codec.KeyAfter(prefix), nil)
 }
 
 // sealScopes writes the scope records that have changed, each once.
@@ -130,9 +131,9 @@ func (g *group) sealScopes() {
 	g.j.mu.Lock()
 	defer g.j.mu.Unlock()
 	for place := range g.scopes {
-		key := keyOf(prefixScope, place.resource, place.scope)
+		key := codec.KeyOf(codec.PrefixScope, place.resource, place.scope)
 		if s, ok := g.j.scopes[place]; ok {
-			g.set(key, encodeScope(s))
+			g.set(key, codec.EncodeScope(s))
 		} else {
 			g.delete(key)
 		}

@@ -10,13 +10,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
-)
-
-// Keys of what the journal knows about redaction. See docs/journal-format.md.
-var (
-	keySecret    = []byte{prefixMeta, 'k'}
-	keyRedaction = []byte{prefixMeta, 'f'}
 )
 
 const secretBytes = 32
@@ -28,7 +23,7 @@ func (j *Journal) Secret() ([]byte, error) {
 		return nil, err
 	}
 	defer done()
-	stored, err := j.get(keySecret)
+	stored, err := j.get(codec.KeySecret)
 	if err != nil || len(stored) == secretBytes {
 		return stored, j.checked("secret", err)
 	}
@@ -36,7 +31,7 @@ func (j *Journal) Secret() ([]byte, error) {
 	if _, err := rand.Read(secret); err != nil {
 		return nil, fmt.Errorf("journal: make a secret: %w", err)
 	}
-	if err := j.db.Set(keySecret, secret, pebble.Sync); err != nil {
+	if err := j.db.Set(codec.KeySecret, secret, pebble.Sync); err != nil {
 		return nil, fmt.Errorf("journal: store a secret: %w", err)
 	}
 	return secret, nil
@@ -49,7 +44,7 @@ func (j *Journal) Redaction() (string, error) {
 		return "", err
 	}
 	defer done()
-	stored, err := j.get(keyRedaction)
+	stored, err := j.get(codec.KeyRedaction)
 	return string(stored), j.checked("redaction", err)
 }
 
@@ -86,7 +81,7 @@ func (j *Journal) Rewrite(redaction string, r Rewriting) (Rewritten, error) {
 		w.done.Broken, err = j.removeBroken()
 	}
 	if err == nil {
-		err = j.db.Set(keyRedaction, []byte(redaction), pebble.Sync)
+		err = j.db.Set(codec.KeyRedaction, []byte(redaction), pebble.Sync)
 	}
 	if err != nil {
 		return w.done, fmt.Errorf("journal: after a rewrite: %w", err)
@@ -98,13 +93,13 @@ func (j *Journal) Rewrite(redaction string, r Rewriting) (Rewritten, error) {
 type rewriter struct {
 	j      *Journal
 	r      Rewriting
-	packer *packer
+	packer *codec.Packer
 	batch  *pebble.Batch
 	done   Rewritten
 }
 
 func (w *rewriter) run() (err error) {
-	if w.packer, err = newPacker(); err != nil {
+	if w.packer, err = codec.NewPacker(); err != nil {
 		return err
 	}
 	w.batch = w.j.db.NewBatch()
@@ -112,7 +107,7 @@ func (w *rewriter) run() (err error) {
 	for _, step := range []struct {
 		first   byte
 		rewrite func(key, value []byte) error
-	}{{prefixFrame, w.frame}, {prefixDead, w.deadLetter}, {prefixBody, w.body}, {prefixKnown, w.known}} {
+	}{{codec.PrefixFrame, w.frame}, {codec.PrefixDead, w.deadLetter}, {codec.PrefixBody, w.body}, {codec.PrefixKnown, w.known}} {
 		if err := w.j.each([]byte{step.first}, step.rewrite); err != nil {
 			return err
 		}
@@ -142,11 +137,11 @@ func (w *rewriter) commit() error {
 
 // frame keeps what the frame says of the bytes before it: that is an account, and may be off by what a rewrite saved.
 func (w *rewriter) frame(key, value []byte) error {
-	h, _, err := readFrameHeader(value)
+	h, _, err := codec.ReadFrameHeader(value)
 	if err != nil {
 		return err
 	}
-	changes, err := w.j.unpacker.changes(value)
+	changes, err := w.j.unpacker.Changes(value)
 	if err != nil {
 		return err
 	}
@@ -161,20 +156,20 @@ func (w *rewriter) frame(key, value []byte) error {
 		return nil
 	}
 	w.done.Changes += changed
-	return w.set(key, w.packer.frame(h, all))
+	return w.set(key, w.packer.Frame(h, all))
 }
 
 func (w *rewriter) deadLetter(key, value []byte) error {
-	_, offset, err := cutDead(key)
+	_, offset, err := codec.CutDead(key)
 	if err != nil {
 		return err
 	}
-	d, err := decodeDead(w.j.unpacker, offset, value)
+	d, err := codec.DecodeDead(w.j.unpacker, offset, value)
 	if err != nil || !w.r.Change(d.Change) {
 		return err
 	}
 	w.done.DeadLetters++
-	return w.set(key, encodeDead(w.packer, &d))
+	return w.set(key, codec.EncodeDead(w.packer, &d))
 }
 
 func (w *rewriter) body(key, value []byte) error {
@@ -182,7 +177,7 @@ func (w *rewriter) body(key, value []byte) error {
 	if err != nil {
 		return err
 	}
-	body, err := decodeBody(name, value)
+	body, err := codec.DecodeBody(name, value)
 	if err != nil || !w.r.Body(resource, &body) {
 		return err
 	}
@@ -191,7 +186,7 @@ func (w *rewriter) body(key, value []byte) error {
 		_ = w.batch.Delete(key, nil)
 		return nil
 	}
-	stored, _ := appendBody(nil, nil, &body)
+	stored, _ := codec.AppendBody(nil, nil, &body)
 	return w.set(key, stored)
 }
 
@@ -200,17 +195,17 @@ func (w *rewriter) known(key, value []byte) error {
 	if err != nil {
 		return err
 	}
-	known, err := decodeKnown([]byte(name), value)
+	known, err := codec.DecodeKnown([]byte(name), value)
 	if err != nil || !w.r.Known(resource, &known) {
 		return err
 	}
 	w.done.Known++
-	return w.set(key, appendKnown(nil, &known))
+	return w.set(key, codec.AppendKnown(nil, &known))
 }
 
 // named takes the key of a body or a known object apart.
 func (w *rewriter) named(key []byte) (event.Resource, string, error) {
-	name, object, err := cutName(key)
+	name, object, err := codec.CutName(key)
 	resource := w.j.resources[name]
 	if resource.Resource == "" {
 		resource.Resource, resource.Group, _ = strings.Cut(name, ".")
@@ -227,7 +222,7 @@ func (j *Journal) purge() error {
 	if err := j.db.Compact(context.Background(), []byte{0}, bytes.Repeat([]byte{0xff}, 8), false); err != nil {
 		return err
 	}
-	if err := errors.Join(j.db.Close(), j.mark.file.Close()); err != nil {
+	if err := errors.Join(j.db.Close(), j.mark.Close()); err != nil {
 		return err
 	}
 	return j.tryStore(j.fs.PathJoin(j.opts.Dir, storeName))

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -79,7 +80,7 @@ func TestWhatIsRewrittenIsLeftInNoFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	letter := smallChange(3)
+	letter := journaltest.SmallChange(3)
 	letter.After = old
 	r.settle("main", event.Cursor{Low: 1, Lanes: map[string]uint64{"l": 3}}, event.DeadLetter{Offset: 3, Time: time.Unix(1, 0), Reason: "r", Change: letter})
 	r.end()

@@ -55,7 +55,7 @@ func (j *Journal) admits() bool {
 // holds mu.
 func (j *Journal) blocked() (reason, remedy string) {
 	switch {
-	case j.fs.full():
+	case j.fs.Full():
 		return "the journal's disk is full", "free space or enlarge the volume"
 	case j.low:
 		return fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", j.slowest()),

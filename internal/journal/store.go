@@ -12,11 +12,12 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/internal/journal/disk"
 )
 
-// ErrLocked says that another process works on the journal's directory. The caller ends: two exporters on one journal
-// would break every promise of order. The text names the directory.
-var ErrLocked = errors.New("journal is in use by another process")
+// ErrLocked is that of package disk.
+var ErrLocked = disk.ErrLocked
 
 // ErrNewer says that the journal was written by a newer exporter. It is left untouched; the caller ends.
 var ErrNewer = errors.New("journal was written by a newer version of the exporter")
@@ -27,10 +28,7 @@ var ErrNewer = errors.New("journal was written by a newer version of the exporte
 var ErrBroken = errors.New("journal is broken")
 
 // Recovery says what Open did about a store it could not use.
-type Recovery struct {
-	Reason  string // what was wrong, one line
-	MovedTo string // where the broken store is kept for inspection
-}
+type Recovery = codec.Recovery
 
 const (
 	storeName    = "store"        // the store's directory in the journal's
@@ -41,44 +39,6 @@ const (
 	memTableBytes   = 4 << 20
 	blockCacheBytes = 4 << 20
 )
-
-// lockDirectory takes the lock that keeps a second process out.
-func lockDirectory(fsys vfs.FS, dir string) (*pebble.Lock, error) {
-	if err := makeDir(fsys, dir); err != nil {
-		return nil, err
-	}
-	lock, err := pebble.LockDirectory(dir, fsys)
-	var pathErr *fs.PathError
-	var errno syscall.Errno
-	switch {
-	case err == nil:
-		return lock, nil
-	case errors.As(err, &pathErr),
-		errors.As(err, &errno) && errno != syscall.EAGAIN && errno != syscall.EACCES:
-		return nil, fmt.Errorf("journal: cannot lock directory %s: %w", dir, err)
-	}
-	return nil, fmt.Errorf("%w: directory %s (%w): stop the other exporter or give this one its own journal.dir", ErrLocked, dir, err)
-}
-
-// makeDir makes dir and what is missing above it, so that a power loss does not take it away again.
-func makeDir(fsys vfs.FS, dir string) error {
-	var missing []string
-	for p := dir; p != fsys.PathDir(p); p = fsys.PathDir(p) {
-		if _, err := fsys.Stat(p); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		missing = append(missing, p)
-	}
-	if err := fsys.MkdirAll(dir, dirMode); err != nil {
-		return fmt.Errorf("journal: cannot make directory %s: %w", dir, err)
-	}
-	for _, p := range missing {
-		if err := syncDir(fsys, fsys.PathDir(p)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // storeOptions are Pebble's options for a small footprint: values are zstd frames already, most of them are trimmed before
 // they would ever be compacted, and the other keys are few and small.
@@ -98,7 +58,7 @@ func storeOptions(fsys vfs.FS, logger *storeLogger) *pebble.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
-				if !errors.Is(err, errNoRoomToCompact) {
+				if !errors.Is(err, disk.ErrNoRoomToCompact) {
 					logger.stop(&storeFailure{msg: "background work: " + oneLine(err), cause: err})
 				}
 			},
@@ -189,13 +149,13 @@ func classify(dir string, err error) (_ error, broken bool) {
 	switch {
 	case errors.Is(err, ErrNewer):
 		return err, false
-	case outOfSpace(err):
+	case disk.OutOfSpace(err):
 		return fmt.Errorf("journal: no space to open %s: free space or enlarge the volume: %w", dir, err), false
 	case errors.Is(err, errStoreFailed):
 		return err, false // the lock of what is still running cannot be taken over; the next start can
 	case strings.Contains(err.Error(), "unknown format major version"):
 		return fmt.Errorf("%w: %s: run that version, or remove the directory to start afresh (%w)", ErrNewer, dir, err), false
-	case errors.Is(err, ErrBroken), errors.Is(err, errMalformed), pebble.IsCorruptionError(err), errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, ErrBroken), errors.Is(err, codec.ErrMalformed), pebble.IsCorruptionError(err), errors.Is(err, fs.ErrNotExist):
 		return err, true
 	case errors.As(err, &errno):
 		return fmt.Errorf("journal: cannot open %s: %w", dir, err), false
@@ -223,7 +183,7 @@ func quarantine(fsys vfs.FS, dir, reason string, now time.Time, logger *slog.Log
 	if err := fsys.Rename(fsys.PathJoin(dir, storeName), to); err != nil {
 		return fmt.Errorf("journal: cannot move the broken store aside: %w", err)
 	}
-	if err := syncDir(fsys, dir); err != nil {
+	if err := disk.SyncDir(fsys, dir); err != nil {
 		return err
 	}
 	logger.Error("journal was broken and is started afresh; a gap will be announced", "reason", reason, "movedTo", to)
@@ -250,17 +210,6 @@ func lastRecovery(fsys vfs.FS, dir string) (*Recovery, error) {
 	return &Recovery{Reason: reason, MovedTo: moved}, nil
 }
 
-func syncDir(fsys vfs.FS, dir string) error {
-	d, err := fsys.OpenDir(dir)
-	if err != nil {
-		return fmt.Errorf("journal: cannot open %s: %w", dir, err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("journal: cannot sync %s: %w", dir, err)
-	}
-	return nil
-}
-
 // markBroken leaves word for the next Open that the store in dir must be moved aside.
 func markBroken(fsys vfs.FS, dir string, reason error) error {
 	f, err := fsys.Create(fsys.PathJoin(dir, brokenMark), vfs.WriteCategoryUnspecified)
@@ -268,7 +217,7 @@ func markBroken(fsys vfs.FS, dir string, reason error) error {
 		return err
 	}
 	_, err = f.Write([]byte(oneLine(reason)))
-	return errors.Join(err, f.Sync(), f.Close(), syncDir(fsys, dir))
+	return errors.Join(err, f.Sync(), f.Close(), disk.SyncDir(fsys, dir))
 }
 
 // brokenReason reads what markBroken wrote.

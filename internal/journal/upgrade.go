@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -28,17 +29,17 @@ const lostByUpgrade = "the journal comes from an earlier version of the exporter
 // converted in one write together with the version, after which an older exporter refuses the store. Then known objects and
 // bodies go from scopes to their resources; a crash in between leaves scopes behind, and the next start goes on with those.
 func (j *Journal) upgrade(from uint64) error {
-	if from < formatVersion {
+	if from < codec.Version {
 		raise := j.convertScopes
 		if from >= scopesBelongToResources {
-			raise = func() error { return j.db.Set(keyVersion, encodeVersion(), pebble.Sync) }
+			raise = func() error { return j.db.Set(codec.KeyVersion, codec.EncodeVersion(), pebble.Sync) }
 		}
 		if err := raise(); err != nil {
 			return err
 		}
-		j.opts.Logger.Info("journal upgraded; an older exporter refuses it from now on", "dir", j.opts.Dir, "from", from, "to", formatVersion)
+		j.opts.Logger.Info("journal upgraded; an older exporter refuses it from now on", "dir", j.opts.Dir, "from", from, "to", codec.Version)
 	}
-	for _, first := range []byte{prefixKnown, prefixBody} {
+	for _, first := range []byte{codec.PrefixKnown, codec.PrefixBody} {
 		var scopes []string
 		err := j.eachName(first, func(name string) {
 			if resourceOf(name) != name {
@@ -80,15 +81,15 @@ func (j *Journal) convertScopes() error {
 			if lost != "" && s.Position != "" {
 				s.Position, s.Snapshot, s.Lost = "", "", lostByUpgrade+lost
 			}
-			_ = b.Set(keyOf(prefixScope, name, s.ID), encodeScope(*s), nil) // a batch in memory does not fail
+			_ = b.Set(codec.KeyOf(codec.PrefixScope, name, s.ID), codec.EncodeScope(*s), nil) // a batch in memory does not fail
 		}
 		plural, group, _ := strings.Cut(name, ".")
-		_ = b.Set(keyResource(name), encodeResource(event.Resource{Group: group, Resource: plural}), nil)
+		_ = b.Set(codec.KeyResource(name), codec.EncodeResource(event.Resource{Group: group, Resource: plural}), nil)
 	}
 	for _, first := range []byte{oldPosition, oldSnapshot} {
 		_ = b.DeleteRange([]byte{first}, []byte{first + 1}, nil)
 	}
-	_ = b.Set(keyVersion, encodeVersion(), nil)
+	_ = b.Set(codec.KeyVersion, codec.EncodeVersion(), nil)
 	return b.Commit(pebble.Sync)
 }
 
@@ -115,11 +116,11 @@ func (r reader) readOldScopes(b *pebble.Batch) (map[string]*oldResource, error) 
 			scope(string(key[1:])).Snapshot = string(value)
 			return nil
 		}),
-		r.eachName(prefixBody, func(id string) { scope(id) }),
-		r.each([]byte{prefixKnown}, func(key, value []byte) error {
-			id, _, err := cutName(key)
+		r.eachName(codec.PrefixBody, func(id string) { scope(id) }),
+		r.each([]byte{codec.PrefixKnown}, func(key, value []byte) error {
+			id, _, err := codec.CutName(key)
 			if err != nil || len(value) == 0 {
-				return fmt.Errorf("%w: known object %x", errMalformed, key)
+				return fmt.Errorf("%w: known object %x", codec.ErrMalformed, key)
 			}
 			scope(id)
 			if value[0]&oldGone != 0 {
@@ -151,7 +152,7 @@ func (r *oldResource) lost() string {
 // moveToResource moves what an old scope has under a first byte to its resource, in steps of bounded size. Where the
 // resource has the object already, from another scope, the newer version of it stays.
 func (j *Journal) moveToResource(first byte, scope string) error {
-	from, to := appendNamePrefix(nil, first, scope), appendNamePrefix(nil, first, resourceOf(scope))
+	from, to := codec.AppendNamePrefix(nil, first, scope), codec.AppendNamePrefix(nil, first, resourceOf(scope))
 	b := j.db.NewBatch()
 	defer func() { b.Close() }()
 	err := j.each(from, func(key, value []byte) error {
@@ -186,15 +187,15 @@ func (j *Journal) moveToResource(first byte, scope string) error {
 func olderVersion(first byte, a, b []byte) (bool, error) {
 	var versions [2]string
 	for i, value := range [][]byte{a, b} {
-		if first == prefixKnown {
-			k, err := decodeKnown(nil, value)
+		if first == codec.PrefixKnown {
+			k, err := codec.DecodeKnown(nil, value)
 			if err != nil {
 				return false, err
 			}
 			versions[i] = k.ResourceVersion
 			continue
 		}
-		body, err := decodeBody("", value)
+		body, err := codec.DecodeBody("", value)
 		if err != nil {
 			return false, err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -49,7 +50,7 @@ func TestAJournalOfVersion1GoesOnWithoutAGap(t *testing.T) {
 	if got := j.readTo(3, 4)[0].Change; got.Class != event.ClassSpec || got.Snapshot.ID != "x" {
 		t.Errorf("what was written after the upgrade came back as %+v", got)
 	}
-	stored, err := j.get(keyVersion)
+	stored, err := j.get(codec.KeyVersion)
 	if err != nil || string(stored) != "kubecdc journal 4" {
 		t.Errorf("version %q %v: an older exporter would not refuse it", stored, err)
 	}
@@ -82,7 +83,7 @@ func checkVersion1(t *testing.T, j *running) {
 func TestABodyThatIsMalformedBreaksTheJournalOnce(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, Options{Dir: dir})
-	put(t, dir, keyOf(prefixBody, "s", "a"), []byte{bodyFormat, 200})
+	put(t, dir, codec.KeyOf(codec.PrefixBody, "s", "a"), []byte{1, 200})
 	j := open(t, Options{Dir: dir})
 	if _, _, err := j.Body("s", "a"); !errors.Is(err, ErrBroken) {
 		t.Errorf("%v, want ErrBroken", err)
@@ -106,7 +107,7 @@ func version2(t *testing.T, fsys vfs.FS, scopes map[string][]string) {
 		t.Fatal(err)
 	}
 	b := db.NewBatch()
-	_ = b.Set(keyVersion, []byte("kubecdc journal 2"), nil)
+	_ = b.Set(codec.KeyVersion, []byte("kubecdc journal 2"), nil)
 	for scope, entries := range scopes {
 		for _, entry := range entries {
 			name, value, _ := strings.Cut(entry, "=")
@@ -118,14 +119,14 @@ func version2(t *testing.T, fsys vfs.FS, scopes map[string][]string) {
 			default:
 				key, gone := strings.CutSuffix(name, "!")
 				uid, version, _ := strings.Cut(value, "@")
-				k := appendKnown(nil, &event.Known{Key: key, UID: uid, ResourceVersion: version})
+				k := codec.AppendKnown(nil, &event.Known{Key: key, UID: uid, ResourceVersion: version})
 				if gone {
 					k[0] |= oldGone
 				}
-				_ = b.Set(keyOf(prefixKnown, scope, key), k, nil)
+				_ = b.Set(codec.KeyOf(codec.PrefixKnown, scope, key), k, nil)
 				if !gone {
-					body, _ := appendBody(nil, nil, &event.Body{UID: uid, ResourceVersion: version, Raw: []byte(version)})
-					_ = b.Set(keyOf(prefixBody, scope, key), body, nil)
+					body, _ := codec.AppendBody(nil, nil, &event.Body{UID: uid, ResourceVersion: version, Raw: []byte(version)})
+					_ = b.Set(codec.KeyOf(codec.PrefixBody, scope, key), body, nil)
 				}
 			}
 		}

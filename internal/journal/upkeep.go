@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 )
 
 const (
@@ -69,7 +70,7 @@ func (j *Journal) measure() {
 	for _, m := range []struct {
 		first byte
 		size  *int64
-	}{{prefixKnown, &s.known}, {prefixBody, &s.bodies}} {
+	}{{codec.PrefixKnown, &s.known}, {codec.PrefixBody, &s.bodies}} {
 		n, err := j.db.EstimateDiskUsage([]byte{m.first}, []byte{m.first + 1})
 		if err != nil {
 			_ = j.checked("measure", err)
@@ -94,7 +95,7 @@ func (j *Journal) checkSpace() {
 		return
 	}
 	reserve := min(uint64(j.opts.Reserve), max(usage.TotalBytes/reservePart, min(leastReserve, usage.TotalBytes/2)))
-	j.fs.spared.Store(reserve / 2)
+	j.fs.Spare(reserve / 2)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.low {
@@ -113,7 +114,7 @@ func (j *Journal) reclaim(ctx context.Context) {
 	needed := j.low && j.ext.start > j.reclaimed
 	start, oldest := j.ext.start, j.ext.oldest
 	j.mu.Unlock()
-	if needed && j.db.Excise(ctx, pebble.KeyRange{Start: keyFrame(0), End: keyFrame(oldest)}) == nil {
+	if needed && j.db.Excise(ctx, pebble.KeyRange{Start: codec.KeyFrame(0), End: codec.KeyFrame(oldest)}) == nil {
 		j.reclaimed = start
 		j.checkSpace()
 	}
@@ -124,7 +125,7 @@ func (j *Journal) noteAcknowledged() {
 	j.mu.Lock()
 	writes := j.writes
 	j.mu.Unlock()
-	if err := j.mark.store(writes); err != nil {
+	if err := j.mark.Store(writes); err != nil {
 		j.opts.Logger.Warn("journal: cannot note what is acknowledged; a damaged log may go unnoticed at the next start", "err", err)
 	}
 }

@@ -40,13 +40,17 @@ var mayImport = map[string][]string{
 	"pkg/sinks/webhook":          {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
 
 	"internal/condition":   nil,
-	"internal/journal":     {"pkg/event", "internal/condition"},
 	"internal/audit":       {"pkg/rawjson", "internal/condition"},
 	"internal/attribution": {"pkg/event", "internal/audit", "internal/condition"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "internal/condition"},
 	"internal/config":      {"internal/audit", "pkg/event", "pkg/format", "pkg/shape", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/config/gen":  {"internal/config"},
 	"internal/admin":       {"internal/condition"},
+
+	"internal/journal":             {"pkg/event", "internal/condition", "internal/journal/codec", "internal/journal/disk"},
+	"internal/journal/codec":       {"pkg/event"},
+	"internal/journal/disk":        nil,
+	"internal/journal/journaltest": {"pkg/event"},
 
 	"internal/exit":    nil,
 	"internal/app":     {"*"},
@@ -64,7 +68,7 @@ var onlyFrom = map[string][]string{
 	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect"},
 	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats"},
-	"github.com/cockroachdb/pebble":   {"internal/journal"},
+	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},
 	"github.com/spf13/viper":          {"internal/config"},
 	"github.com/fsnotify/fsnotify":    {"internal/config"},
 	"github.com/google/cel-go":        {"pkg/shape"},

@@ -1,4 +1,4 @@
-package journal
+package disk
 
 import (
 	"errors"
@@ -17,8 +17,8 @@ const (
 	dirMode  = 0o700
 )
 
-// privateFS is the real disk, with files that are nobody else's. Pebble makes its files readable for all.
-type privateFS struct{ vfs.FS }
+// Private is the real disk, with files that are nobody else's. Pebble makes its files readable for all.
+type Private struct{ vfs.FS }
 
 func private(f vfs.File, err error, name string) (vfs.File, error) {
 	if err != nil {
@@ -31,22 +31,22 @@ func private(f vfs.File, err error, name string) (vfs.File, error) {
 }
 
 // Create implements [vfs.FS].
-func (p privateFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+func (p Private) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := p.FS.Create(name, category)
 	return private(f, err, name)
 }
 
 // OpenReadWrite implements [vfs.FS].
-func (p privateFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+func (p Private) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	f, err := p.FS.OpenReadWrite(name, category, opts...)
 	return private(f, err, name)
 }
 
 // MkdirAll implements [vfs.FS].
-func (p privateFS) MkdirAll(dir string, _ os.FileMode) error { return p.FS.MkdirAll(dir, dirMode) }
+func (p Private) MkdirAll(dir string, _ os.FileMode) error { return p.FS.MkdirAll(dir, dirMode) }
 
 // Lock implements [vfs.FS].
-func (p privateFS) Lock(name string) (io.Closer, error) {
+func (p Private) Lock(name string) (io.Closer, error) {
 	lock, err := p.FS.Lock(name)
 	if err != nil {
 		return nil, err
@@ -58,11 +58,11 @@ func (p privateFS) Lock(name string) (io.Closer, error) {
 }
 
 // Unwrap implements [vfs.FS].
-func (p privateFS) Unwrap() vfs.FS { return p.FS }
+func (p Private) Unwrap() vfs.FS { return p.FS }
 
-// tighten takes the rights of others to what an earlier version left in dir. What belongs to another user, as the root of a
+// Tighten takes the rights of others to what an earlier version left in dir. What belongs to another user, as the root of a
 // volume may, stays as it is.
-func tighten(dir string, logger *slog.Logger) {
+func Tighten(dir string, logger *slog.Logger) {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrPermission) {
 			return nil

@@ -1,4 +1,4 @@
-package journal
+package disk
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// spaceFS is a file system whose writes wait while the disk is full, instead of failing: Pebble ends the process when a
+// SpaceFS is a file system whose writes wait while the disk is full, instead of failing: Pebble ends the process when a
 // write of its log or manifest fails, and a full disk is no reason for that (I7). A write that hit the end of the disk is
 // repeated until it succeeds, from the byte where it stopped.
 //
@@ -20,52 +20,54 @@ import (
 // Compactions are the exception: they leave a part of the reserve free, and fail instead of waiting. One that waits would
 // hold on to its inputs, the very files that a trim frees, and with its unfinished outputs to the room that the trim has to
 // be written to. Pebble tries it again later.
-type spaceFS struct {
+type SpaceFS struct {
 	vfs.FS
-	dir        string // on the disk that is asked
-	retryEvery time.Duration
+	dir        string        // on the disk that is asked
+	RetryEvery time.Duration // of a write that waits
 	spared     atomic.Uint64 // bytes that compactions leave free
 	waits      atomic.Bool   // false while the store is opened: whoever starts the exporter wants the error
 	waiting    atomic.Int32  // writes that wait
 	released   chan struct{} // closed: wait no longer, let the error through
-	release    func()
+	Release    func()        // closes released, once
 }
 
-// errNoRoomToCompact ends a compaction.
-var errNoRoomToCompact = fmt.Errorf("no room for a compaction: %w", syscall.ENOSPC)
+// ErrNoRoomToCompact ends a compaction.
+var ErrNoRoomToCompact = fmt.Errorf("no room for a compaction: %w", syscall.ENOSPC)
 
 // compactionCategory is what Pebble calls the files that compactions write.
 const compactionCategory = "pebble-compaction"
 
-func newSpaceFS(inner vfs.FS, dir string, retryEvery time.Duration) *spaceFS {
-	s := &spaceFS{FS: inner, dir: dir, retryEvery: retryEvery, released: make(chan struct{})}
-	s.release = sync.OnceFunc(func() { close(s.released) })
+// NewSpaceFS returns inner, whose writes do not wait yet; dir is on the disk that is asked for its room.
+func NewSpaceFS(inner vfs.FS, dir string, RetryEvery time.Duration) *SpaceFS {
+	s := &SpaceFS{FS: inner, dir: dir, RetryEvery: RetryEvery, released: make(chan struct{})}
+	s.Release = sync.OnceFunc(func() { close(s.released) })
 	return s
 }
 
-// wait makes writes wait for space from now on.
-func (s *spaceFS) wait() { s.waits.Store(true) }
+// Wait makes writes wait for space from now on.
+func (s *SpaceFS) Wait() { s.waits.Store(true) }
 
-// full says whether writes wait for space.
-func (s *spaceFS) full() bool { return s.waiting.Load() > 0 }
+// Full says whether writes wait for space.
+func (s *SpaceFS) Full() bool { return s.waiting.Load() > 0 }
 
-func outOfSpace(err error) bool {
+// OutOfSpace says that an error is that of a full disk.
+func OutOfSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // untilSpace repeats op while it fails for want of space.
-func (s *spaceFS) untilSpace(op func() error) error {
+func (s *SpaceFS) untilSpace(op func() error) error {
 	err := op()
-	if !outOfSpace(err) || !s.waits.Load() {
+	if !OutOfSpace(err) || !s.waits.Load() {
 		return err
 	}
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
-	for outOfSpace(err) {
+	for OutOfSpace(err) {
 		select {
 		case <-s.released:
 			return err
-		case <-time.After(s.retryEvery):
+		case <-time.After(s.RetryEvery):
 		}
 		err = op()
 	}
@@ -73,24 +75,27 @@ func (s *spaceFS) untilSpace(op func() error) error {
 }
 
 // ifSpare does op for a compaction. Where there is no room it waits once, so that the next try does not come at once.
-func (s *spaceFS) ifSpare(op func() error) error {
+func (s *SpaceFS) ifSpare(op func() error) error {
 	usage, err := s.FS.GetDiskUsage(s.dir)
 	if err != nil || usage.AvailBytes >= s.spared.Load() {
-		if err = op(); !outOfSpace(err) {
+		if err = op(); !OutOfSpace(err) {
 			return err
 		}
 	}
 	select {
 	case <-s.released:
-	case <-time.After(s.retryEvery):
+	case <-time.After(s.RetryEvery):
 	}
-	return errNoRoomToCompact
+	return ErrNoRoomToCompact
 }
 
-// Unwrap implements [vfs.FS].
-func (s *spaceFS) Unwrap() vfs.FS { return s.FS }
+// Spare sets how many bytes compactions leave free.
+func (s *SpaceFS) Spare(bytes uint64) { s.spared.Store(bytes) }
 
-func (s *spaceFS) file(category vfs.DiskWriteCategory, open func() (vfs.File, error)) (vfs.File, error) {
+// Unwrap implements [vfs.FS].
+func (s *SpaceFS) Unwrap() vfs.FS { return s.FS }
+
+func (s *SpaceFS) file(category vfs.DiskWriteCategory, open func() (vfs.File, error)) (vfs.File, error) {
 	f := &spaceFile{try: s.untilSpace}
 	if category == compactionCategory {
 		f.try = s.ifSpare
@@ -106,31 +111,31 @@ func (s *spaceFS) file(category vfs.DiskWriteCategory, open func() (vfs.File, er
 }
 
 // Create implements [vfs.FS].
-func (s *spaceFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+func (s *SpaceFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	return s.file(category, func() (vfs.File, error) { return s.FS.Create(name, category) })
 }
 
 // OpenReadWrite implements [vfs.FS].
-func (s *spaceFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+func (s *SpaceFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	return s.file(category, func() (vfs.File, error) { return s.FS.OpenReadWrite(name, category, opts...) })
 }
 
 // ReuseForWrite implements [vfs.FS].
-func (s *spaceFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+func (s *SpaceFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	return s.file(category, func() (vfs.File, error) { return s.FS.ReuseForWrite(oldname, newname, category) })
 }
 
 // Link implements [vfs.FS].
-func (s *spaceFS) Link(oldname, newname string) error {
+func (s *SpaceFS) Link(oldname, newname string) error {
 	return s.untilSpace(func() error { return s.FS.Link(oldname, newname) })
 }
 
 // Rename implements [vfs.FS].
-func (s *spaceFS) Rename(oldname, newname string) error {
+func (s *SpaceFS) Rename(oldname, newname string) error {
 	return s.untilSpace(func() error { return s.FS.Rename(oldname, newname) })
 }
 
-// spaceFile is an open file of a spaceFS.
+// spaceFile is an open file of a SpaceFS.
 type spaceFile struct {
 	vfs.File
 	try func(op func() error) error

@@ -1,6 +1,6 @@
 //go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
 
-package journal
+package disk
 
 import (
 	"errors"
@@ -12,12 +12,12 @@ import (
 	"syscall"
 )
 
-// lockShared takes a read lock on the file of which an exporter holds the write lock. That needs no write access and leaves
+// LockShared takes a read lock on the file of which an exporter holds the write lock. That needs no write access and leaves
 // the file as it is. Where the file is missing, as in a partial copy, no exporter has the directory, and nothing is locked.
-func lockShared(dir string) (io.Closer, error) {
+func LockShared(dir string) (io.Closer, error) {
 	f, err := os.Open(filepath.Join(dir, "LOCK"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return noLock{}, nil
+		return NoLock{}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("journal: cannot lock directory %s: %w", dir, err)

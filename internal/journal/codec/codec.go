@@ -1,4 +1,4 @@
-package journal
+package codec
 
 import (
 	"encoding/binary"
@@ -9,8 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// errMalformed says that stored bytes do not have the form docs/journal-format.md gives them.
-var errMalformed = errors.New("malformed")
+// ErrMalformed says that stored bytes do not have the form docs/journal-format.md gives them.
+var ErrMalformed = errors.New("malformed")
 
 // Codes of the enumerations in stored changes. They are part of the format: append only. Code 0 means that the value
 // follows as a string.
@@ -55,7 +55,8 @@ const (
 // keeps a broken count from asking for a huge allocation.
 const minChangeMeta = 15
 
-func appendString(b []byte, s string) []byte {
+// AppendString appends a string with its length in front.
+func AppendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
@@ -70,7 +71,7 @@ func appendCode[T ~string](b []byte, codes []T, v T) []byte {
 			return append(b, byte(i))
 		}
 	}
-	return appendString(append(b, 0), string(v))
+	return AppendString(append(b, 0), string(v))
 }
 
 // appendMeta appends the facts of c, everything but its bodies, of which it writes the lengths.
@@ -90,15 +91,15 @@ func appendMeta(b []byte, c *event.Change) []byte {
 		c.Cluster, c.Resource.Group, c.Resource.Version, c.Resource.Resource, c.Resource.Kind,
 		c.Namespace, c.Name, c.UID, c.ResourceVersion,
 	} {
-		b = appendString(b, s)
+		b = AppendString(b, s)
 	}
 	b = binary.AppendVarint(b, c.Generation)
 	b = appendTime(b, c.ObservedAt)
 	if a := c.Actor; a != nil {
-		b = appendString(appendString(appendString(appendString(b, a.Manager), a.Operation), a.Subresource), a.Time)
+		b = AppendString(AppendString(AppendString(AppendString(b, a.Manager), a.Operation), a.Subresource), a.Time)
 	}
 	if g := c.Gap; g != nil {
-		b = appendString(appendString(appendString(b, g.From), g.To), g.Reason)
+		b = AppendString(AppendString(AppendString(b, g.From), g.To), g.Reason)
 	}
 	if more != 0 {
 		b = appendMore(b, c)
@@ -120,7 +121,7 @@ func appendMore(b []byte, c *event.Change) []byte {
 		b = appendCode(b, classCodes, c.Class)
 	}
 	if s := c.Snapshot; s != nil {
-		b = appendString(appendString(appendString(b, s.ID), s.Position), s.Digest)
+		b = AppendString(AppendString(AppendString(b, s.ID), s.Position), s.Digest)
 		b = binary.AppendVarint(b, int64(s.Count))
 	}
 	if c.Changed != nil {
@@ -130,10 +131,10 @@ func appendMore(b []byte, c *event.Change) []byte {
 		b = appendStrings(b, c.Omitted)
 	}
 	if c.Withheld != "" {
-		b = appendString(b, c.Withheld)
+		b = AppendString(b, c.Withheld)
 	}
 	if c.Pass != "" {
-		b = appendString(b, c.Pass)
+		b = AppendString(b, c.Pass)
 	}
 	return b
 }
@@ -141,10 +142,10 @@ func appendMore(b []byte, c *event.Change) []byte {
 // appendMost appends what the third byte of flags announces.
 func appendMost(b []byte, c *event.Change) []byte {
 	if c.Previous != "" {
-		b = appendString(b, c.Previous)
+		b = AppendString(b, c.Previous)
 	}
 	if a := c.Attribution; a != nil {
-		b = appendString(appendString(b, a.Of), a.Certainty)
+		b = AppendString(AppendString(b, a.Of), a.Certainty)
 		b = appendIdentity(b, &a.By)
 		if a.RequestedBy == nil {
 			return append(b, 0)
@@ -156,7 +157,7 @@ func appendMost(b []byte, c *event.Change) []byte {
 
 func appendIdentity(b []byte, i *event.Identity) []byte {
 	for _, s := range [...]string{i.User, i.UID, i.Impersonator, i.Verb, i.Subresource, i.UserAgent, i.AuditID} {
-		b = appendString(b, s)
+		b = AppendString(b, s)
 	}
 	return appendTime(appendStrings(appendStrings(b, i.Groups), i.SourceIPs), i.Received)
 }
@@ -164,7 +165,7 @@ func appendIdentity(b []byte, i *event.Identity) []byte {
 func appendStrings(b []byte, list []string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for _, s := range list {
-		b = appendString(b, s)
+		b = AppendString(b, s)
 	}
 	return b
 }
@@ -208,19 +209,19 @@ func appendRaw(b, meta []byte, changes []*event.Change) []byte {
 func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
 	size, n := binary.Uvarint(raw)
 	if n <= 0 || size > uint64(len(raw)-n) {
-		return nil, fmt.Errorf("%w: length of the facts", errMalformed)
+		return nil, fmt.Errorf("%w: length of the facts", ErrMalformed)
 	}
 	facts := scanner{s: string(raw[n : n+int(size)])}
 	bodies := raw[n+int(size):]
 	if count > size/minChangeMeta {
-		return nil, fmt.Errorf("%w: %d changes in %d bytes", errMalformed, count, size)
+		return nil, fmt.Errorf("%w: %d changes in %d bytes", ErrMalformed, count, size)
 	}
 	changes := make([]event.Change, count)
 	for i := range changes {
 		bodies = scanChange(&facts, &changes[i], bodies)
 	}
 	if facts.failed || len(facts.s) > 0 || len(bodies) > 0 {
-		return nil, fmt.Errorf("%w: facts or bodies do not add up", errMalformed)
+		return nil, fmt.Errorf("%w: facts or bodies do not add up", ErrMalformed)
 	}
 	return changes, nil
 }

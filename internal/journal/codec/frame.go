@@ -1,0 +1,110 @@
+package codec
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+const (
+	frameFormat = 1
+
+	// FrameBytes is the uncompressed size at which a frame is closed. One change may be larger; it then has its own frame.
+	FrameBytes = 1 << 20
+	// maxRawBytes bounds what a frame may claim to unpack to. An object of the API server is a few MiB at most.
+	maxRawBytes = 1 << 30
+	// keepScratch is the largest scratch buffer kept for the next frame.
+	keepScratch = 2 * FrameBytes
+)
+
+// FrameHeader is what a frame says about itself before its compressed changes.
+type FrameHeader struct {
+	Count  uint64 // changes in it
+	Before uint64 // stored bytes of all frames ever written before this one
+}
+
+// Packer turns changes into stored frames. It is used by the committer only, and reuses its buffers.
+type Packer struct {
+	zstd      *zstd.Encoder
+	meta, raw []byte
+	out       []byte
+}
+
+// NewPacker returns a packer.
+func NewPacker() (*Packer, error) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(FrameBytes), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		return nil, fmt.Errorf("journal: zstd encoder: %w", err)
+	}
+	return &Packer{zstd: enc}, nil
+}
+
+// frame returns the stored form of a frame. The result is valid until the next call.
+func (p *Packer) Frame(h FrameHeader, changes []*event.Change) []byte {
+	p.meta = p.meta[:0]
+	for _, c := range changes {
+		p.meta = appendMeta(p.meta, c)
+	}
+	p.raw = appendRaw(p.raw[:0], p.meta, changes)
+	p.out = append(p.out[:0], frameFormat)
+	p.out = binary.AppendUvarint(p.out, h.Count)
+	p.out = binary.AppendUvarint(p.out, h.Before)
+	p.out = p.zstd.EncodeAll(p.raw, p.out)
+	out := p.out
+	if cap(p.raw) > keepScratch {
+		p.raw, p.out = nil, nil
+	}
+	return out
+}
+
+// ReadFrameHeader reads the header of a stored frame and returns the compressed rest.
+func ReadFrameHeader(stored []byte) (FrameHeader, []byte, error) {
+	if len(stored) == 0 || stored[0] != frameFormat {
+		return FrameHeader{}, nil, fmt.Errorf("%w: frame format", ErrMalformed)
+	}
+	rest := stored[1:]
+	count, n := binary.Uvarint(rest)
+	if n <= 0 || count == 0 {
+		return FrameHeader{}, nil, fmt.Errorf("%w: frame count", ErrMalformed)
+	}
+	before, m := binary.Uvarint(rest[n:])
+	if m <= 0 {
+		return FrameHeader{}, nil, fmt.Errorf("%w: frame bytes before", ErrMalformed)
+	}
+	return FrameHeader{Count: count, Before: before}, rest[n+m:], nil
+}
+
+// Unpacker opens stored frames. Safe for concurrent use.
+type Unpacker struct {
+	zstd *zstd.Decoder
+}
+
+// NewUnpacker returns an unpacker, which the caller closes.
+func NewUnpacker() (*Unpacker, error) {
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(maxRawBytes))
+	if err != nil {
+		return nil, fmt.Errorf("journal: zstd decoder: %w", err)
+	}
+	return &Unpacker{zstd: dec}, nil
+}
+
+// changes unpacks a stored frame. The changes share their backing; stored may be reused afterwards.
+func (u *Unpacker) Changes(stored []byte) ([]event.Change, error) {
+	h, packed, err := ReadFrameHeader(stored)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := u.zstd.DecodeAll(packed, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return decodeRaw(raw, h.Count)
+}
+
+// Close releases what the unpacker holds. Nothing is unpacked after it.
+func (u *Unpacker) Close() { u.zstd.Close() }

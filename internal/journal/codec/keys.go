@@ -1,0 +1,105 @@
+package codec
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+)
+
+// First bytes of the keys. They are part of the format, see docs/journal-format.md.
+const (
+	PrefixBody     = 'b'
+	PrefixCursor   = 'c'
+	PrefixDead     = 'd'
+	PrefixEvidence = 'e'
+	PrefixFrame    = 'f'
+	PrefixKnown    = 'k'
+	PrefixPlace    = 'l'
+	PrefixMeta     = 'm'
+	PrefixResource = 'r'
+	PrefixScope    = 't'
+)
+
+// Keys of what there is once.
+var (
+	KeyVersion   = []byte{PrefixMeta, 'v'} // of the layout
+	KeyRecovery  = []byte{PrefixMeta, 'r'} // a broken store was replaced, and the gaps are not announced yet
+	KeyWrites    = []byte{PrefixMeta, 'w'} // number of groups ever written
+	KeyCluster   = []byte{PrefixMeta, 'c'} // that the journal was filled from
+	KeyAnew      = []byte{PrefixMeta, 'a'} // why everything begins anew, and the gaps are not announced yet
+	KeySecret    = []byte{PrefixMeta, 'k'} // of redaction
+	KeyRedaction = []byte{PrefixMeta, 'f'} // fingerprint of what stored changes were redacted by
+)
+
+// KeyCursor is the key of a sink's cursor.
+func KeyCursor(sink string) []byte {
+	return append([]byte{PrefixCursor}, sink...)
+}
+
+// KeyResource is the key of a resource's record.
+func KeyResource(resource string) []byte {
+	return append([]byte{PrefixResource}, resource...)
+}
+
+// AppendNamePrefix appends what all keys start with that belong to a resource, or to a sink, under a first byte. The length
+// in front keeps one name from being the start of another.
+func AppendNamePrefix(b []byte, first byte, name string) []byte {
+	return AppendString(append(b, first), name)
+}
+
+// KeyOf is a key of something that belongs to a resource.
+func KeyOf(first byte, resource, key string) []byte {
+	return append(AppendNamePrefix(nil, first, resource), key...)
+}
+
+// CutName takes the name of what a key belongs to off the key.
+func CutName(key []byte) (name, rest string, err error) {
+	s := scanner{s: string(key[1:])}
+	name = s.string()
+	if s.failed {
+		return "", "", fmt.Errorf("%w: name in the key %x", ErrMalformed, key)
+	}
+	return name, s.s, nil
+}
+
+// KeyFrame is the key of the frame that begins with an offset.
+func KeyFrame(first uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{PrefixFrame}, first)
+}
+
+// KeyDead is the key of a sink's dead letter.
+func KeyDead(sink string, offset uint64) []byte {
+	return binary.BigEndian.AppendUint64(AppendNamePrefix(nil, PrefixDead, sink), offset)
+}
+
+// KeyAfter returns the first key that does not start with prefix.
+func KeyAfter(prefix []byte) []byte {
+	end := bytes.Clone(prefix)
+	for i := len(end) - 1; i >= 0; i-- {
+		end[i]++
+		if end[i] != 0 {
+			return end[:i+1]
+		}
+	}
+	return nil // no such key: the prefix is all 0xff, which no prefix of ours is
+}
+
+// OffsetOfFrame is the inverse of KeyFrame.
+func OffsetOfFrame(key []byte) (uint64, bool) {
+	if len(key) != 9 || key[0] != PrefixFrame {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(key[1:]), true
+}
+
+// CutDead takes a key of a dead letter apart.
+func CutDead(key []byte) (sink string, offset uint64, err error) {
+	sink, rest, err := CutName(key)
+	if err == nil && len(rest) != 8 {
+		err = fmt.Errorf("%w: key of a dead letter %x", ErrMalformed, key)
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	return sink, binary.BigEndian.Uint64([]byte(rest)), nil
+}
