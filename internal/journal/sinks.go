@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -24,7 +25,7 @@ func (j *Journal) Withdraw(ctx context.Context, sink string) error {
 		state := g.sink(sink)
 		if state.settled {
 			j.opts.Logger.Warn("journal: dropped the cursor of a sink that is not configured any more", "sink", sink, "offset", state.cursor.Low)
-			g.delete(keyCursor(sink))
+			g.delete(codec.KeyCursor(sink))
 		}
 		state.declared, state.settled, state.cursor = false, false, event.Cursor{}
 		g.sinks[sink] = state
@@ -34,5 +35,5 @@ func (j *Journal) Withdraw(ctx context.Context, sink string) error {
 
 // SetRedaction remembers what Rewrite would, where nothing that is stored has to be rewritten for it. Durable when it returns nil.
 func (j *Journal) SetRedaction(ctx context.Context, redaction string) error {
-	return j.submit(ctx, func(g *group) error { g.set(keyRedaction, []byte(redaction)); return nil }, nil)
+	return j.submit(ctx, func(g *group) error { g.set(codec.KeyRedaction, []byte(redaction)); return nil }, nil)
 }
