@@ -242,19 +242,19 @@ func TestAnEditConcernsWhatItChangesAndNothingElse(t *testing.T) {
 	if got := edit(false, selection.Rule{Select: []string{"leases.coordination.k8s.io"}}, pods); len(got) != 0 || len(shaped) != 0 {
 		t.Errorf("an edit that does not concern it asks %q", got)
 	}
-	n := len(st.told())
+	n := len(st.emitted())
 	edit(true, pods)
 	<-shaped
 	f.write("ADDED", "c")
-	st.await(t, "the next object", func() bool { return len(st.told()) > n })
-	if got := st.told()[n:]; !slices.Equal(got, []string{"added c@13"}) || f.count("WATCHLIST rv= ") > 1 || f.count("LIST") != 0 {
+	st.await(t, "the next object", func() bool { return len(st.emitted()) > n })
+	if got := st.emitted()[n:]; !slices.Equal(got, []string{"added c@13"}) || f.count("WATCHLIST rv= ") > 1 || f.count("LIST") != 0 {
 		t.Errorf("another shape emits %q and asks %q", got, f.requests())
 	}
-	n = len(st.told())
+	n = len(st.emitted())
 	pods.Namespaces.Exclude = []string{"ns"}
 	edit(false, pods)
-	st.await(t, "the comparison", func() bool { return len(st.told()) == n+4 })
-	if got := st.told()[n:]; !strings.HasPrefix(got[0], "gap ") || !strings.HasSuffix(got[3], " left") {
+	st.await(t, "the comparison", func() bool { return len(st.emitted()) == n+4 })
+	if got := st.emitted()[n:]; !strings.HasPrefix(got[0], "gap ") || !strings.HasSuffix(got[3], " left") {
 		t.Errorf("another selection emits %q", got)
 	}
 }
