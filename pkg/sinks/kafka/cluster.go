@@ -37,6 +37,8 @@ const (
 	hedgeAfter = time.Second
 )
 
+var errNoBroker = errors.New("the cluster has not named it")
+
 // cluster sends requests to chosen brokers, over connections that each broker has to itself. It is safe for concurrent use.
 type cluster struct {
 	brokers  string   // the configured addresses, for people
@@ -134,7 +136,7 @@ func (c *cluster) reach(broker int32, to purpose) (*connection.Connection, error
 	address, known := c.addresses[broker]
 	c.mu.Unlock()
 	if !known {
-		return nil, fmt.Errorf("broker %d: %w", broker, protocol.ErrNotRouted)
+		return nil, fmt.Errorf("broker %d: %w", broker, errNoBroker)
 	}
 	found, away := c.connect(endpoint{address, to})
 	if away != nil {
@@ -160,7 +162,7 @@ func (c *cluster) ask(ctx context.Context, broker int32, request kproto.Message)
 		return c.askAny(ctx, request)
 	}
 	to, err := c.reach(broker, forQuestions)
-	if errors.Is(err, protocol.ErrNotRouted) {
+	if errors.Is(err, errNoBroker) {
 		if err := c.ping(ctx); err != nil { // it tells the addresses
 			return nil, err
 		}
@@ -272,7 +274,7 @@ func retryOnce(ctx context.Context, request func() error) error {
 	return request()
 }
 
-// askPlain sends a request that the library does not know.
+// askPlain sends a request that kafka-go does not know.
 func (c *cluster) askPlain(ctx context.Context, broker int32, request *protocol.RawRequest) (*protocol.RawResponse, error) {
 	answer, err := c.ask(ctx, broker, request)
 	if err != nil {

@@ -134,13 +134,13 @@ func TestAPingThatIsCalledOffTellsNothing(t *testing.T) {
 	}
 }
 
-// TestABrokerThatLetsUsInAfterAllIsFoundAtOnce lets the library's look for brokers fail while the sink's own, a moment later,
-// succeeds: what is to go to one of them must not wait for the library to look again, or be taken for an outage.
+// TestABrokerThatLetsUsInAfterAllIsFoundAtOnce asks for a broker again at once that was away a moment ago: what is to go to it must
+// not wait for the next probe, or be taken for an outage.
 func TestABrokerThatLetsUsInAfterAllIsFoundAtOnce(t *testing.T) {
 	cut, _, brokers := cuttable(t, kfake.NumBrokers(1))
 	s, _ := loud(t, Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	cut.set(true)
-	for range 2 { // the first makes the library forget what it knows, and there is a second until it may again
+	for range 2 {
 		if err := s.Ping(t.Context()); err == nil {
 			t.Fatal("a broker that resets connections is there")
 		}

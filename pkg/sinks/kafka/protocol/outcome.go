@@ -57,14 +57,11 @@ func ClassifyError(err error) Outcome {
 	return Unsettled
 }
 
-// FromBroker says whether err is an answer of a broker, and not of the network or of the library.
+// FromBroker says whether err is an answer of a broker, and not of the network.
 func FromBroker(err error) bool {
 	var code kafka.Error
-	return errors.As(err, &code) && !errors.Is(err, ErrNotRouted)
+	return errors.As(err, &code)
 }
-
-// ErrNotRouted stands for the library's own report that it does not know the broker we chose.
-var ErrNotRouted = kafka.BrokerNotAvailable
 
 // CodeError turns an error code and the broker's words about it into an error; nil for code 0.
 func CodeError(code int16, words string) error {
