@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -457,7 +458,7 @@ func (a *audited) judge() verdict {
 	for _, c := range records {
 		id, _ := c["id"].(string)
 		uid, _ := c["uid"].(string)
-		if !strings.Contains("added updated deleted", c["type"].(string)) || c["coalesced"] == true || again[id] {
+		if !slices.Contains([]any{"added", "updated", "deleted"}, c["type"]) || c["coalesced"] == true || again[id] {
 			continue
 		}
 		again[id] = true

@@ -1,0 +1,81 @@
+package inspect
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+)
+
+func auditText(t *testing.T, part, rules string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	text := "resources: " + rules + "\nsinks: [{name: out, stdout: {}}]\n" +
+		"audit: {webhook: {listen: \":9443\", certificate: c, key: k, clientCA: ca, clients: [kube-apiserver]}}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Inspect(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := AuditPolicy(t.Context(), cfg, "dev", AuditOptions{Part: part, Server: "kubecdc.example", Dir: "/d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// levels returns the resources that a policy has at each level, as written.
+func levels(policy string) map[string]string {
+	all := map[string]string{}
+	level := ""
+	for line := range strings.Lines(policy) {
+		if after, found := strings.CutPrefix(line, "  - level: "); found {
+			level = strings.TrimSpace(after)
+		}
+		if _, after, found := strings.Cut(line, "resources: ["); found {
+			all[level] += strings.TrimRight(after, "]\n") + " "
+		}
+	}
+	return all
+}
+
+func TestBodiesOfWhatIsHiddenAreNeverAskedFor(t *testing.T) {
+	got := levels(auditText(t, "policy", `[{select: [secrets, configmaps, serviceaccounts, pods]}, {select: [things.example.io], redactPaths: ["spec.password"]}]`))
+	for _, hidden := range []string{"secrets", "things"} {
+		if !strings.Contains(got["Metadata"], `"`+hidden+`"`) || strings.Contains(got["RequestResponse"], hidden) {
+			t.Errorf("%s: %v", hidden, got)
+		}
+	}
+	for _, never := range []string{"token", "exec", "attach", "portforward", "proxy", "*"} {
+		if strings.Contains(got["RequestResponse"], never) {
+			t.Errorf("%s is asked for: %v", never, got)
+		}
+	}
+	if !strings.Contains(got["RequestResponse"], `"configmaps"`) || !strings.Contains(got["RequestResponse"], `"pods/binding"`) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestTheAdmissionPolicyIsForWhatHasNoBodies(t *testing.T) {
+	if text := auditText(t, "admission", "[{select: [pods]}]"); strings.Contains(text, "kind:") {
+		t.Errorf("not needed, and printed:\n%s", text)
+	}
+	text := auditText(t, "admission", "[{select: [pods, secrets]}]")
+	if !strings.Contains(text, `resources: ["secrets"]`) || strings.Contains(text, "pods") || !strings.Contains(text, "failurePolicy: Ignore") {
+		t.Errorf("got\n%s", text)
+	}
+}
+
+func TestTheWebhookIsReachedWhereTheExporterListens(t *testing.T) {
+	if text := auditText(t, "kubeconfig", "[{select: [pods]}]"); !strings.Contains(text, "server: https://kubecdc.example:9443/\n") {
+		t.Errorf("got\n%s", text)
+	}
+	if text := auditText(t, "flags", "[{select: [pods]}]"); !strings.Contains(text, "--audit-webhook-config-file=/d/audit-webhook.kubeconfig\n") ||
+		strings.Contains(text, "initial-backoff") {
+		t.Errorf("got\n%s", text)
+	}
+}
