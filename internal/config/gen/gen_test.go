@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -59,4 +62,32 @@ func TestTheReferenceLoads(t *testing.T) {
 	if got := *cfg; got.Journal != want.Journal || got.Delivery != want.Delivery || got.Admin != want.Admin || got.Log != want.Log || got.Cluster != want.Cluster {
 		t.Errorf("the reference differs from the defaults: %+v", got)
 	}
+}
+
+// TestTheReferenceSpeaksOfKeys finds names of Go fields, one text for two keys, and zero values that stand for another default.
+func TestTheReferenceSpeaksOfKeys(t *testing.T) {
+	keys, err := collect(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	goName := regexp.MustCompile(`\b[A-Z][a-z]+[A-Z]\w*`)
+	proper := []string{"JetStream", "JavaScript", "CloudEvents", "ConfigMap", "OpenTelemetry", "MiB", "GiB"}
+	var visit func(keys []key)
+	visit = func(keys []key) {
+		texts := map[string]string{}
+		for _, k := range keys {
+			if name := goName.FindString(k.doc); name != "" && !slices.ContainsFunc(proper, func(p string) bool { return strings.HasPrefix(name, p) }) {
+				t.Errorf("%s: the text has the Go name %s: %s", k.path, name, k.doc)
+			}
+			if other := texts[k.doc]; other != "" {
+				t.Errorf("%s and %s have one text: %s", other, k.path, k.doc)
+			}
+			texts[k.doc] = k.path
+			if k.children == nil && zero(k.value) && stated.MatchString(k.doc) {
+				t.Errorf("%s: %s is shown as the default of: %s", k.path, k.value, k.doc)
+			}
+			visit(k.children)
+		}
+	}
+	visit(keys)
 }

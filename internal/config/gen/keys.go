@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,6 +55,8 @@ func (c comments) keys(v reflect.Value, path string, single bool) ([]key, error)
 		if err := c.describe(&k, v.Field(i), single); err != nil {
 			return nil, err
 		}
+		k.doc = withKeys(k.doc, v.Type())
+		k.value = statedDefault(k)
 		keys = append(keys, k)
 	}
 	return keys, nil
@@ -111,3 +115,40 @@ func duration(d time.Duration) string {
 	}
 	return s
 }
+
+// withKeys writes the names of keys where a comment has those of Go fields. Names of one plain word read well as they are.
+func withKeys(doc string, t reflect.Type) string {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if key := f.Tag.Get("mapstructure"); key != "" && key != ",squash" && camel.MatchString(f.Name) {
+			doc = regexp.MustCompile(`\b`+f.Name+`\b`).ReplaceAllString(doc, key)
+		}
+	}
+	return doc
+}
+
+// camel are names of several words.
+var camel = regexp.MustCompile(`[a-z].*[A-Z]|[A-Z]{2}[a-z]`)
+
+// stated is how a comment says the default of a key whose zero value stands for it: "Default 10s; at least 100ms.", or
+// "zstd (default, fastest level)".
+var stated = regexp.MustCompile(`\bDefault ("[^"]*"|[\w,]*\w)|([\w-]+) \(default[,;)]`)
+
+// statedDefault is the default of a key: what its comment says where that is the meaning of a zero value, else its value.
+func statedDefault(k key) string {
+	said := stated.FindStringSubmatch(k.doc)
+	if said == nil || !zero(k.value) {
+		return k.value
+	}
+	value := said[1] + said[2]
+	switch k.kind {
+	case "string":
+		return strconv.Quote(strings.Trim(value, `"`))
+	case "number", "size":
+		return strings.ReplaceAll(value, ",", "")
+	}
+	return value
+}
+
+// zero says that a value is one that a key has without having been given any.
+func zero(value string) bool { return slices.Contains([]string{`""`, "0", "0s", "[]"}, value) }

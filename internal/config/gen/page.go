@@ -3,6 +3,7 @@ package main
 import (
 	_ "embed"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -36,7 +37,7 @@ func table(b *strings.Builder, keys []key) {
 	b.WriteString("\n| key | value | default | meaning |\n|---|---|---|---|\n")
 	for _, k := range keys {
 		value, meaning := "`"+k.value+"`", k.doc
-		if k.value == "" {
+		if k.value == "" || silent(k) {
 			value = ""
 		}
 		if k.variable {
@@ -45,6 +46,14 @@ func table(b *strings.Builder, keys []key) {
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.name, k.kind, value, cell(meaning))
 	}
 }
+
+// silent says that a key has no default: its zero value is shown only where the text says what that means.
+func silent(k key) bool {
+	return zero(k.value) && !meaning.MatchString(k.doc)
+}
+
+// meaning is how texts speak of zero values.
+var meaning = regexp.MustCompile(`(?i)\bempty\b|\b0s?\b|\bnone\b`)
 
 // cell makes text safe for a Markdown table.
 func cell(text string) string {

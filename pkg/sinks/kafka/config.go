@@ -22,7 +22,7 @@ import (
 type Config struct {
 	// Brokers are the addresses to begin with, "host:port"; the rest of the cluster is discovered from any of them.
 	Brokers []string `mapstructure:"brokers"`
-	// Topic is a template (see [sinks.ParseTemplate]). Bytes of a value that Kafka does not allow in a topic name are
+	// Topic is a template, see docs/kafka.md. Bytes of a value that Kafka does not allow in a topic name are
 	// written as "_" and two hexadecimal digits. {type} is refused: it would spread one object over several topics.
 	Topic string `mapstructure:"topic"`
 	// CreateTopics lets the sink create topics it does not find.
@@ -71,7 +71,9 @@ type CreateTopics struct {
 
 // TopicConfig is one setting of a topic.
 type TopicConfig struct {
-	Name  string `mapstructure:"name"`
+	// Name of the setting, as Kafka has it.
+	Name string `mapstructure:"name"`
+	// Value of the setting.
 	Value string `mapstructure:"value"`
 }
 

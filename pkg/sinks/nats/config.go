@@ -60,8 +60,9 @@ type Config struct {
 	Credentials string `mapstructure:"credentials"`
 	// NkeySeed is the path of a file with a user nkey seed, read again on each connect.
 	NkeySeed string `mapstructure:"nkeySeed"`
-	// User and Password authenticate by password.
-	User     string `mapstructure:"user"`
+	// User authenticates, with a password.
+	User string `mapstructure:"user"`
+	// Password of the user.
 	Password string `mapstructure:"password"`
 	// Token authenticates by token.
 	Token string `mapstructure:"token"`
@@ -76,9 +77,10 @@ type Config struct {
 type TLS struct {
 	// CA is a file of PEM certificates to trust instead of the system's.
 	CA string `mapstructure:"ca"`
-	// Cert and Key are the files of a client certificate, both or none.
+	// Cert is the file of a client certificate, with Key: both or none.
 	Cert string `mapstructure:"cert"`
-	Key  string `mapstructure:"key"`
+	// Key is the file of the key of Cert.
+	Key string `mapstructure:"key"`
 }
 
 // Create describes the stream to make. It captures exactly the subjects the template can give, and refuses new messages

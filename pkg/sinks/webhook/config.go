@@ -53,9 +53,10 @@ type Header struct {
 type TLS struct {
 	// CA is a file of PEM certificates to trust instead of the system's.
 	CA string `mapstructure:"ca"`
-	// Cert and Key are the files of a client certificate, both or none.
+	// Cert is the file of a client certificate, with Key: both or none.
 	Cert string `mapstructure:"cert"`
-	Key  string `mapstructure:"key"`
+	// Key is the file of the key of Cert.
+	Key string `mapstructure:"key"`
 }
 
 const (

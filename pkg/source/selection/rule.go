@@ -20,8 +20,9 @@ type Rule struct {
 	Exclude []string `mapstructure:"exclude"`
 	// Namespaces whose objects are taken. Cluster-scoped objects are not affected.
 	Namespaces Namespaces `mapstructure:"namespaces"`
-	// LabelSelector and FieldSelector are evaluated by the API server, as kubectl writes them.
+	// Only objects with these labels, as kubectl writes it. The API server evaluates it.
 	LabelSelector string `mapstructure:"labelSelector"`
+	// Only objects with these values of fields, as kubectl writes it. The API server evaluates it.
 	FieldSelector string `mapstructure:"fieldSelector"`
 	// What is read of each object: full, or metadata. With metadata the API server sends apiVersion, kind and metadata
 	// alone, in far fewer bytes; changes of the rest are emitted too, without it.
@@ -49,11 +50,11 @@ const (
 // minResync is the least Rule.Resync beside 0.
 const minResync = 10 * time.Second
 
-// Namespaces chooses namespaces by name or glob ("team-*"). If Include holds names only, each is watched by itself, so
+// Namespaces chooses namespaces by name or glob ("team-*"). If include holds names only, each is watched by itself, so
 // that a Role in it is enough; otherwise the whole cluster is watched and the rest is dropped here.
 type Namespaces struct {
-	Include []string `mapstructure:"include"` // empty means all
-	Exclude []string `mapstructure:"exclude"`
+	Include []string `mapstructure:"include"` // those that are taken; empty means all
+	Exclude []string `mapstructure:"exclude"` // those that are left out, also where include has them
 }
 
 // Validate reports everything wrong with the rule, each problem with its path, which begins with the one given.

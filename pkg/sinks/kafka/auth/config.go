@@ -12,10 +12,10 @@ type TLS struct {
 	Enabled bool `mapstructure:"enabled"`
 	// CAFile holds the PEM certificates to trust; empty trusts the system's. Read for every connection.
 	CAFile string `mapstructure:"caFile"`
-	// CertFile and KeyFile are a PEM client certificate and its key. Read for every connection, so rotation
-	// needs no restart.
+	// CertFile is a PEM client certificate, with KeyFile. Read for every connection, so rotation needs no restart.
 	CertFile string `mapstructure:"certFile"`
-	KeyFile  string `mapstructure:"keyFile"`
+	// KeyFile is the key of CertFile. Read for every connection, too.
+	KeyFile string `mapstructure:"keyFile"`
 	// ServerName replaces the broker's host name when its certificate is verified.
 	ServerName string `mapstructure:"serverName"`
 }
@@ -26,9 +26,10 @@ type SASL struct {
 	Mechanism string `mapstructure:"mechanism"`
 	// Username of plain and scram.
 	Username string `mapstructure:"username"`
-	// Password of plain and scram, or the file it is in: one of the two. The file is read for every connection;
-	// surrounding white space is not part of the password.
-	Password     string `mapstructure:"password"`
+	// Password of plain and scram. Either this or PasswordFile.
+	Password string `mapstructure:"password"`
+	// PasswordFile is the file the password is in. It is read for every connection; surrounding white space is not part of the
+	// password.
 	PasswordFile string `mapstructure:"passwordFile"`
 	// TokenFile holds the token of oauthbearer, for example a projected service account token. It is read for every
 	// connection.
@@ -50,8 +51,9 @@ type OAuth struct {
 	TokenURL string `mapstructure:"tokenURL"`
 	// ClientID is who asks.
 	ClientID string `mapstructure:"clientID"`
-	// ClientSecret, or the file it is in, read whenever a token is asked for: one of the two.
-	ClientSecret     string `mapstructure:"clientSecret"`
+	// ClientSecret is the client's secret. Either this or ClientSecretFile.
+	ClientSecret string `mapstructure:"clientSecret"`
+	// ClientSecretFile is the file the secret is in, read whenever a token is asked for.
 	ClientSecretFile string `mapstructure:"clientSecretFile"`
 	// Scope is asked for, where it is given.
 	Scope string `mapstructure:"scope"`
