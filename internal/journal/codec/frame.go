@@ -43,7 +43,7 @@ func NewPacker() (*Packer, error) {
 	return &Packer{zstd: enc}, nil
 }
 
-// frame returns the stored form of a frame. The result is valid until the next call.
+// Frame returns the stored form of a frame. The result is valid until the next call.
 func (p *Packer) Frame(h FrameHeader, changes []*event.Change) []byte {
 	p.meta = p.meta[:0]
 	for _, c := range changes {
@@ -93,7 +93,7 @@ func NewUnpacker() (*Unpacker, error) {
 	return &Unpacker{zstd: dec}, nil
 }
 
-// changes unpacks a stored frame. The changes share their backing; stored may be reused afterwards.
+// Changes unpacks a stored frame. The changes share their backing; stored may be reused afterwards.
 func (u *Unpacker) Changes(stored []byte) ([]event.Change, error) {
 	h, packed, err := ReadFrameHeader(stored)
 	if err != nil {

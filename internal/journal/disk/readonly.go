@@ -20,6 +20,7 @@ func refuse(op, name string) error {
 // NoLock is a lock that somebody else holds.
 type NoLock struct{}
 
+// Close does nothing.
 func (NoLock) Close() error { return nil }
 
 // Create implements [vfs.FS].

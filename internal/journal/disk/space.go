@@ -38,8 +38,8 @@ var ErrNoRoomToCompact = fmt.Errorf("no room for a compaction: %w", syscall.ENOS
 const compactionCategory = "pebble-compaction"
 
 // NewSpaceFS returns inner, whose writes do not wait yet; dir is on the disk that is asked for its room.
-func NewSpaceFS(inner vfs.FS, dir string, RetryEvery time.Duration) *SpaceFS {
-	s := &SpaceFS{FS: inner, dir: dir, RetryEvery: RetryEvery, released: make(chan struct{})}
+func NewSpaceFS(inner vfs.FS, dir string, retryEvery time.Duration) *SpaceFS {
+	s := &SpaceFS{FS: inner, dir: dir, RetryEvery: retryEvery, released: make(chan struct{})}
 	s.Release = sync.OnceFunc(func() { close(s.released) })
 	return s
 }
@@ -76,7 +76,7 @@ func (s *SpaceFS) untilSpace(op func() error) error {
 
 // ifSpare does op for a compaction. Where there is no room it waits once, so that the next try does not come at once.
 func (s *SpaceFS) ifSpare(op func() error) error {
-	usage, err := s.FS.GetDiskUsage(s.dir)
+	usage, err := s.GetDiskUsage(s.dir)
 	if err != nil || usage.AvailBytes >= s.spared.Load() {
 		if err = op(); !OutOfSpace(err) {
 			return err

@@ -11,6 +11,7 @@ import (
 const SlowAfter = 10 * time.Second
 
 var (
+	// ErrSlow is what a Slot's Slow stands for.
 	ErrSlow     = fmt.Errorf("the API server has not answered for %s", SlowAfter)
 	errNoAnswer = fmt.Errorf("the API server has not answered for %s", HeadersTimeout)
 )
