@@ -165,7 +165,7 @@ func whole(before, now *config.Config) string {
 		return "the journal is opened with other bounds"
 	case before.Redaction != now.Redaction:
 		return "redaction.key has changed"
-	case redactionOf(before) != redactionOf(now) && !(redactsByDefault(before) && redactsByDefault(now)):
+	case redactionOf(before) != redactionOf(now) && (!redactsByDefault(before) || !redactsByDefault(now)):
 		return "the rules redact otherwise, and what the journal holds has to be redacted again"
 	}
 	return ""

@@ -39,7 +39,7 @@ func Watch(ctx context.Context, path string, changed func()) error {
 			if settled == nil && (name == filepath.Base(path) || name == filepath.Base(real) || name == volumeData) {
 				settled = time.After(settleAfter)
 			}
-		case <-w.Errors: // events were lost
+		case <-w.Errors: //nolint:errcheck // events were lost, whatever the reason: so it is looked at
 			settled = time.After(settleAfter)
 		case <-settled:
 			settled, real = nil, followLinks(w, path)
