@@ -57,7 +57,7 @@ func TestASubjectThatMayNotBePublishedToParksItsLaneAlone(t *testing.T) {
 	go func() { done <- p.Run(ctx) }()
 	defer func() {
 		stop()
-		<-done
+		_ = <-done // that it was stopped
 		if err := sink.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
