@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -57,7 +58,9 @@ func TestASubjectThatMayNotBePublishedToParksItsLaneAlone(t *testing.T) {
 	go func() { done <- p.Run(ctx) }()
 	defer func() {
 		stop()
-		_ = <-done // that it was stopped
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 		if err := sink.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
