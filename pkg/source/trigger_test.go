@@ -290,7 +290,7 @@ func TestATriggerThatFallsSilentIsOpenedAgain(t *testing.T) {
 		defer stop()
 		time.Sleep(2 * time.Minute) // bookmarks came
 		f.silence(func() { f.mute = true })
-		time.Sleep(staleAfter + time.Second)
+		time.Sleep(staleAfter + 10*time.Second) // and the line is written
 		if n := log.count("fell silent"); n != 1 {
 			t.Errorf("%d lines, want one for both triggers\n%s", n, log)
 		}
