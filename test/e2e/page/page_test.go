@@ -122,7 +122,7 @@ func browser(t *testing.T) context.Context {
 }
 
 // do runs actions in the browser.
-func do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.Void]) {
+func do(ctx context.Context, t *testing.T, actions ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, appearsWithin)
 	defer cancel()
@@ -132,7 +132,7 @@ func do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.V
 }
 
 // ask runs an action that has a result.
-func ask[T any](t *testing.T, ctx context.Context, action chromedp.Action[T]) T {
+func ask[T any](ctx context.Context, t *testing.T, action chromedp.Action[T]) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, appearsWithin)
 	defer cancel()
@@ -182,19 +182,19 @@ func TestThePageFitsEveryScreenAndServesEverybody(t *testing.T) {
 		for device, size := range map[string][2]int64{"phone": {360, 740}, "desktop": {1280, 900}} {
 			for _, scheme := range []string{"light", "dark"} {
 				t.Run(page+" "+device+" "+scheme, func(t *testing.T) {
-					do(t, ctx, look(size[0], size[1], scheme), chromedp.Navigate(address+path), until(`document.querySelector("#link") !== null`))
+					do(ctx, t, look(size[0], size[1], scheme), chromedp.Navigate(address+path), until(`document.querySelector("#link") !== null`))
 					if page == "overview" {
-						do(t, ctx, until(`document.querySelectorAll("#changes li").length >= 20 && document.querySelector(".spark") !== null`))
+						do(ctx, t, until(`document.querySelectorAll("#changes li").length >= 20 && document.querySelector(".spark") !== null`))
 					}
-					wide := ask(t, ctx, chromedp.Evaluate[[]int](`[document.documentElement.scrollWidth, innerWidth, screen.width]`))
+					wide := ask(ctx, t, chromedp.Evaluate[[]int](`[document.documentElement.scrollWidth, innerWidth, screen.width]`))
 					if wide[0] > int(size[0]) {
 						t.Errorf("%d pixels wide on a screen of %d (%v)", wide[0], size[0], wide)
 					}
-					for _, v := range violations(t, ctx, string(axe)) {
+					for _, v := range violations(ctx, t, string(axe)) {
 						t.Error(v)
 					}
 					if *update && (page == "overview" || device == "desktop" && scheme == "light") {
-						picture(t, ctx, fmt.Sprintf("status-%s-%s-%s.png", page, device, scheme))
+						picture(ctx, t, fmt.Sprintf("status-%s-%s-%s.png", page, device, scheme))
 					}
 				})
 			}
@@ -203,10 +203,10 @@ func TestThePageFitsEveryScreenAndServesEverybody(t *testing.T) {
 }
 
 // violations are what axe finds.
-func violations(t *testing.T, ctx context.Context, axe string) (all []string) {
+func violations(ctx context.Context, t *testing.T, axe string) (all []string) {
 	t.Helper()
-	do(t, ctx, chromedp.Evaluate[chromedp.Void](axe+"; 0"))
-	text := ask(t, ctx, chromedp.Evaluate[string](`axe.run().then(r => JSON.stringify(r.violations))`, chromedp.EvalAwaitPromise))
+	do(ctx, t, chromedp.Evaluate[chromedp.Void](axe+"; 0"))
+	text := ask(ctx, t, chromedp.Evaluate[string](`axe.run().then(r => JSON.stringify(r.violations))`, chromedp.EvalAwaitPromise))
 	var found []struct {
 		ID, Help string
 		Nodes    []struct{ HTML, FailureSummary string }
@@ -221,14 +221,14 @@ func violations(t *testing.T, ctx context.Context, axe string) (all []string) {
 }
 
 // picture writes a screenshot for the docs.
-func picture(t *testing.T, ctx context.Context, name string) {
+func picture(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
 	root, err := build.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	do(t, ctx, until(`document.querySelector(".spark polyline").getAttribute("points").split(" ").length >= 25`))
-	png := ask(t, ctx, chromedp.CaptureScreenshot())
+	do(ctx, t, until(`document.querySelector(".spark polyline").getAttribute("points").split(" ").length >= 25`))
+	png := ask(ctx, t, chromedp.CaptureScreenshot())
 	if err := os.WriteFile(filepath.Join(root, "docs", "img", name), png, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -240,27 +240,27 @@ func TestThePageLives(t *testing.T) {
 	e, address := start(t)
 	e.change(0)
 	texts := func() string {
-		return ask(t, ctx, chromedp.Evaluate[string](`document.getElementById("changes").textContent`))
+		return ask(ctx, t, chromedp.Evaluate[string](`document.getElementById("changes").textContent`))
 	}
-	do(t, ctx, look(1280, 900, "light"), chromedp.Navigate(address), until(`document.getElementById("changes").textContent.includes("shop/web-0")`))
+	do(ctx, t, look(1280, 900, "light"), chromedp.Navigate(address), until(`document.getElementById("changes").textContent.includes("shop/web-0")`))
 	e.change(1)
-	do(t, ctx, until(`document.querySelector("#changes li").textContent.includes("shop/web-1")`))
+	do(ctx, t, until(`document.querySelector("#changes li").textContent.includes("shop/web-1")`))
 
-	before := ask(t, ctx, chromedp.Evaluate[string](`document.querySelector(".foot").textContent`))
-	do(t, ctx, chromedp.Evaluate[chromedp.Void](`document.getElementById("filter").focus()`), chromedp.KeyEvent("updated -web-2"))
+	before := ask(ctx, t, chromedp.Evaluate[string](`document.querySelector(".foot").textContent`))
+	do(ctx, t, chromedp.Evaluate[chromedp.Void](`document.getElementById("filter").focus()`), chromedp.KeyEvent("updated -web-2"))
 	for n := range 4 {
 		e.change(n + 2) // web-2, web-4 and web-5 are updated, web-3 is deleted
 	}
-	do(t, ctx, until(`document.getElementById("changes").textContent.includes("shop/web-4")`))
+	do(ctx, t, until(`document.getElementById("changes").textContent.includes("shop/web-4")`))
 	if got := texts(); strings.Contains(got, "web-1") || strings.Contains(got, "web-2") || strings.Contains(got, "web-3") {
 		t.Errorf("filtered: %s", got)
 	}
-	do(t, ctx, until(fmt.Sprintf(`document.querySelector(".foot").textContent !== %q`, before))) // a new frame is shown
-	if focused := ask(t, ctx, chromedp.Evaluate[string](`document.activeElement.id`)); focused != "filter" {
+	do(ctx, t, until(fmt.Sprintf(`document.querySelector(".foot").textContent !== %q`, before))) // a new frame is shown
+	if focused := ask(ctx, t, chromedp.Evaluate[string](`document.activeElement.id`)); focused != "filter" {
 		t.Errorf("what is typed goes to %q after a new frame", focused)
 	}
-	do(t, ctx, chromedp.KeyEvent("\t"), chromedp.KeyEvent(" "), until(`document.getElementById("pause").getAttribute("aria-pressed") === "true"`))
-	loaded := ask(t, ctx, chromedp.Evaluate[[]string](
+	do(ctx, t, chromedp.KeyEvent("\t"), chromedp.KeyEvent(" "), until(`document.getElementById("pause").getAttribute("aria-pressed") === "true"`))
+	loaded := ask(ctx, t, chromedp.Evaluate[[]string](
 		`performance.getEntriesByType("resource").map(e => e.name).filter(n => !n.startsWith(location.origin) && !n.startsWith("data:"))`))
 	if len(loaded) > 0 {
 		t.Errorf("it loads %q", loaded)
