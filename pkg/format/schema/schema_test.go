@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,8 +34,14 @@ func TestPublishedSchemasAreUpToDate(t *testing.T) {
 		keep(t, filepath.Join(schemas, name+".schema.json"), string(want))
 	}
 	files, err := filepath.Glob(filepath.Join(schemas, "*"))
-	if err != nil || len(files) != len(Names()) {
-		t.Errorf("docs/schema holds %d files for %d schemas (%v)", len(files), len(Names()), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".schema.json")
+		if name != "config" && !slices.Contains(Names(), name) { // that of the configuration is internal/config's
+			t.Errorf("%s is no schema of an event", file)
+		}
 	}
 }
 
