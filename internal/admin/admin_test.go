@@ -236,6 +236,20 @@ func TestThePageShowsWhatRoutesDrop(t *testing.T) {
 	}
 }
 
+func TestThePageShowsWhoseChangesAreNamed(t *testing.T) {
+	s := sample()
+	if body := get(t, s, "/").Body.String(); strings.Contains(body, "Who did it") {
+		t.Error("the page speaks of users though nobody is to be named")
+	}
+	s.Audit = &AuditStatus{Attributed: 1234, Unresolved: map[string]uint64{"late": 56}, Refused: 7}
+	body := get(t, s, "/").Body.String()
+	for _, want := range []string{"<dd>1,234</dd>", "<dt>Without: late</dt><dd>56</dd>", "<dt>Strangers refused</dt><dd>7</dd>"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page has no %s", want)
+		}
+	}
+}
+
 func TestThePageShowsBeforeAnythingIsKnown(t *testing.T) {
 	if w := get(t, Snapshot{}, "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "</html>") {
 		t.Errorf("%d %s", w.Code, w.Body)
