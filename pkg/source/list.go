@@ -13,9 +13,8 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/source/decode"
-
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
 const (

@@ -10,10 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
-
-	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // reachedTimeout bounds the question of reached. The API server waits three seconds for its cache.

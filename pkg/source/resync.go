@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
-
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 

@@ -10,9 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/source/decode"
-
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
 // trail is what the connections of a scope have been like. It is used by the follower's goroutine.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
