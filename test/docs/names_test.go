@@ -1,0 +1,173 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestEveryLinkLeadsSomewhere follows links to files and to headings; links to the web are not followed.
+func TestEveryLinkLeadsSomewhere(t *testing.T) {
+	all := pages(t)
+	for path, p := range all {
+		for _, l := range p.lines {
+			for _, m := range link.FindAllStringSubmatch(l.prose(), -1) {
+				file, anchor, _ := strings.Cut(m[1], "#")
+				if strings.Contains(file, "://") || strings.HasPrefix(file, "mailto:") {
+					continue
+				}
+				target := path
+				if file != "" {
+					target = filepath.Join(filepath.Dir(path), file)
+				}
+				if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+					t.Errorf("%s:%d: %s does not exist", path, l.number, m[1])
+					continue
+				}
+				if to := all[target]; anchor != "" && to != nil && !to.anchors[anchor] {
+					t.Errorf("%s:%d: %s has no heading %q", path, l.number, target, anchor)
+				}
+			}
+		}
+	}
+}
+
+// gone are metrics that docs/upgrading.md says are there no more.
+var gone = map[string]bool{"kubecdc_resource_queued_deltas": true}
+
+var metric = regexp.MustCompile(`kubecdc_[a-z_]+`)
+
+// TestEveryMetricNamedExists compares with docs/metrics.md, which is made from the metrics. A name that is cut short ends
+// with an underscore and stands for all that begin so.
+func TestEveryMetricNamedExists(t *testing.T) {
+	all := pages(t)
+	known := map[string]bool{}
+	for _, l := range all["docs/metrics.md"].lines {
+		if name := metric.FindString(l.text); strings.HasPrefix(l.text, "| `"+name+"`") {
+			known[name] = true
+		}
+	}
+	if len(known) == 0 {
+		t.Fatal("docs/metrics.md lists nothing")
+	}
+	for path, p := range all {
+		for _, l := range p.lines {
+			for _, name := range metric.FindAllString(l.text, -1) {
+				if !gone[name] && !exists(known, name) {
+					t.Errorf("%s:%d: there is no metric %s", path, l.number, name)
+				}
+			}
+		}
+	}
+}
+
+func exists(known map[string]bool, name string) bool {
+	for _, part := range []string{"_bucket", "_sum", "_count"} {
+		if whole, ok := strings.CutSuffix(name, part); ok && known[whole] {
+			return true
+		}
+	}
+	if strings.HasSuffix(name, "_") {
+		for k := range known {
+			if strings.HasPrefix(k, name) {
+				return true
+			}
+		}
+	}
+	return known[name]
+}
+
+var alert = regexp.MustCompile(`\bKubecdc[A-Z][A-Za-z]+`)
+
+// TestEveryAlertNamedExists compares with docs/alerts.md, which is made from the alerts.
+func TestEveryAlertNamedExists(t *testing.T) {
+	all := pages(t)
+	for path, p := range all {
+		for _, l := range p.lines {
+			for _, name := range alert.FindAllString(l.text, -1) {
+				if !all["docs/alerts.md"].anchors[strings.ToLower(name)] {
+					t.Errorf("%s:%d: there is no alert %s", path, l.number, name)
+				}
+			}
+		}
+	}
+}
+
+var (
+	fileName = regexp.MustCompile(`\.(go|md|yaml|json)$`)
+	section  = regexp.MustCompile("^#+ `(.*)`$")
+	row      = regexp.MustCompile("^\\| `([A-Za-z]+)` \\|")
+	key      = regexp.MustCompile(
+		`^(?:cluster|redaction|journal|delivery|audit|admin|log|kafka|nats|webhook)(?:\.[A-Za-z]+)+\b`)
+)
+
+// TestEveryKeyNamedExists compares keys that are written with their path, such as journal.maxBytes, with
+// docs/configuration.md, which is made from the structs.
+func TestEveryKeyNamedExists(t *testing.T) {
+	all := pages(t)
+	known, at := map[string]bool{}, ""
+	for _, l := range all["docs/configuration.md"].lines {
+		if m := section.FindStringSubmatch(l.text); m != nil {
+			at = strings.TrimPrefix(strings.ReplaceAll(m[1], "[]", ""), "sinks.")
+		} else if m := row.FindStringSubmatch(l.text); m != nil {
+			known[at+"."+m[1]] = true
+		}
+	}
+	if len(known) == 0 {
+		t.Fatal("docs/configuration.md lists nothing")
+	}
+	for path, p := range all {
+		for _, l := range p.lines {
+			if l.block {
+				continue
+			}
+			for _, code := range l.code() {
+				if name := key.FindString(code); name != "" && !other(code) && !known[name] {
+					t.Errorf("%s:%d: there is no key %s", path, l.number, name)
+				}
+			}
+		}
+	}
+}
+
+// other says that what looks like a key names a file or an API group.
+func other(code string) bool {
+	return strings.Contains(code, ".k8s.io") || fileName.MatchString(code)
+}
+
+var (
+	flagDefined = regexp.MustCompile(`(?:String|StringSlice|Bool|Duration|Uint64|Int)(?:Var)?P?\((?:&[A-Za-z.]+, )?"([a-z-]+)"`)
+	flagNamed   = regexp.MustCompile(`--([a-z][a-z-]+)`)
+	ours        = regexp.MustCompile(`(?:^|[\s(])(?:bin/)?exporter [^|#]*`)
+)
+
+// TestEveryFlagNamedExists compares the flags in command lines of the exporter with those that cmd/exporter defines.
+func TestEveryFlagNamedExists(t *testing.T) {
+	known := map[string]bool{"help": true}
+	files, err := filepath.Glob(filepath.Join(root, "cmd/exporter/*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		content, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range flagDefined.FindAllStringSubmatch(string(content), -1) {
+			known[m[1]] = true
+		}
+	}
+	for path, p := range pages(t) {
+		for _, l := range p.lines {
+			for _, code := range l.code() {
+				for _, m := range flagNamed.FindAllStringSubmatch(ours.FindString(code), -1) {
+					if !known[m[1]] {
+						t.Errorf("%s:%d: exporter has no flag --%s", path, l.number, m[1])
+					}
+				}
+			}
+		}
+	}
+}
