@@ -73,7 +73,7 @@ func TestRoutesSendAndDropThroughRestarts(t *testing.T) {
 	for _, sink := range []string{"kafka", "nats"} {
 		s.awaitMetric(fmt.Sprintf("kubecdc_sink_backlog_changes{sink=%q}", sink), "0")
 	}
-	s.awaitAnswer("/", 200, fmt.Sprintf("%d from kafka", n))
+	s.awaitAnswer("/", 200, fmt.Sprintf("%d kept from kafka", n))
 	s.must(s.exporter.Kill())
 	s.must(s.exporter.Start(t.Context()))
 	for _, sink := range []string{"kafka", "nats"} {

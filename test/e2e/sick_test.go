@@ -65,7 +65,7 @@ func TestASickNeighbourStopsNobodyElse(t *testing.T) {
 		s.missed(name)
 		w.between.Cut() // else a watch that is open goes on
 		w.awaitStates(s.resource, s.state)
-		w.awaitNamed(s.resource, s.state)
+		w.awaitNamed(s.resource)
 		w.writeOthers(s.resource, name+"-others")
 		s.heals()
 		w.awaitStates("", "")
@@ -218,9 +218,9 @@ func (w *ward) awaitStates(resource, state string) {
 
 // awaitNamed waits until readiness and the status page name the sick one. What is forbidden does not make the exporter
 // unready; it is named nevertheless.
-func (w *ward) awaitNamed(resource, state string) {
+func (w *ward) awaitNamed(resource string) {
 	w.t.Helper()
-	for path, part := range map[string]string{"/readyz?verbose": "resource/" + resource, "/": "<td>" + resource + `</td><td class="text bad">` + state} {
+	for path, part := range map[string]string{"/readyz?verbose": "resource/" + resource, "/": "<strong>resource/" + resource + "</strong>"} {
 		w.await(w.config+".log", func() string {
 			if text := w.get(path); !strings.Contains(text, part) {
 				return fmt.Sprintf("%q in %s:\n%s", part, path, text)

@@ -195,12 +195,12 @@ func (l *least) until(config string, reached func() bool) started {
 	return started{p, time.Since(began)}
 }
 
-// live is the row of a resource whose position is stored: what was read need not be read again.
-var live = regexp.MustCompile(`<td>configmaps;ns=web</td><td class="text">live</td>(<td>[^<]*</td>){5}<td>[0-9]+</td>`)
+// live is on the page of a resource whose position is stored: what was read need not be read again.
+var live = regexp.MustCompile(`<dt>Position</dt><dd>[0-9]+</dd>`)
 
 func (l *least) positioned() bool {
 	l.t.Helper()
-	return live.MatchString(l.get("/"))
+	return live.MatchString(l.get("/resource?name=configmaps%3Bns%3Dweb"))
 }
 
 // count says how often a text occurs in a file. A record that is still being written does not end yet.

@@ -109,7 +109,7 @@ def take_nats(fmt, message):
     else:
         change_id, key = headers["Kubecdc-Id"], headers["Kubecdc-Key"]
         of_native(change_id, headers["Kubecdc-Type"], value, headers.get("Kubecdc-Change"))
-    known = headers["Nats-Msg-Id"]
+    known = headers.get("Nats-Msg-Id", change_id)  # batches need none
     if known != change_id and not (change_id.endswith("/snapshot") and known.startswith(change_id + "/")):
         raise ValueError(f"{change_id} is known to the stream as {known}")
     tell(key, change_id, value)
