@@ -156,12 +156,12 @@ func (t *trial) startUntilLive(ctx context.Context, s system, at stage, admin st
 	return 0, errors.Join(errors.New("the exporter does not become live"), t.process.Kill())
 }
 
-// stored finds the row of a live resource whose position is stored: what was read need not be read again.
-var stored = regexp.MustCompile(`<td>` + startsMeasured + `</td><td class="text">live</td>(<td>[^<]*</td>){5}<td>[0-9]+</td>`)
+// stored is on the page of a resource whose position is stored: what was read need not be read again.
+var stored = regexp.MustCompile(`<dt>Position</dt><dd>[0-9]+</dd>`)
 
-// isLive reads the status page.
+// isLive reads the resource's page.
 func isLive(ctx context.Context, admin string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/resource?name="+startsMeasured, nil)
 	if err != nil {
 		return false
 	}
