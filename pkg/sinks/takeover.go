@@ -1,0 +1,109 @@
+package sinks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// What a process needs of a destination to take over from another one, or from itself on an older or empty volume, without
+// losing, repeating or reordering anything. docs/high-availability.md describes the whole.
+
+// Place is where something lies in a lane, in the destination's own numbers: a Kafka offset, a JetStream sequence. It grows
+// along the lane.
+type Place int64
+
+// Emitted identifies a message that a lane holds.
+type Emitted struct {
+	ID              string     // of the change
+	Type            event.Type // of the change
+	Resource        event.Resource
+	Key             string // of the object in its resource, as [event.Known] has it; "" for a control record
+	UID             string
+	ResourceVersion string
+	Place           Place
+}
+
+// Claim is the right to publish that a process takes.
+type Claim struct {
+	Group string // names the exporters that take over from each other; the same for all of them, and for nobody else
+	Owner string // names this process, for people
+
+	// Note makes lanes known to later processes; it is durable when it returns nil. The sink calls it, from Publish, before
+	// its first message to a lane that was neither given to Fence nor noted before.
+	Note func(ctx context.Context, lanes []Lane) error
+}
+
+// Fenced is a sink whose destination can turn an older process away for good, and whose lanes can be read back.
+//
+// The order of calls is: Fence, then Tail for every lane of which a place is known, then the methods of [Sink]. A sink that is
+// fenced is not restored: what it had in flight before is in the tails.
+type Fenced interface {
+	Sink
+
+	// Fence claims the right to publish. When it returns nil, the destination accepts nothing any more that an older process
+	// sends through these lanes, including what is on its way. lanes are all that any process of the group has noted. It
+	// contacts the destination, and may be called again after an error, until one call has succeeded.
+	Fence(ctx context.Context, claim Claim, lanes []Lane) error
+
+	// Places says for each lane that this process has published to a place which is not behind any message that is not
+	// acknowledged yet: whatever is published after the call lies there or beyond. It does not wait.
+	Places() map[Lane]Place
+
+	// Tail reads what lane holds from this place on to its end, in order, as it is after Fence. What was not written by an
+	// exporter is left out; messages of other formats and other clusters are not. An error of emitted ends it. A place before
+	// the oldest message means the oldest; a lane that does not exist any more has no tail.
+	Tail(ctx context.Context, lane Lane, from Place, emitted func(Emitted) error) error
+}
+
+// DeposedError says that another process has claimed what this one held: the destination accepts nothing from it any more, for
+// good. The caller stops publishing through all lanes of all sinks at once.
+type DeposedError struct {
+	Reason string // for people: who did, as far as it is known
+	Err    error  // what the destination or library said; may be nil
+}
+
+func (e *DeposedError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("deposed: %s: %v", e.Reason, e.Err)
+	}
+	return "deposed: " + e.Reason
+}
+
+func (e *DeposedError) Unwrap() error { return e.Err }
+
+// StateKeeper is a sink in whose bus a state can be kept that outlives this machine.
+type StateKeeper interface {
+	Sink
+
+	// OpenState returns the state of this name, a topic or a stream, that exporters of the same group share. It contacts
+	// nothing. contents is for stores that have to write everything again from time to time, because the bus does not compact
+	// by key: it returns all entries of one part of the keys, see [StateStore]; the store calls it from within Write.
+	OpenState(name string, contents func(part, parts int) []StateEntry) (StateStore, error)
+}
+
+// StateEntry is one record of a state. The newest of a key counts.
+type StateEntry struct {
+	Key   []byte
+	Value []byte // nil: the key is removed
+}
+
+// StateStore keeps entries by key in a bus. One goroutine uses it. Its errors name the topic or stream, and the remedy.
+type StateStore interface {
+	// Read calls each for everything that is stored, the first time, and for what came since, at later calls, in the order of
+	// writing; it returns when it has reached the end that the store had at the call. A topic or stream that does not exist is
+	// an empty state. reset says that what was read before does not count any more: it was purged or replaced.
+	Read(ctx context.Context, each func(StateEntry) error) (reset bool, err error)
+
+	// Claim makes this process the only one that can write: what an older one writes is refused from then on. It makes the
+	// topic or stream if there is none and it may. What Read returns after it is final but for our own writes.
+	Claim(ctx context.Context, claim Claim) error
+
+	// Write stores entries, all or, after an error, any number from the first on; they are durable when it returns nil. After a
+	// *DeposedError the process stands by. Bounded by the caller: about a megabyte at once.
+	Write(ctx context.Context, entries []StateEntry) error
+
+	// Close releases what the store holds besides the sink.
+	Close(ctx context.Context) error
+}
