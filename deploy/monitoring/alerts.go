@@ -34,6 +34,7 @@ const (
 	allAway    = `(sum by (job, instance) (kubecdc_resources{state="unreachable"}) > 0 and ` + here + ` (sum by (job, instance) (kubecdc_resources{state=~"live|syncing|stale"}) == 0))`
 	gateClosed = `kubecdc_sink_gate_closed == 1`
 	blocked    = `kubecdc_journal_blocked == 1`
+	letters    = `kubecdc_journal_dead_letters_full == 1`
 	sick       = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
 	readyz     = "`/readyz`: the line that begins with `[-]` has the reason and the remedy"
 	statusPage = "the status page at `/`"
@@ -93,6 +94,21 @@ var Alerts = []Alert{
 		},
 	},
 	{
+		Name: "KubecdcDeadLettersFull", Expr: letters, For: "1m", Severity: Critical,
+		Summary: "{{ $labels.instance }} takes no dead letter more",
+		Meaning: "Dead letters have reached `journal.maxDeadLetters`. A change that is refused for ever waits in its lane from now on, " +
+			"with what follows it there; everything else goes on.",
+		Look: []string{"`kubecdc_sink_dead_letters_kept`: which sink refuses so much", "`exporter deadletter list --sink SINK --config FILE`, or the status page: the reasons"},
+		Do: []string{"cure the cause, then `exporter deadletter retry`; `discard` what nobody needs",
+			"raise `journal.maxDeadLetters`, which is at most half of `journal.maxBytes`"},
+		Series: map[string]string{
+			`kubecdc_journal_dead_letters_full{job="k",instance="i"}`:          "1x60",
+			`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50",
+			`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`:  "1x60",
+			`kubecdc_ready{job="k",instance="i"}`:                              "0x60",
+		},
+	},
+	{
 		Name: "KubecdcDestinationLostChanges", Expr: `increase(kubecdc_sink_losses_total[15m]) > 0`, Severity: Critical,
 		Summary: "The destination of {{ $labels.sink }} has lost changes that it had acknowledged",
 		Meaning: "A stream or topic was deleted, purged or restored from a backup while the exporter ran. What the journal still " +
@@ -102,7 +118,7 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_sink_losses_total{job="k",instance="i",sink="bus"}`: "0x10 1x50"},
 	},
 	{
-		Name: "KubecdcHistoryLost", Expr: `increase(kubecdc_resource_relists_total[15m]) > 0`, Severity: Warning,
+		Name: "KubecdcHistoryLost", Expr: `increase(kubecdc_resource_relists_total[15m]) > 0 unless ` + here + ` kubecdc_journal_recovered == 1`, Severity: Warning,
 		Summary: "The API server had forgotten the history of {{ $labels.resource }}",
 		Meaning: "The exporter was away, blocked or disconnected for longer than the API server remembers, or a CustomResourceDefinition " +
 			"was changed. The stream has a `gap` record, and what still differed was sent: states in between are missing.",
@@ -140,7 +156,8 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "120x60"},
 	},
 	{
-		Name: "KubecdcLanesFailing", Expr: `kubecdc_sink_lanes_backing_off > 0 unless on (job, instance, sink) ` + gateClosed, For: "5m", Severity: Warning,
+		Name: "KubecdcLanesFailing", Expr: `kubecdc_sink_lanes_backing_off > 0 unless on (job, instance, sink) ` + gateClosed + ` unless ` + here + ` ` + letters,
+		For: "5m", Severity: Warning,
 		Summary: "{{ $value }} lanes of sink {{ $labels.sink }} fail while others work",
 		Meaning: "A topic is missing or may not be written, a partition has no leader, or a lane's changes are all rejected. Only these " +
 			"lanes wait; the journal keeps everything since then.",
@@ -152,8 +169,9 @@ var Alerts = []Alert{
 		},
 	},
 	{
-		Name: "KubecdcDeadLetters", Expr: `increase(kubecdc_sink_dead_letters_total[15m]) > 0`, Severity: Warning,
-		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} refused changes for ever",
+		Name: "KubecdcDeadLetters", Expr: `increase(kubecdc_sink_dead_letters_total[15m]) > 0 unless on (job, instance, sink) ` + gateClosed + ` unless ` + here + ` ` + letters,
+		Severity: Warning,
+		Summary:  "Sink {{ $labels.sink }} of {{ $labels.instance }} refused changes for ever",
 		Meaning: "The destination can never accept them: too large, or refused by a policy. They are kept in the journal with the reason; " +
 			"what follows in their lanes goes on.",
 		Look:   []string{"`exporter deadletter list --sink SINK --config FILE`, or the status page", "the size limits of the destination and `onOversize`"},
@@ -206,7 +224,7 @@ var Alerts = []Alert{
 	},
 	{
 		Name: "KubecdcNotReady",
-		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + apiAway + ` or ` + gateClosed + ` or ` + sick + `)`,
+		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + gateClosed + ` or ` + sick + `)`,
 		For:  "10m", Severity: Warning,
 		Summary: "{{ $labels.instance }} is not ready",
 		Meaning: "None of the other alerts says why. `/readyz` does.",
@@ -229,6 +247,30 @@ var Alerts = []Alert{
 		Look:    []string{"`kubecdc_attribution_pending_bytes` against `audit.maxPending`", "how fast the API server rotates its audit log"},
 		Do:      []string{"raise `audit.maxPending`, keep more of the log, or narrow the audit policy: `exporter audit-policy` prints the least"},
 		Series:  map[string]string{`kubecdc_audit_lost_total{job="k",instance="i"}`: "0x10 1x50"},
+	},
+	{
+		Name: "KubecdcAuditSilent", Expr: `kubecdc_audit_degraded == 1`, For: "10m", Severity: Warning,
+		Summary: "Audit events do not reach {{ $labels.instance }}",
+		Meaning: "Changes are emitted without who made them. They are complete otherwise, and on time.",
+		Look:    []string{"`/readyz`: the line with `[!]audit`", "`kubecdc_audit_refused_total`: somebody without the right certificate tries"},
+		Do:      []string{"see that every API server has the policy and the webhook that `exporter audit-policy` prints, or that the log file is there and may be read"},
+		Series:  map[string]string{`kubecdc_audit_degraded{job="k",instance="i"}`: "1x60"},
+	},
+	{
+		Name: "KubecdcClockSkew", Expr: `abs(kubecdc_clock_skew_seconds) > 30`, For: "10m", Severity: Warning,
+		Summary: "The clock of {{ $labels.instance }} and that of the API server are {{ $value | humanizeDuration }} apart",
+		Meaning: "Times in changes (`observedAt`) are wrong, Kafka may refuse their timestamps, and certificates and tokens may be taken for expired or not yet valid.",
+		Look:    []string{"`timedatectl` on the node of the exporter, and on those of the API servers"},
+		Do:      []string{"repair the time service of the machine that is wrong"},
+		Series:  map[string]string{`kubecdc_clock_skew_seconds{job="k",instance="i"}`: "-3600x60"},
+	},
+	{
+		Name: "KubecdcSinkMayLose", Expr: `kubecdc_sink_cautions > 0`, For: "10m", Severity: Info,
+		Summary: "The destination of {{ $labels.sink }} may lose what it accepts",
+		Meaning: "It is set up so that changes that it has acknowledged may get lost or repeated, or that it is used in a slower way.",
+		Look:    []string{"`/readyz?verbose`: lines with `[!]sink/…`"},
+		Do:      []string{"what the line says, or accept it and silence this alert"},
+		Series:  map[string]string{`kubecdc_sink_cautions{job="k",instance="i",sink="bus"}`: "1x60"},
 	},
 	{
 		Name: "KubecdcChangesWithheld", Expr: `increase(kubecdc_rule_withheld_total[15m]) > 0`, Severity: Warning,
@@ -292,6 +334,10 @@ var Healthy = map[string]string{
 	`kubecdc_journal_max_bytes{job="k",instance="i"}`:                                             "100x120",
 	`kubecdc_config_refused{job="k",instance="i"}`:                                                "0x120",
 	`kubecdc_audit_lost_total{job="k",instance="i"}`:                                              "0x120",
+	`kubecdc_audit_degraded{job="k",instance="i"}`:                                                "0x120",
+	`kubecdc_clock_skew_seconds{job="k",instance="i"}`:                                            "0x120",
+	`kubecdc_journal_dead_letters_full{job="k",instance="i"}`:                                     "0x120",
+	`kubecdc_sink_cautions{job="k",instance="i",sink="bus"}`:                                      "0x120",
 	`kubecdc_cluster_unchecked{job="k",instance="i"}`:                                             "0x120",
 	`kubecdc_sink_gate_closed{job="k",instance="i",sink="bus"}`:                                   "0x120",
 	`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`:                                   "0x120",

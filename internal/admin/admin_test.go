@@ -55,7 +55,7 @@ func TestReadyMeansNoCheckFails(t *testing.T) {
 	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "ok\n" {
 		t.Errorf("well: %d %q", w.Code, w.Body)
 	}
-	const all = "[+]configuration ok\n[+]journal ok\n[+]discovery ok\n[+]resource/pods ok\n[+]resource/nodes ok\n[+]sink/main ok\nok\n"
+	const all = "[+]configuration ok\n[+]journal ok\n[+]clock ok\n[+]discovery ok\n[+]resource/pods ok\n[+]resource/nodes ok\n[+]sink/main ok\nok\n"
 	if w := get(t, s, "/readyz?verbose"); w.Code != http.StatusOK || w.Body.String() != all {
 		t.Errorf("well, verbose: %d %q", w.Code, w.Body)
 	}
@@ -214,7 +214,7 @@ func TestThePageEscapesWhatItShows(t *testing.T) {
 	s.Resources[0].Name, s.Resources[0].State, s.Resources[0].Reason, s.Resources[0].Position = evil, evil, evil, evil
 	s.Sinks[0].Name, s.Sinks[0].Kind, s.Sinks[0].Reason, s.Sinks[0].NotReady, s.Sinks[0].Held = evil, evil, evil, evil, evil
 	s.Journal.Blocked = evil
-	s.Cluster = ClusterStatus{evil, evil, evil}
+	s.Cluster = ClusterStatus{Name: evil, UID: evil, Unchecked: evil}
 	s.Sinks[0].Trouble = []LaneTrouble{{Lane: evil, Reason: evil}}
 	for _, path := range []string{"/", "/resource?name=" + url.QueryEscape(evil), "/sink?name=" + url.QueryEscape(evil)} {
 		w := get(t, s, path)

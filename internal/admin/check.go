@@ -22,12 +22,15 @@ type check struct {
 
 // checks lists everything readiness depends on.
 func (s Snapshot) checks() []check {
-	all := []check{{name: "configuration", degraded: s.Config.Refused}, {name: "journal", reason: cmp.Or(s.Journal.Blocked, s.Journal.DeadLettersFull)}, {name: "discovery", reason: s.Discovery}}
+	all := []check{{name: "configuration", degraded: s.Config.Refused}, s.Journal.check(), {name: "clock", degraded: s.Cluster.wrongClock()}, {name: "discovery", reason: s.Discovery}}
 	for _, r := range s.Resources {
 		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
 	}
 	for _, k := range s.Sinks {
 		all = append(all, check{name: "sink/" + k.Name, reason: k.NotReady, degraded: k.Held})
+		if k.LettersKept > 0 {
+			all = append(all, check{name: "sink/" + k.Name, degraded: k.lettersKept()})
+		}
 		for _, caution := range k.Cautions {
 			all = append(all, check{name: "sink/" + k.Name, degraded: caution})
 		}
@@ -37,6 +40,41 @@ func (s Snapshot) checks() []check {
 		all = append(all, check{name: "audit", degraded: s.Audit.Degraded})
 	}
 	return all
+}
+
+// check is the journal's.
+func (j JournalStatus) check() check {
+	c := check{name: "journal", reason: cmp.Or(j.Blocked, j.DeadLettersFull)}
+	if j.Recovered {
+		c.degraded = "the stored journal was broken and was set aside at the start, so the stream begins with a gap: " +
+			"look at the disk, and at store.broken-… in the journal's directory"
+	}
+	return c
+}
+
+// maxClockSkew is what a clock may be off. Below that nothing depends on it but the times that changes carry.
+const maxClockSkew = 30 * time.Second
+
+// wrongClock says how far the clocks of this machine and of the API server are apart; "" when they are not.
+func (c ClusterStatus) wrongClock() string {
+	off, which := c.ClockSkew, "ahead of"
+	if off < 0 {
+		off, which = -off, "behind"
+	}
+	if off < maxClockSkew {
+		return ""
+	}
+	return fmt.Sprintf("this machine's clock is %v %s the API server's: set it, certificates, tokens and the times in changes depend on it",
+		off.Round(time.Second), which)
+}
+
+// lettersKept says what is kept in the journal because the destination never takes it.
+func (s SinkStatus) lettersKept() string {
+	what := "1 change was refused for ever and is kept as dead letter"
+	if s.LettersKept > 1 {
+		what = fmt.Sprintf("%d changes were refused for ever and are kept as dead letters", s.LettersKept)
+	}
+	return fmt.Sprintf(`%s: "exporter deadletter list --sink %s" has the reasons`, what, s.Name)
 }
 
 // laneChecks are those of the lanes that fail.

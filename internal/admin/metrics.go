@@ -30,6 +30,8 @@ var readyMetrics = []metric{
 var discoveryMetrics = []metric{
 	{"kubecdc_discovery_known", "1 when it is known what the API server serves; 0 since the start until it has answered.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.Discovery == "")) }},
+	{"kubecdc_clock_skew_seconds", "How far this machine's clock is ahead of the API server's, to a second; negative where it is behind.", prometheus.GaugeValue, nil,
+		func(s Snapshot, _ time.Time, emit emit) { emit(s.Cluster.ClockSkew.Seconds()) }},
 	{"kubecdc_resources", "Resources that are selected, by state. Where all are unreachable, the API server is.", prometheus.GaugeValue, []string{"state"},
 		func(s Snapshot, _ time.Time, emit emit) {
 			in := map[string]int{}
@@ -141,6 +143,8 @@ var sinkMetrics = []metric{
 		func(k SinkStatus) float64 { return float64(k.Retries) }),
 	ofSink("kubecdc_sink_dead_letters_total", "Changes the destination rejected for ever; they are kept in the journal.", prometheus.CounterValue,
 		func(k SinkStatus) float64 { return float64(k.DeadLetters) }),
+	ofSink("kubecdc_sink_dead_letters_kept", "Dead letters in the journal, of earlier runs too.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return float64(k.LettersKept) }),
 	ofSink("kubecdc_sink_dead_letters_held", "1 while dead letters cannot reach the topic that is configured for them; the status page says why.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return truth(k.Held != "") }),
 	ofSink("kubecdc_sink_losses_total", "Times the destination had lost changes it had accepted, and was sent them again from the journal.", prometheus.CounterValue,
@@ -212,11 +216,15 @@ var journalMetrics = []metric{
 		func(j JournalStatus) float64 { return float64(j.Commits) }),
 	ofJournal("kubecdc_journal_blocked", "1 while nothing is being journaled; /readyz says why.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return truth(j.Blocked != "") }),
+	ofJournal("kubecdc_journal_dead_letters_full", "1 while no dead letter more is taken, so that a change that is refused for ever waits in its lane.", prometheus.GaugeValue,
+		func(j JournalStatus) float64 { return truth(j.DeadLettersFull != "") }),
 	ofJournal("kubecdc_journal_recovered", "1 if a broken journal was set aside when the process started.", prometheus.GaugeValue,
 		func(j JournalStatus) float64 { return truth(j.Recovered) }),
 }
 
 var auditMetrics = []metric{
+	ofAudit("kubecdc_audit_degraded", "1 while audit events do not come, or not from all sources; /readyz says why.", prometheus.GaugeValue,
+		func(a *AuditStatus) float64 { return truth(a.Degraded != "") }),
 	ofAudit("kubecdc_audit_events_total", "Audit events taken.", prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Events) }),
 	ofAudit("kubecdc_audit_events_kept_total", "Audit events that may name who made a change.", prometheus.CounterValue,
 		func(a *AuditStatus) float64 { return float64(a.Kept) }),

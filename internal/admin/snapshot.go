@@ -28,6 +28,8 @@ type ClusterStatus struct {
 	Name      string // that every change carries; "" until it is known
 	UID       string // of its namespace kube-system; "" if it is not known
 	Unchecked string // why it cannot be told whether it is still the same cluster, one line; "" when it can
+
+	ClockSkew time.Duration // how far this machine's clock is ahead of the API server's, to a second; negative where it is behind
 }
 
 // ResourceStates are the words for what a resource can be in. Metrics have a series for each.
@@ -91,6 +93,7 @@ type SinkStatus struct {
 	Skipped        uint64 // changes read again after a restart and known to be delivered
 	Retries        uint64 // attempts that failed and are made again
 	DeadLetters    uint64 // changes the destination rejected for ever
+	LettersKept    int64  // dead letters in the journal, of earlier runs too
 	Losses         uint64 // times the destination had lost what it had accepted, and was sent it again
 	Omitted        uint64 // control records that the destination has no place for
 	Breaches       uint64 // answers that break the sink contract: a defect

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
+	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
@@ -14,8 +15,10 @@ import (
 // snapshot gathers the state of everything for metrics, readiness and the status page.
 func (a *app) snapshot() admin.Snapshot {
 	c := a.now.Load()
-	s := admin.Snapshot{Config: a.configStatus(), Cluster: admin.ClusterStatus{Name: c.source.Cluster()}, Journal: c.journalStatus()}
+	stored := c.journal.Stat()
+	s := admin.Snapshot{Config: a.configStatus(), Cluster: admin.ClusterStatus{Name: c.source.Cluster()}, Journal: c.journalStatus(stored)}
 	s.Cluster.UID, s.Cluster.Unchecked = c.source.Identity()
+	s.Cluster.ClockSkew = c.source.ClockSkew()
 	ready, reasons := c.source.Ready()
 	for _, r := range c.source.Status() {
 		s.Resources = append(s.Resources, resourceStatus(r))
@@ -35,15 +38,20 @@ func (a *app) snapshot() admin.Snapshot {
 		})
 	}
 	for _, r := range c.runners {
-		s.Sinks = append(s.Sinks, r.status())
+		k := r.status()
+		for _, in := range stored.Sinks {
+			if in.Name == r.name {
+				k.LettersKept = in.DeadLetters
+			}
+		}
+		s.Sinks = append(s.Sinks, k)
 	}
 	s.Audit = c.naming.status()
 	a.secrets.fields(&s)
 	return s
 }
 
-func (c *composition) journalStatus() admin.JournalStatus {
-	j := c.journal.Stat()
+func (c *composition) journalStatus(j journal.Stat) admin.JournalStatus {
 	return admin.JournalStatus{
 		Oldest: j.Oldest, Newest: j.Newest, RetainedBytes: j.RetainedBytes, MaxBytes: j.MaxBytes, DiskBytes: j.DiskBytes,
 		KnownBytes: j.KnownBytes, BodyBytes: j.BodyBytes, DeadLetterBytes: j.DeadBytes,

@@ -291,6 +291,9 @@ func (s *Source) confirm(ctx context.Context, d doubt) error {
 // with the one of the cluster that what is stored was read from, "" if it can.
 func (s *Source) Identity() (uid, unchecked string) { return s.identity.status() }
 
+// ClockSkew says how far this machine's clock is ahead of the API server's, to a second; negative where it is behind.
+func (s *Source) ClockSkew() time.Duration { return s.cfg.Client.ClockSkew() }
+
 // Cluster is the name that changes carry; "" until it is known.
 func (s *Source) Cluster() string {
 	s.mu.Lock()

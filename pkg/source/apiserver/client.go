@@ -24,6 +24,7 @@ type Client struct {
 	// afresh opens a connection for each request, which a load balancer may give to another API server. HTTP/2 would put
 	// all requests on one.
 	afresh *http.Client
+	clock  *clock
 }
 
 // RequestTimeout bounds requests that are answered at once, so that a dead connection is noticed.
@@ -51,6 +52,8 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	c.QPS, c.RateLimiter = -1, nil
 	c.Timeout = 0
 	c.WarningHandler = rest.NoWarnings{}
+	k := &clock{}
+	c.Wrap(k.wrap)
 	c.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statuses}
 	shared, err := rest.HTTPClientFor(c)
 	if err != nil {
@@ -62,8 +65,12 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
 	}
-	return &Client{config: c, http: shared, afresh: afresh}, nil
+	return &Client{config: c, http: shared, afresh: afresh, clock: k}, nil
 }
+
+// ClockSkew says how far this machine's clock was ahead of the API server's at its last answer, to a second; negative where it
+// was behind, 0 before the first answer.
+func (c *Client) ClockSkew() time.Duration { return time.Duration(c.clock.skew.Load()) }
 
 // Host is the address of the API server, for messages.
 func (c *Client) Host() string { return c.config.Host }
