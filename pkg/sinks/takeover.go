@@ -14,15 +14,10 @@ import (
 // along the lane.
 type Place int64
 
-// Emitted identifies a message that a lane holds.
+// Emitted identifies a message that a lane holds, see [format.ReadEmitted].
 type Emitted struct {
-	ID              string     // of the change
-	Type            event.Type // of the change
-	Resource        event.Resource
-	Key             string // of the object in its resource, as [event.Known] has it; "" for a control record
-	UID             string
-	ResourceVersion string
-	Place           Place
+	event.Emitted
+	Place Place
 }
 
 // Claim is the right to publish that a process takes.

@@ -23,7 +23,7 @@ var mayImport = map[string][]string{
 	"pkg/source/selection": {"pkg/event"},
 	"pkg/source/decode":    {"pkg/event", "pkg/deltas", "pkg/rawjson"},
 	"pkg/shape":            {"pkg/event", "pkg/deltas", "pkg/rawjson"},
-	"pkg/format":           {"pkg/event"},
+	"pkg/format":           {"pkg/event", "pkg/rawjson"},
 	"pkg/format/schema":    nil,
 	"pkg/ratelimit":        nil,
 	"pkg/consumer":         nil,
