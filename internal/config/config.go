@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/audit"
@@ -35,6 +36,11 @@ type Config struct {
 	// Who made a change: the audit events of the API servers, from which records of type attributed name the authenticated
 	// user. Off unless a source of events is given. See docs/audit-trail.md.
 	Audit Audit `mapstructure:"audit"`
+	// A copy of what must not be lost in the bus of one sink, so that the exporter survives its volume and its machine. Off
+	// unless a sink is named. See docs/high-availability.md.
+	State State `mapstructure:"state"`
+	// Several exporters of which one works and the others stand by. Off unless a Lease is named; it needs state.
+	Election Election `mapstructure:"election"`
 	// The HTTP server for metrics, health and the status page.
 	Admin Admin `mapstructure:"admin"`
 	// What the exporter writes to standard error.
@@ -210,6 +216,38 @@ type Audit struct {
 // On says whether there is a source of audit events.
 func (a Audit) On() bool { return a.Webhook.Listen != "" || len(a.Files) > 0 }
 
+// State configures the replicated state.
+type State struct {
+	// Name of the sink in whose bus the state is kept: one of kafka or nats. Empty: the journal is the only memory.
+	Sink string `mapstructure:"sink"`
+	// Kafka topic or NATS stream of the state, for this exporter and those that stand by for it only. It is also what the bus
+	// knows them by: in Kafka their transactional IDs begin with it.
+	Name string `mapstructure:"name"`
+}
+
+// On says whether there is a replicated state.
+func (s State) On() bool { return s.Sink != "" }
+
+// Election configures who works.
+type Election struct {
+	// The Lease that the exporters compete for, namespace/name. Empty: this exporter works at once, whoever else may.
+	Lease string `mapstructure:"lease"`
+	// After so long without a sign of the one that works another one takes over: whole seconds. It asks the API server five
+	// times as often.
+	Duration time.Duration `mapstructure:"duration"`
+	// What the others know this exporter by, different for each. Empty: $POD_NAME, else the host's name and a random word.
+	Identity string `mapstructure:"identity"`
+}
+
+// On says whether exporters compete.
+func (e Election) On() bool { return e.Lease != "" }
+
+// Place returns the namespace and the name of the Lease.
+func (e Election) Place() (namespace, name string) {
+	namespace, name, _ = strings.Cut(e.Lease, "/")
+	return namespace, name
+}
+
 // Admin configures the HTTP server.
 type Admin struct {
 	// Address, host:port, of /metrics, /livez, /readyz and the status page. It has no authentication: keep it on
@@ -244,9 +282,11 @@ func Default() Config {
 			Window:       16 << 20,
 			DrainTimeout: 20 * time.Second,
 		},
-		Audit: Audit{Settle: 40 * time.Second, Window: 10 * time.Minute, MaxPending: 64 << 20},
-		Admin: Admin{Listen: "127.0.0.1:8080"},
-		Log:   Log{Level: "info", Format: "text"},
+		Audit:    Audit{Settle: 40 * time.Second, Window: 10 * time.Minute, MaxPending: 64 << 20},
+		State:    State{Name: "kubecdc-state"},
+		Election: Election{Duration: 5 * time.Second},
+		Admin:    Admin{Listen: "127.0.0.1:8080"},
+		Log:      Log{Level: "info", Format: "text"},
 	}
 }
 

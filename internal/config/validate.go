@@ -22,6 +22,8 @@ func (d *decoder) validate(c *Config) {
 	d.validateJournal(c.Journal)
 	d.validateDelivery(c.Delivery)
 	d.validateAudit(c.Audit)
+	d.validateState(c)
+	d.validateElection(c)
 	d.validateListen("admin.listen", c.Admin.Listen)
 	d.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	d.oneOf("log.format", c.Log.Format, "text", "json")

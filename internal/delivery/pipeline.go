@@ -86,8 +86,8 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 
 // Run delivers until ctx ends or a drain is complete, and blocks until every Publish has returned and the cursor is
 // stored. It returns nil when a drain is complete; the cause of ctx's end when that came first, after one log line that
-// says what is left undelivered (it is in the journal, not lost); else an error of the journal, or a
-// *sinks.LostError: then run another pipeline that starts where that says.
+// says what is left undelivered (it is in the journal, not lost); else an error of the journal, a *sinks.LostError: then run
+// another pipeline that starts where that says; or a *sinks.DeposedError: then another process delivers.
 func (p *Pipeline) Run(ctx context.Context) error {
 	ctx, p.abort = context.WithCancelCause(ctx)
 	defer p.abort(nil)
@@ -138,6 +138,9 @@ func (p *Pipeline) reportStop(err error) {
 	if err == nil {
 		p.log.Info("drained: everything is delivered", "upTo", s.Low, "deadLetters", s.DeadLetters)
 		return
+	}
+	if classify(err) == deposed {
+		return // whoever runs the pipeline says what follows
 	}
 	attrs := []any{"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "lanesBehind", s.LanesBehind, "deadLetters", s.DeadLetters}
 	if upTo, draining := p.drain.target(); draining && upTo > s.Read {

@@ -157,8 +157,8 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, left int, err error) {
 		kind, err = p.deadLetter(ctx, l, err, now)
 	}
 	switch {
-	case kind == lost:
-		p.abort(err) // Run ends, and whoever runs the pipeline makes one that begins further back
+	case kind == lost || kind == deposed:
+		p.abort(err) // Run ends; whoever runs the pipeline makes one that begins further back, or none
 		return
 	case kind != none && ctx.Err() != nil:
 		return // stopping: the error only says so
@@ -240,6 +240,7 @@ const (
 	rejected            // dead letter
 	unavailable         // close the gate
 	lost                // go back
+	deposed             // another process publishes in our place
 	unknown             // try again later
 )
 
@@ -252,7 +253,10 @@ func classify(err error) failure {
 	var away *sinks.UnavailableError
 	var never *sinks.RejectedError
 	var gone *sinks.LostError
+	var replaced *sinks.DeposedError
 	switch {
+	case errors.As(err, &replaced):
+		return deposed
 	case errors.As(err, &gone):
 		return lost
 	case errors.As(err, &away):

@@ -52,6 +52,8 @@ var mayImport = map[string][]string{
 	"internal/journal/disk":        nil,
 	"internal/journal/journaltest": {"pkg/event"},
 
+	"internal/election": {"internal/condition"},
+
 	"internal/exit":    nil,
 	"internal/app":     {"*"},
 	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal"},
@@ -64,8 +66,8 @@ var mayImport = map[string][]string{
 // onlyFrom lists who may import a library of weight. Everyone else is kept from depending on it by accident.
 var onlyFrom = map[string][]string{
 	"k8s.io/client-go/util/workqueue": {"internal/delivery"},
-	"k8s.io/client-go":                {"pkg/source/apiserver", "pkg/deltas", "internal/delivery", "internal/config", "internal/app"},
-	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect"},
+	"k8s.io/client-go":                {"pkg/source/apiserver", "pkg/deltas", "internal/delivery", "internal/config", "internal/app", "internal/election"},
+	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
 	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats"},
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},

@@ -1,0 +1,185 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+func TestMain(m *testing.M) { leaks.Main(m) }
+
+// patience bounds what is waited for; far more than it takes.
+const patience = time.Minute
+
+type plane struct {
+	*controlplane.ControlPlane
+	config *rest.Config
+	leases coordination.LeaseInterface
+}
+
+func startPlane(t *testing.T) *plane {
+	t.Helper()
+	require.Integration(t)
+	c, err := controlplane.Start(context.Background(), controlplane.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := coordination.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &plane{ControlPlane: c, config: config, leases: client.Leases("default")}
+}
+
+// candidate is an election that runs.
+type candidate struct {
+	*Election
+	stop func()
+}
+
+func (p *plane) candidate(t *testing.T, identity string) *candidate {
+	t.Helper()
+	e, err := New(Options{
+		Client: p.config, Namespace: "default", Name: "exporter", Identity: identity, Duration: 2 * time.Second, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	c := &candidate{e, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		done <- nil
+	}}
+	t.Cleanup(c.stop)
+	return c
+}
+
+// within waits for what an election tells, and fails the test if it does not come.
+func within(t *testing.T, what string, wait func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := wait(ctx); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// isMine says whether it is the turn of a candidate now.
+func (c *candidate) isMine() bool {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	return c.Await(ended) == nil
+}
+
+func TestTheNextIsElectedWhenTheHolderLeavesInOrder(t *testing.T) {
+	p := startPlane(t)
+	first := p.candidate(t, "exporter-0")
+	within(t, "the first", first.Await)
+	second := p.candidate(t, "exporter-1")
+	within(t, "the second sees the first", second.AwaitOther)
+	if second.isMine() || second.Holder() != "exporter-0" {
+		t.Errorf("it is the turn of the second: %v; it sees %q", second.isMine(), second.Holder())
+	}
+	first.stop()
+	within(t, "the second", second.Await)
+}
+
+func TestAHolderWhoseLeaseIsTakenLearnsIt(t *testing.T) {
+	p := startPlane(t)
+	first := p.candidate(t, "exporter-0")
+	within(t, "the first", first.Await)
+	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for other := "somebody"; ; {
+		lease.Spec.HolderIdentity = &other
+		if _, err = p.leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err == nil {
+			break
+		}
+		if lease, err = p.leases.Get(t.Context(), "exporter", metav1.GetOptions{}); err != nil { // it was renewed meanwhile
+			t.Fatal(err)
+		}
+	}
+	within(t, "that somebody holds it", first.AwaitOther)
+	within(t, "the turn again, once somebody is silent", first.Await)
+}
+
+func TestADeletedLeaseIsMadeAnew(t *testing.T) {
+	p := startPlane(t)
+	first := p.candidate(t, "exporter-0")
+	within(t, "the first", first.Await)
+	if err := p.leases.Delete(t.Context(), "exporter", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the Lease", func(ctx context.Context) error {
+		for {
+			if _, err := p.leases.Get(ctx, "exporter", metav1.GetOptions{}); err == nil || ctx.Err() != nil {
+				return err
+			}
+		}
+	})
+	within(t, "the turn", first.Await)
+}
+
+func TestTheHolderGoesOnWhileTheAPIServerIsAway(t *testing.T) {
+	p := startPlane(t)
+	first := p.candidate(t, "exporter-0")
+	within(t, "the first", first.Await)
+	if err := p.KillAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "that the API server is away", func(ctx context.Context) error {
+		for first.Status().OK() {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return nil
+	})
+	if !first.isMine() || !strings.Contains(first.Status().Explanation(), "see that the API server can be reached") {
+		t.Errorf("mine %v, %q", first.isMine(), first.Status().Explanation())
+	}
+	if err := p.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "that it is back", func(ctx context.Context) error {
+		for !first.Status().OK() {
+			if ctx.Err() != nil {
+				return errors.New(first.Status().Explanation())
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return nil
+	})
+	if !first.isMine() {
+		t.Error("it is not its turn any more, though nobody else was there")
+	}
+}
