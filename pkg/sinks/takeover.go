@@ -25,9 +25,10 @@ type Claim struct {
 	Group string // names the exporters that take over from each other; the same for all of them, and for nobody else
 	Owner string // names this process, for people
 
-	// Note makes lanes known to later processes; it is durable when it returns nil. The sink calls it, from Publish, before
-	// its first message to a lane that was neither given to Fence nor noted before.
-	Note func(ctx context.Context, lanes []Lane) error
+	// Note makes lanes known to later processes, each with the place where it begins for this one: what is published to it
+	// lies there or beyond. It is durable when it returns nil. The sink calls it, from Publish, before its first message to a
+	// lane that was neither given to Fence nor noted before. A later process passes lanes to Fence as they were noted.
+	Note func(ctx context.Context, lanes map[Lane]Place) error
 }
 
 // Fenced is a sink whose destination can turn an older process away for good, and whose lanes can be read back.
@@ -47,8 +48,9 @@ type Fenced interface {
 	Places() map[Lane]Place
 
 	// Tail reads what lane holds from this place on to its end, in order, as it is after Fence. What was not written by an
-	// exporter is left out; messages of other formats and other clusters are not. An error of emitted ends it. A place before
-	// the oldest message means the oldest; a lane that does not exist any more has no tail.
+	// exporter is left out; messages of other formats and other clusters are not. An error of emitted ends it. A place that the
+	// lane does not have, as it was emptied or made anew, means its oldest message; a lane that does not exist any more has no
+	// tail.
 	Tail(ctx context.Context, lane Lane, from Place, emitted func(Emitted) error) error
 }
 
