@@ -76,7 +76,8 @@ type StateKeeper interface {
 
 	// OpenState returns the state of this name, a topic or a stream, that exporters of the same group share. It contacts
 	// nothing. contents is for stores that have to write everything again from time to time, because the bus does not compact
-	// by key: it returns all entries of one part of the keys, see [StateStore]; the store calls it from within Write.
+	// by key: it returns all entries of one part of the keys. The store calls it from within Write, and what it returns has the
+	// entries of that Write in it already: it is stored behind them.
 	OpenState(name string, contents func(part, parts int) []StateEntry) (StateStore, error)
 }
 
@@ -98,9 +99,18 @@ type StateStore interface {
 	Claim(ctx context.Context, claim Claim) error
 
 	// Write stores entries, all or, after an error, any number from the first on; they are durable when it returns nil. After a
-	// *DeposedError the process stands by. Bounded by the caller: about a megabyte at once.
+	// *DeposedError the process stands by; after a *StateLostError everything is written again. Bounded by the caller: about a
+	// megabyte at once.
 	Write(ctx context.Context, entries []StateEntry) error
 
 	// Close releases what the store holds besides the sink.
 	Close(ctx context.Context) error
 }
+
+// StateLostError says that the bus does not hold any more what was stored: the topic or stream was purged or made anew while
+// this process, which is still the owner, writes to it.
+type StateLostError struct {
+	Reason string // for people: what was found, and where
+}
+
+func (e *StateLostError) Error() string { return "the replicated state is lost: " + e.Reason }

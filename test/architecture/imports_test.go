@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/config/gen":  {"internal/config"},
 	"internal/admin":       {"internal/condition"},
 
+	"internal/state":               {"pkg/event", "pkg/sinks", "internal/condition", "internal/journal"},
 	"internal/journal":             {"pkg/event", "internal/condition", "internal/journal/codec", "internal/journal/disk"},
 	"internal/journal/codec":       {"pkg/event"},
 	"internal/journal/disk":        nil,
