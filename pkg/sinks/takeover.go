@@ -77,7 +77,7 @@ type StateKeeper interface {
 	// OpenState returns the state of this name, a topic or a stream, that exporters of the same group share. It contacts
 	// nothing. contents is for stores that have to write everything again from time to time, because the bus does not compact
 	// by key: it returns all entries of one part of the keys. The store calls it from within Write, and what it returns has the
-	// entries of that Write in it already: it is stored behind them.
+	// entries of that Write in it already, and nothing newer: it is stored behind them. parts is the same at every call.
 	OpenState(name string, contents func(part, parts int) []StateEntry) (StateStore, error)
 }
 
@@ -91,11 +91,13 @@ type StateEntry struct {
 type StateStore interface {
 	// Read calls each for everything that is stored, the first time, and for what came since, at later calls, in the order of
 	// writing; it returns when it has reached the end that the store had at the call. A topic or stream that does not exist is
-	// an empty state. reset says that what was read before does not count any more: it was purged or replaced.
+	// an empty state. reset says that nothing that was read counts any more, neither before nor by this call: it was purged or
+	// replaced. The next call reads all from the first on.
 	Read(ctx context.Context, each func(StateEntry) error) (reset bool, err error)
 
 	// Claim makes this process the only one that can write: what an older one writes is refused from then on. It makes the
-	// topic or stream if there is none and it may. What Read returns after it is final but for our own writes.
+	// topic or stream if there is none and it may. What Read returns after it is final but for our own writes; it comes before
+	// the first Write.
 	Claim(ctx context.Context, claim Claim) error
 
 	// Write stores entries, all or, after an error, any number from the first on; they are durable when it returns nil. After a
