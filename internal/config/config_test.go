@@ -63,6 +63,34 @@ func TestEveryGoodFileLoads(t *testing.T) {
 	}
 }
 
+// testdata/earlier holds the reference file, with every key that there was, of the last exporter of each journal format. What is
+// refused of one is in docs/upgrading.md, and its remedy is enough.
+func TestFilesOfEarlierVersionsLoad(t *testing.T) {
+	t.Chdir("testdata/earlier")
+	t.Setenv("KUBECONFIG", "none")
+	refused := map[string]struct{ message, old, remedied string }{
+		"v2.yaml": {"routes[0].select: is never reached", `select: ["pods", "deployments.apps"]`, `select: ["pods", "deployments.apps", "events"]`},
+	}
+	for _, file := range corpus(t, 4) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(content)
+		if r, ok := refused[file]; ok {
+			if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), r.message) || strings.Count(err.Error(), "\n") > 0 {
+				t.Errorf("%s: %v, want only %q", file, err, r.message)
+			}
+			text = strings.Replace(text, r.old, r.remedied, 1)
+		}
+		if cfg, err := load(t, text); err != nil {
+			t.Errorf("%s: %v", file, err)
+		} else if len(cfg.Resources) == 0 || len(cfg.Sinks) < 2 {
+			t.Errorf("%s: %d rules, %d sinks", file, len(cfg.Resources), len(cfg.Sinks))
+		}
+	}
+}
+
 func corpus(t *testing.T, least int) []string {
 	t.Helper()
 	files, err := filepath.Glob("*.yaml")
