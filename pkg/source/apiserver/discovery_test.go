@@ -1,0 +1,147 @@
+package apiserver
+
+import (
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	apidiscovery "k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// TestDiscoveryReadsWhatClientGoReads of a real API server, in the form of today and in that of API servers before 1.30.
+func TestDiscoveryReadsWhatClientGoReads(t *testing.T) {
+	require.Integration(t)
+	plane, err := controlplane.Start(t.Context(), controlplane.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := plane.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := byClientGo(t, config)
+	if len(want) < 10 {
+		t.Fatalf("%d groups", len(want))
+	}
+	for form, accept := range map[string]string{"one document": acceptDiscovery, "a document each": "application/json"} {
+		got, unanswered := discover(t, config, accept, nil)
+		if len(unanswered) > 0 || !got.Equal(want) {
+			t.Errorf("%s: %v, unanswered %q\nclient-go: %v", form, got, unanswered, want)
+		}
+	}
+}
+
+// byClientGo is what client-go's own discovery finds.
+func byClientGo(t *testing.T, config *rest.Config) selection.Catalog {
+	t.Helper()
+	client, err := apidiscovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.RESTClient().(*rest.RESTClient).Client.CloseIdleConnections()
+	groups, lists, err := apidiscovery.ServerGroupsAndResourcesWithContext(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return selection.ReadCatalog(groups, lists, nil, nil)
+}
+
+// discover asks with another Accept header.
+func discover(t *testing.T, config *rest.Config, accept string, old selection.Catalog) (selection.Catalog, []string) {
+	t.Helper()
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return accepting{next, accept} })
+	client, err := NewClient(config, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	found, unanswered, err := client.Discover(t.Context(), old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found, unanswered
+}
+
+// accepting sets the Accept header of requests.
+type accepting struct {
+	http.RoundTripper
+	accept string
+}
+
+func (a accepting) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Accept", a.accept)
+	return a.RoundTripper.RoundTrip(r)
+}
+
+func (a accepting) CloseIdleConnections() {
+	if c, ok := a.RoundTripper.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+const aggregatedType = "application/json; as=APIGroupDiscoveryList; v=v2; g=apidiscovery.k8s.io; charset=utf-8"
+
+// TestAGroupThatCannotBeAskedStaysAsItWas, in both forms.
+func TestAGroupThatCannotBeAskedStaysAsItWas(t *testing.T) {
+	old := selection.Catalog{"gone.example": {{Resource: event.Resource{Group: "gone.example", Version: "v1", Resource: "things", Kind: "Thing"}}}}
+	pods := selection.Served{Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespaced: true}
+	for form, answers := range map[string]map[string]string{
+		"one document": {
+			"/api": aggregatedType + "\n" + `{"items":[{"metadata":{},"versions":[{"version":"v1","freshness":"Current","resources":[
+				{"resource":"pods","responseKind":{"kind":"Pod"},"scope":"Namespaced","verbs":["list","watch"],"subresources":[{"subresource":"log"}]},
+				{"resource":"bindings","verbs":["create"]}]}]}]}`,
+			"/apis": aggregatedType + "\n" + `{"items":[{"metadata":{"name":"gone.example"},"versions":[{"version":"v1","freshness":"Stale"}]}]}`,
+		},
+		"a document each": {
+			"/api": "application/json\n" + `{"versions":["v1"]}`,
+			"/api/v1": "application/json\n" + `{"resources":[{"name":"pods","kind":"Pod","namespaced":true,"verbs":["list","watch"]},
+				{"name":"pods/log","kind":"Pod","namespaced":true,"verbs":["get"]}]}`,
+			"/apis":                 "application/json\n" + `{"groups":[{"name":"gone.example","versions":[{"groupVersion":"gone.example/v1","version":"v1"}]}]}`,
+			"/apis/gone.example/v1": "", // 503
+		},
+		"no core group": {
+			"/apis": aggregatedType + "\n" + `{"items":[{"metadata":{"name":"gone.example"},"versions":[{"version":"v1","freshness":"Stale"}]}]}`,
+		},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answer, ok := answers[r.URL.Path]
+			contentType, body, _ := strings.Cut(answer, "\n")
+			switch {
+			case !ok:
+				http.NotFound(w, r)
+			case answer == "":
+				http.Error(w, "the service is not available", http.StatusServiceUnavailable)
+			default:
+				w.Header().Set("Content-Type", contentType)
+				_, _ = w.Write([]byte(body)) // a client that went away is no failure
+			}
+		}))
+		found, unanswered := discover(t, &rest.Config{Host: server.URL}, acceptDiscovery, old)
+		server.Close()
+		want := maps.Clone(old)
+		if form != "no core group" {
+			want[""] = []selection.Served{pods}
+		}
+		if !reflect.DeepEqual(found, want) || !slices.Equal(unanswered, []string{"gone.example"}) {
+			t.Errorf("%s: found %v, want %v, unanswered %q", form, found, want, unanswered)
+		}
+	}
+}
