@@ -193,6 +193,10 @@ func (j *Journal) publish(g *group, taken []queued) {
 		return // time has passed, and that is all
 	}
 	j.ext, j.writes = g.ext, g.writes
+	j.show(g)
+	if g.emptied {
+		j.tail = tail{}
+	}
 	j.tail.push(g.frames, j.opts.TailBytes)
 	for name, s := range g.sinks {
 		if j.sinks[name] = s; !s.declared && s.dead == 0 {
@@ -228,6 +232,8 @@ type group struct {
 	dead      map[string]int64     // stored bytes of dead letters that change, by key
 	bodies    []notedBody
 	announced bool
+	renamed   bool   // resources have changed in memory
+	emptied   bool   // there are no changes any more from before
 	key       []byte // scratch
 	value     []byte // scratch
 	packed    []byte // scratch

@@ -120,6 +120,7 @@ type Journal struct {
 	bodies    bodies
 	resources map[string]event.Resource        // by name: the stored record of everything of which anything is stored
 	scopes    map[scopePlace]event.StoredScope // as stored
+	shown     shown                            // of both, what is committed
 	recovered *Recovery
 	counts    counts
 	changed   chan struct{} // closed and replaced at every commit: readers and appenders look again

@@ -76,6 +76,9 @@ func (j *Journal) load() (err error) {
 	if j.ext, err = j.extent(); err != nil {
 		return err
 	}
+	if err := j.dropSeed(); err != nil {
+		return err
+	}
 	stored, err := j.sinkStates(j.ext.newest)
 	if err != nil {
 		return err
@@ -101,6 +104,7 @@ func (j *Journal) load() (err error) {
 		return err
 	}
 	j.resources, j.scopes, j.bodies = map[string]event.Resource{}, map[scopePlace]event.StoredScope{}, newBodies()
+	defer j.showAll()
 	return errors.Join(
 		j.eachResource(func(name string, r event.Resource) { j.resources[name] = r }),
 		j.eachScope(func(resource string, s event.StoredScope) { j.scopes[scopePlace{resource, s.ID}] = s }),

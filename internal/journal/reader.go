@@ -134,7 +134,10 @@ func (r reader) extent() (extent, error) {
 	}
 	defer it.Close()
 	if !it.First() {
-		return ext, it.Error()
+		if err := it.Error(); err != nil {
+			return ext, err
+		}
+		return r.emptied()
 	}
 	oldest, h, err := frameAt(it)
 	if err != nil {
@@ -151,6 +154,16 @@ func (r reader) extent() (extent, error) {
 		return ext, fmt.Errorf("%w: frames %d to %d do not follow each other", codec.ErrMalformed, oldest, newest)
 	}
 	return ext, nil
+}
+
+// emptied is the extent of a log without changes.
+func (r reader) emptied() (extent, error) {
+	value, err := r.get(codec.KeyEmptied)
+	if err != nil {
+		return extent{}, err
+	}
+	newest, err := codec.DecodeNumber(value)
+	return extent{oldest: newest + 1, newest: newest}, err
 }
 
 // records reads the rest of the frame with the change after+1, or where that is older than the oldest change, the first frame.

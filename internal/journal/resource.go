@@ -67,14 +67,19 @@ func (j *Journal) SetScopes(ctx context.Context, r event.Resource, scopes []even
 			return err
 		}
 		g.dropScopes(r.String())
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		for _, s := range scopes {
-			place := scopePlace{r.String(), s.ID}
-			j.scopes[place], g.scopes[place] = s, true
-		}
+		g.storeScopes(r, scopes)
 		return nil
 	}, nil)
+}
+
+// storeScopes adds scopes of a resource.
+func (g *group) storeScopes(r event.Resource, scopes []event.StoredScope) {
+	g.j.mu.Lock()
+	defer g.j.mu.Unlock()
+	for _, s := range scopes {
+		place := scopePlace{r.String(), s.ID}
+		g.j.scopes[place], g.scopes[place] = s, true
+	}
 }
 
 // DropResource forgets all that is stored of a resource: known objects, bodies, scopes, version and kind. Its changes stay.
@@ -92,6 +97,7 @@ func (g *group) dropResource(name string) {
 	g.j.mu.Lock()
 	defer g.j.mu.Unlock()
 	delete(g.j.resources, name)
+	g.renamed = true
 }
 
 // storeResource remembers the version and kind of a resource.
@@ -102,7 +108,7 @@ func (g *group) storeResource(r event.Resource) error {
 	g.j.mu.Lock()
 	defer g.j.mu.Unlock()
 	if name := r.String(); g.j.resources[name] != r {
-		g.j.resources[name] = r
+		g.j.resources[name], g.renamed = r, true
 		g.set(codec.KeyResource(name), codec.EncodeResource(r))
 	}
 	return nil

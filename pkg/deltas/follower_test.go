@@ -66,7 +66,7 @@ func checkObservation(t *testing.T, o event.Observation) {
 	}
 	keys := map[string]bool{}
 	for _, k := range o.Known {
-		if keys[k.Key] || k.UID == "" {
+		if keys[k.Key] || !k.Exists() {
 			t.Errorf("%+v is known twice in one observation, or without a UID", k)
 		}
 		keys[k.Key] = true

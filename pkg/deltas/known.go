@@ -33,9 +33,9 @@ func (s *Known) Len() int { return len(s.m) }
 // get returns what is known of an object; its UID is empty where nothing is.
 func (s *Known) get(key string) event.Known { return s.m[key].known(key) }
 
-// replace puts k into the set; an empty UID takes its key out of it.
+// replace puts k into the set, or takes its key out of it where nothing is known any more.
 func (s *Known) replace(k event.Known) {
-	if k.UID == "" {
+	if !k.Exists() {
 		delete(s.m, k.Key)
 		return
 	}

@@ -12,12 +12,14 @@ import (
 // packed is event.Known without its key, in as few bytes as it goes: there may be a million of them. The usual UID and the
 // usual resourceVersion are written as numbers.
 //
-//	flags 1 · UID 16, or length uvarint and text · resourceVersion uvarint, or length uvarint and text · summary
+//	flags 1 · UID 16, or length uvarint and text · resourceVersion uvarint, or length uvarint and text
+//	· told, length uvarint and text, where flagged · summary
 type packed string
 
 const (
 	packedUID = 1 << iota // is a UUID as Kubernetes writes it
 	packedVersion
+	packedTold
 )
 
 func pack(k event.Known) packed {
@@ -34,6 +36,10 @@ func pack(k event.Known) packed {
 		b = binary.AppendUvarint(b, n)
 	} else {
 		b = append(binary.AppendUvarint(b, uint64(len(k.ResourceVersion))), k.ResourceVersion...)
+	}
+	if k.Told != "" {
+		b[0] |= packedTold
+		b = append(binary.AppendUvarint(b, uint64(len(k.Told))), k.Told...)
 	}
 	return packed(append(b, k.Summary...))
 }
@@ -56,6 +62,10 @@ func (p packed) known(key string) event.Known {
 		k.ResourceVersion = strconv.FormatUint(n, 10)
 	} else {
 		k.ResourceVersion, rest = rest[:n], rest[n:]
+	}
+	if p[0]&packedTold != 0 {
+		n, size := uvarint(rest)
+		k.Told, rest = rest[size:size+int(n)], rest[size+int(n):]
 	}
 	k.Summary = rest
 	return k

@@ -44,6 +44,9 @@ type List struct {
 // first; list is what they were read in, nil for a watch. The result is what is known afterwards (again an empty UID for
 // nothing) and the changes to emit, oldest first.
 //
+// What only some sinks were told (known.Told) counts as not known when it is seen, because the others have to be told; and as
+// known when a list lacks it. A watch tells it again, and its deletion.
+//
 // A list is the present truth, so it is compared for equality only, which also holds when the cluster was restored from an
 // older backup. A watch event is news, unless it is of the object's own past: another API server behind the same
 // address may show that again, and a change must not be followed by an older one (I3).
@@ -105,7 +108,29 @@ func (s *step) watched(t cache.DeltaType, o *Object) {
 	default:
 		s.added(t, o)
 	}
+	s.reach(o)
+}
+
+// reach makes o what is known. Of what only some sinks were told, a watch has yet to tell what is newer, or another object.
+func (s *step) reach(o *Object) {
+	told := s.told(func(t event.Told) bool { return t.UID != o.UID || newer(t.ResourceVersion, o.ResourceVersion) })
 	s.known = o.known()
+	s.known.Told = told
+}
+
+// forget makes nothing known of o, which is gone.
+func (s *step) forget(o *Object) {
+	s.known = event.Known{Key: s.known.Key, Told: s.told(func(t event.Told) bool { return t.UID != o.UID })}
+}
+
+// told is what is to be kept of what only some sinks were told.
+func (s *step) told(keep func(event.Told) bool) (kept string) {
+	s.known.EachTold(func(t event.Told) {
+		if keep(t) {
+			kept = event.AppendTold(kept, t)
+		}
+	})
+	return kept
 }
 
 func (s *step) added(t cache.DeltaType, o *Object) {
@@ -117,6 +142,12 @@ func (s *step) added(t cache.DeltaType, o *Object) {
 
 // listed handles an object in a list. What differs is emitted without an actor: there may have been many.
 func (s *step) listed(o *Object) {
+	others := s.settle(o.UID)
+	namesake := s.exists() && !s.is(o)
+	if namesake {
+		s.replacedByNamesake(cache.Replaced, o)
+	}
+	s.untold(others, o)
 	switch {
 	case o.is(s.known):
 		if s.known.Summary == "" {
@@ -126,10 +157,7 @@ func (s *step) listed(o *Object) {
 	case s.is(o):
 		c := s.emit(event.Updated, cache.Replaced, o)
 		c.Coalesced, c.Class = true, classOf(s.known.Summary, o.Summary)
-	case s.exists():
-		s.replacedByNamesake(cache.Replaced, o)
-		s.emit(event.Added, cache.Replaced, o).Coalesced = true
-	case s.list.Snapshot != nil:
+	case s.list.Snapshot != nil && !namesake:
 		s.emit(event.Snapshot, cache.Replaced, o)
 	default:
 		s.emit(event.Added, cache.Replaced, o).Coalesced = true
@@ -148,23 +176,63 @@ func (s *step) synced(o *Object) {
 // deleted handles a DELETED watch event: it carries the final state. In a list it ends what the list, or what was known
 // before, began.
 func (s *step) deleted(o *Object) {
-	if s.list == nil && s.past(o) || s.list != nil && !s.exists() {
+	if s.list == nil && s.past(o) {
 		return
+	}
+	var others []event.Told
+	if s.list != nil {
+		if !s.exists() && s.told(func(t event.Told) bool { return t.UID == o.UID }) == "" {
+			return
+		}
+		others = s.settle(o.UID)
 	}
 	if s.exists() && !s.is(o) {
 		s.replacedByNamesake(cache.Deleted, o)
 	}
+	s.untold(others, o)
 	s.emit(event.Deleted, cache.Deleted, o)
-	s.known = event.Known{Key: s.known.Key}
+	s.forget(o)
 }
 
 // vanished handles an object that a list no longer has: it was deleted while nobody watched (I8), or the rules do not
 // select it any more. o is made from what is known.
 func (s *step) vanished(o *Object) {
+	others := s.settle("")
+	if s.exists() {
+		s.gone(stubOf(s.known, o.ObservedAt))
+	}
+	s.untold(others, o)
+	s.known = event.Known{Key: s.known.Key}
+}
+
+// gone emits that o is gone, or not selected any more, as a list says.
+func (s *step) gone(o *Object) {
 	c := s.emit(event.Deleted, cache.Deleted, o)
 	c.FinalStateUnknown, c.Coalesced = true, true
 	c.Left = s.list != nil && s.list.Pass != ""
-	s.known = event.Known{Key: s.known.Key}
+}
+
+// settle ends what only some sinks were told, in a list, which is the present truth: all but the object with this UID is gone.
+// It returns those that are not known besides. A deletion of what is known names the newest version that anybody was told.
+func (s *step) settle(uid string) (others []event.Told) {
+	s.known.EachTold(func(t event.Told) {
+		switch {
+		case t.UID == uid:
+		case t.UID != s.known.UID:
+			others = append(others, t)
+		case newer(t.ResourceVersion, s.known.ResourceVersion):
+			s.known.ResourceVersion = t.ResourceVersion
+		}
+	})
+	s.known.Told = ""
+	return others
+}
+
+// untold emits that these are gone, after all that is older, and before by.
+func (s *step) untold(others []event.Told, by *Object) {
+	for _, t := range others {
+		s.gone(stubOf(event.Known{Key: s.known.Key, UID: t.UID, ResourceVersion: t.ResourceVersion}, by.ObservedAt))
+	}
 }
 
 // replacedByNamesake emits that the known object is gone because another one now has its name.
@@ -172,6 +240,7 @@ func (s *step) replacedByNamesake(t cache.DeltaType, by *Object) {
 	c := s.emit(event.Deleted, t, by)
 	c.UID, c.ResourceVersion, c.Previous, c.Generation, c.Before = s.known.UID, s.known.ResourceVersion, "", 0, nil
 	c.Coalesced, c.FinalStateUnknown = true, true
+	s.known.Told = s.told(func(t event.Told) bool { return t.UID != s.known.UID })
 }
 
 func (s *step) emit(t event.Type, d cache.DeltaType, o *Object) *event.Change {

@@ -220,7 +220,7 @@ func (t *Tracker) step(o *event.Observation, ds cache.Deltas) error {
 	switch {
 	case after != before:
 		t.known.replace(after)
-		if after.UID != "" {
+		if after.Exists() {
 			o.Known = append(o.Known, after)
 		} else {
 			o.Forget = append(o.Forget, key)

@@ -23,6 +23,7 @@ var rewrite = flag.Bool("rewrite", false, "make the transcripts expect what they
 //
 //	open [position] [snapshot=ID] [selected] [lost=reason] : known, known ...
 //	                             a tracker of a scope of which this much is stored; the first block of a file
+//	told key uid@version ...     some sinks were told these versions of an object already, and others not
 //	filter [namespace]           only that namespace is wanted from now on; without one, all are
 //	ADDED|MODIFIED|DELETED object
 //	                             an event; an object is namespace/name uid@resourceVersion, and perhaps what summarize
@@ -121,6 +122,15 @@ func (p *player) command(words []string, tail string) {
 	switch words[0] {
 	case "open":
 		p.open(words[1:], tail)
+	case "told":
+		k := p.known[words[1]]
+		k.Key = words[1]
+		for _, version := range words[2:] {
+			uid, rv, _ := strings.Cut(version, "@")
+			k.Told = event.AppendTold(k.Told, event.Told{UID: uid, ResourceVersion: rv})
+		}
+		p.known[k.Key] = k
+		p.start(p.stored)
 	case "filter":
 		p.filter = nil
 		if len(words) > 1 {
@@ -289,7 +299,9 @@ func (p *player) print(o event.Observation) {
 		slices.Sort(o.Forget)
 	}
 	for _, k := range o.Known {
-		lines = append(lines, fmt.Sprintf("  known %s %s@%s", k.Key, k.UID, k.ResourceVersion))
+		line := fmt.Sprintf("  known %s %s@%s", k.Key, k.UID, k.ResourceVersion)
+		k.EachTold(func(t event.Told) { line += " told " + t.UID + "@" + t.ResourceVersion })
+		lines = append(lines, line)
 	}
 	for _, key := range o.Forget {
 		lines = append(lines, "  forget "+key)

@@ -1,5 +1,7 @@
 package event
 
+import "strings"
+
 // Known is what the exporter has told about one object: the identity of its newest journaled change, and a summary of the
 // state that change left behind. The set of all Known of a scope is what deletes are computed from after an absence (I8),
 // and what makes replayed history silent.
@@ -10,6 +12,28 @@ type Known struct {
 	// Summary is opaque bytes that the next state of the object is compared with to tell its class and its actor. Empty
 	// where nothing is to be compared with: those of journals from before there were any.
 	Summary string
+	// Told is what some sinks were told of beyond that, and not all: the exporter before this one ended in between. It is
+	// written by [AppendTold]. UID is empty where there is nothing else.
+	Told string
+}
+
+// Exists says that something is known.
+func (k Known) Exists() bool { return k.UID != "" || k.Told != "" }
+
+// Told is a version of an object that some sinks were told of.
+type Told struct{ UID, ResourceVersion string }
+
+// AppendTold adds to what [Known.Told] holds.
+func AppendTold(to string, t Told) string { return to + t.UID + " " + t.ResourceVersion + " " }
+
+// EachTold calls each for what Told holds.
+func (k Known) EachTold(each func(Told)) {
+	for rest := k.Told; rest != ""; {
+		var t Told
+		t.UID, rest, _ = strings.Cut(rest, " ")
+		t.ResourceVersion, rest, _ = strings.Cut(rest, " ")
+		each(t)
+	}
 }
 
 // Body is the last told state of an object, kept where a rule asks what was there before a change.

@@ -27,6 +27,9 @@ var (
 	KeyWrites    = []byte{PrefixMeta, 'w'} // number of groups ever written
 	KeyCluster   = []byte{PrefixMeta, 'c'} // that the journal was filled from
 	KeyAnew      = []byte{PrefixMeta, 'a'} // why everything begins anew, and the gaps are not announced yet
+	KeyEmptied   = []byte{PrefixMeta, 'n'} // offset of the newest change when all changes were dropped
+	KeyID        = []byte{PrefixMeta, 'i'} // of the journal
+	KeySeeding   = []byte{PrefixMeta, 's'} // what is stored is being replaced, and is not whole
 	KeySecret    = []byte{PrefixMeta, 'k'} // of redaction
 	KeyRedaction = []byte{PrefixMeta, 'f'} // fingerprint of what stored changes were redacted by
 )

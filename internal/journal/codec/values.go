@@ -10,7 +10,7 @@ import (
 )
 
 // Version is the version of the whole layout. A change that an older exporter would misread raises it.
-const Version = 4
+const Version = 5
 
 // OldestVersion is the oldest version that is read, see upgrade.
 const OldestVersion = 1
@@ -34,6 +34,7 @@ const (
 	cursorFormat = 3
 	deadFormat   = 1
 	knownSummary = 2 // a bit: the resourceVersion is a string and a summary follows
+	knownTold    = 4 // a bit: the resourceVersion is a string, and so is what follows: what some sinks were told
 )
 
 // EncodeCursor writes a cursor.
@@ -87,11 +88,22 @@ func DecodeCursor(b []byte) (event.Cursor, error) {
 
 // AppendKnown appends a known object without its key.
 func AppendKnown(b []byte, k *event.Known) []byte {
-	if k.Summary == "" {
-		return append(AppendString(append(b, 0), k.UID), k.ResourceVersion...)
+	var state byte
+	if k.Summary != "" {
+		state |= knownSummary
 	}
-	b = AppendString(append(b, knownSummary), k.UID)
-	return append(AppendString(b, k.ResourceVersion), k.Summary...)
+	if k.Told != "" {
+		state |= knownTold
+	}
+	b = AppendString(append(b, state), k.UID)
+	if state == 0 {
+		return append(b, k.ResourceVersion...)
+	}
+	b = AppendString(b, k.ResourceVersion)
+	if k.Told != "" {
+		b = AppendString(b, k.Told)
+	}
+	return append(b, k.Summary...)
 }
 
 // DecodeKnown keeps nothing of key and value.
@@ -99,13 +111,18 @@ func DecodeKnown(key, value []byte) (event.Known, error) {
 	s := scanner{s: string(value)}
 	state := s.byte()
 	k := event.Known{Key: string(key), UID: s.string()}
-	if state&knownSummary == 0 {
-		k.ResourceVersion = s.s
+	if state == 0 {
+		k.ResourceVersion, s.s = s.s, ""
 	} else {
 		k.ResourceVersion = s.string()
-		k.Summary = s.s
 	}
-	if s.failed || state&^knownSummary != 0 {
+	if state&knownTold != 0 {
+		k.Told = s.string()
+	}
+	if state&knownSummary != 0 {
+		k.Summary, s.s = s.s, ""
+	}
+	if s.failed || s.s != "" || state&^(knownSummary|knownTold) != 0 {
 		return event.Known{}, fmt.Errorf("%w: known object %q", ErrMalformed, key)
 	}
 	return k, nil

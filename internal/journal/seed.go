@@ -1,0 +1,161 @@
+package journal
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// seedStep is how many bytes of known objects go into one write of Seed.
+const seedStep = 1 << 20
+
+// Seed is what a journal begins with that goes on where another one ended.
+type Seed struct {
+	Cluster   string                 // as RememberCluster stores it; "" where nobody knows
+	Resources []event.StoredResource // with their scopes
+	// Known calls each for all known objects, by the name of their resource, until it returns an error, which it returns.
+	Known func(each func(resource string, k event.Known) error) error
+}
+
+// ID returns what tells this journal from all others, and from what it was before [Journal.Seed]; "" until Seed or
+// [Journal.Name] has given it one.
+func (j *Journal) ID() (string, error) {
+	done, err := j.use()
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	value, err := j.get(codec.KeyID)
+	return string(value), j.checked("id", err)
+}
+
+// Name gives the journal an ID, if it has none, and returns it. Durable when it returns nil.
+func (j *Journal) Name(ctx context.Context) (string, error) {
+	id, err := j.ID()
+	if err != nil || id != "" {
+		return id, err
+	}
+	id = rand.Text()
+	return id, j.submit(ctx, func(g *group) error { g.set(codec.KeyID, []byte(id)); return nil }, nil)
+}
+
+// Seed drops all changes, and all that is stored of resources, stores the seed in their place and gives the journal another
+// ID, which it returns. Offsets go on: every declared sink has settled all that was there. Dead letters stay. Nobody appends or reads
+// meanwhile; Run runs. Durable when it returns nil. After an error, or when the process ends before, nothing is stored of any
+// resource, and the journal has no ID.
+func (j *Journal) Seed(ctx context.Context, s Seed) (id string, err error) {
+	if err := j.submit(ctx, (*group).empty, func(b *bodies) { *b = newBodies() }); err != nil {
+		return "", err
+	}
+	step := &seeding{j: j, ctx: ctx}
+	if err := s.Known(step.add); err != nil {
+		return "", fmt.Errorf("journal: seed: %w", err)
+	}
+	if err := step.flush(); err != nil {
+		return "", fmt.Errorf("journal: seed: %w", err)
+	}
+	id = rand.Text()
+	return id, j.submit(ctx, func(g *group) error { return g.seeded(s, id) }, nil)
+}
+
+// seeding writes known objects in steps.
+type seeding struct {
+	j     *Journal
+	ctx   context.Context
+	known []seededObject
+	bytes int
+}
+
+type seededObject struct {
+	resource string
+	known    event.Known
+}
+
+func (s *seeding) add(resource string, k event.Known) error {
+	s.known = append(s.known, seededObject{resource, k})
+	s.bytes += len(resource) + len(k.Key) + len(k.UID) + len(k.ResourceVersion) + len(k.Told)
+	if s.bytes < seedStep {
+		return nil
+	}
+	return s.flush()
+}
+
+func (s *seeding) flush() error {
+	known := s.known
+	s.known, s.bytes = nil, 0
+	return s.j.submit(s.ctx, func(g *group) error {
+		for i := range known {
+			g.key = append(codec.AppendNamePrefix(g.key[:0], codec.PrefixKnown, known[i].resource), known[i].known.Key...)
+			g.value = codec.AppendKnown(g.value[:0], &known[i].known)
+			g.set(g.key, g.value)
+		}
+		return nil
+	}, nil)
+}
+
+// empty drops changes and what is stored of resources, and says that it is not whole what follows.
+func (g *group) empty() error {
+	if len(g.open) > 0 || len(g.frames) > 0 {
+		return errors.New("journal: seeded while changes are appended")
+	}
+	for _, first := range []byte{codec.PrefixFrame, codec.PrefixKnown, codec.PrefixBody} {
+		_ = g.batch.DeleteRange([]byte{first}, []byte{first + 1}, nil)
+	}
+	g.j.mu.Lock()
+	names := maps.Clone(g.j.resources)
+	g.j.mu.Unlock()
+	for name := range names {
+		g.dropResource(name)
+	}
+	g.set(codec.KeyEmptied, codec.EncodeNumber(g.ext.newest))
+	g.set(codec.KeySeeding, nil)
+	g.delete(codec.KeyID)
+	g.delete(codec.KeyCluster)
+	g.delete(codec.KeyAnew)
+	g.ext.oldest, g.ext.start, g.emptied = g.ext.newest+1, g.ext.end, true
+	for name, s := range g.allSinks() {
+		if s.declared {
+			if err := g.settle(name, event.Cursor{Low: g.ext.newest}, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// seeded stores the rest of a seed, and that it is whole.
+func (g *group) seeded(s Seed, id string) error {
+	for _, r := range s.Resources {
+		if err := g.storeResource(r.Resource); err != nil {
+			return err
+		}
+		g.storeScopes(r.Resource, r.Scopes)
+	}
+	if s.Cluster != "" {
+		g.set(codec.KeyCluster, []byte(s.Cluster))
+	}
+	g.set(codec.KeyID, []byte(id))
+	g.delete(codec.KeySeeding)
+	g.delete(codec.KeyRecovery) // what was lost is back
+	g.announced = true
+	return nil
+}
+
+// dropSeed drops what a seed has left behind that is not whole.
+func (j *Journal) dropSeed() error {
+	if value, err := j.get(codec.KeySeeding); err != nil || value == nil {
+		return err
+	}
+	b := j.db.NewBatch()
+	defer b.Close()
+	_ = b.DeleteRange([]byte{codec.PrefixKnown}, []byte{codec.PrefixKnown + 1}, nil) // a batch in memory does not fail
+	_ = b.Delete(codec.KeySeeding, nil)
+	return b.Commit(pebble.Sync)
+}

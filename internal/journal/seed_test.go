@@ -1,0 +1,167 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// pods is a seed of n known objects.
+func pods(n int) Seed {
+	r := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+	return Seed{
+		Cluster:   "cluster",
+		Resources: []event.StoredResource{{Resource: r, Scopes: []event.StoredScope{{ID: "pods", Position: "900"}}}},
+		Known: func(each func(string, event.Known) error) error {
+			for i := range n {
+				k := event.Known{Key: fmt.Sprintf("ns/p%06d", i), UID: fmt.Sprint("u", i), ResourceVersion: fmt.Sprint(i)}
+				if i%3 == 0 {
+					k.Told = event.AppendTold("", event.Told{UID: k.UID, ResourceVersion: "901"})
+				}
+				if err := each("pods", k); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (r *running) seed(s Seed) string {
+	r.t.Helper()
+	id, err := r.Seed(r.t.Context(), s)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id
+}
+
+func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
+	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
+	j := start(t, opts)
+	for n := range 5 {
+		j.append(observe("deployments.apps", n))
+	}
+	j.waitFor(5)
+	id := j.seed(pods(30_000))
+	for life := range 2 {
+		known, scope := j.stored("pods")
+		if len(known) != 30_000 || scope.Position != "900" || known[3].Told != "u3 901 " || known[4].Told != "" {
+			t.Fatalf("life %d: %d objects, %+v at %+v", life, len(known), known[3:5], scope)
+		}
+		if before, scope := j.stored("deployments.apps"); len(before) > 0 || scope.ID != "" {
+			t.Errorf("life %d: %v %v are left from before", life, before, scope)
+		}
+		if cluster, _ := j.Cluster(); cluster != "cluster" {
+			t.Errorf("life %d: cluster %q", life, cluster)
+		}
+		if now, _ := j.ID(); now != id {
+			t.Errorf("life %d: ID %q, was %q", life, now, id)
+		}
+		if j.Oldest() != 6 || j.Newest() != 5 || j.Settled() != 5 {
+			t.Errorf("life %d: %d to %d, settled to %d", life, j.Oldest(), j.Newest(), j.Settled())
+		}
+		if m := j.Mark(); m.Newest != 5 || len(m.Resources) != 1 || m.Resources[0].Scopes[0].Position != "900" {
+			t.Errorf("life %d: marking %+v", life, m)
+		}
+		if life == 0 {
+			j.end()
+			j = start(t, opts)
+		}
+	}
+	j.append(observe("pods", 7))
+	if got := j.readTo(5, 6); got[0].Offset != 6 {
+		t.Errorf("the first change after a seed has the offset %d", got[0].Offset)
+	}
+	if again := j.seed(pods(1)); again == id {
+		t.Error("two seeds have one ID")
+	}
+	j.end()
+}
+
+func TestACrashWithinASeedLeavesAnEmptyJournal(t *testing.T) {
+	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
+	j := start(t, opts)
+	j.append(observe("pods", 1))
+	j.waitFor(1)
+	broken := errors.New("broken off")
+	seed := pods(0)
+	seed.Known = func(each func(string, event.Known) error) error {
+		return errors.Join(pods(30_000).Known(each), broken)
+	}
+	if _, err := j.Seed(t.Context(), seed); !errors.Is(err, broken) {
+		t.Fatal(err)
+	}
+	j.end()
+	j = start(t, opts)
+	known, scope := j.stored("pods")
+	if id, err := j.ID(); id != "" || err != nil || len(known) != 0 || scope.ID != "" || j.Newest() != 1 {
+		t.Errorf("ID %q %v, %d objects, scope %+v, newest %d", id, err, len(known), scope, j.Newest())
+	}
+	j.seed(pods(2))
+	if known, _ := j.stored("pods"); len(known) != 2 {
+		t.Errorf("%d objects", len(known))
+	}
+	j.end()
+}
+
+func TestAJournalIsNamedOnce(t *testing.T) {
+	opts := Options{FS: vfs.NewMem()}
+	j := start(t, opts)
+	first, err := j.Name(t.Context())
+	second, err2 := j.Name(t.Context())
+	j.end()
+	j = start(t, opts)
+	third, err3 := j.ID()
+	if first == "" || first != second || first != third || errors.Join(err, err2, err3) != nil {
+		t.Errorf("%q %q %q", first, second, third)
+	}
+	j.end()
+}
+
+// Positions that a marking names are never ahead of its changes, whenever it is taken.
+func TestAMarkingIsOfOneMoment(t *testing.T) {
+	j := start(t, Options{FS: vfs.NewMem()})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 1; ctx.Err() == nil; n++ {
+			j.append(observe("pods", n))
+		}
+	}()
+	j.waitFor(20)
+	for range 2000 {
+		m := j.Mark()
+		if at := m.Resources[0].Scopes[0].Position; at != fmt.Sprint(m.Newest) {
+			t.Errorf("position %s with the newest change %d", at, m.Newest)
+			break
+		}
+	}
+	objects := map[string]string{}
+	m, err := j.Inventory(t.Context(), func(_ string, k event.Known) error {
+		objects[k.Key] = k.ResourceVersion
+		return nil
+	})
+	cancel()
+	<-done
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for n := 1; n <= int(m.Newest); n++ {
+		c := journaltest.SmallChange(n)
+		want[c.Name] = c.ResourceVersion
+	}
+	if !reflect.DeepEqual(objects, want) || m.Resources[0].Scopes[0].Position != fmt.Sprint(m.Newest) {
+		t.Errorf("inventory at %d: %v, want %v", m.Newest, objects, want)
+	}
+	j.end()
+}
