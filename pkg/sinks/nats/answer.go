@@ -17,6 +17,7 @@ import (
 // Error codes of JetStream that this package knows what to do with (nats-server/v2 server/errors.json).
 const (
 	codeAccountResources  = 10002
+	codeNoPeers           = 10005
 	codeNoMetaLeader      = 10008
 	codeResources         = 10023
 	codeMemory            = 10028
@@ -29,9 +30,12 @@ const (
 	codeOtherStream       = 10060
 	codeWrongLastSequence = 10071
 	codeNotEnabled        = 10076
+	codeNoReplicas        = 10074
 	codeStoreFailed       = 10077
 	codeSealed            = 10109
 	codeOffline           = 10118
+	codeNotReady          = 10163
+	codeSequenceInProcess = 10164
 	codeTooManyRequests   = 10167
 	codeOfflineBecause    = 10194
 	codeBatchesDisabled   = 10205

@@ -3,6 +3,8 @@ package nats
 import (
 	"strings"
 	"sync"
+
+	"github.com/nats-io/nats.go"
 )
 
 // calls are the questions and messages that an answer is awaited for. The reply subject of each holds its number.
@@ -21,6 +23,7 @@ type call struct {
 // answer is what came back for a message: the server's words, or why none will come.
 type answer struct {
 	data        []byte
+	header      nats.Header
 	noResponder bool
 	err         error
 }

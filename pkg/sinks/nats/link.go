@@ -308,7 +308,7 @@ func (l *link) answered(m *nats.Msg) {
 		return // not an answer to anything this link sent
 	}
 	const noResponders = "503" // ADR-4 and the no_responders option of the client protocol's CONNECT
-	l.calls.settle(number, reply, answer{data: m.Data, noResponder: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
+	l.calls.settle(number, reply, answer{data: m.Data, header: m.Header, noResponder: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
 }
 
 // replyTo returns the subject for answers to a call.

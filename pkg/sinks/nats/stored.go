@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -13,12 +14,19 @@ import (
 
 // storedMessage is a message as the stream holds it ($JS.API.STREAM.MSG.GET, ADR-1). The zero value is none.
 type storedMessage struct {
-	Subject  string `json:"subject"`
-	Sequence uint64 `json:"seq"`
-	Header   []byte `json:"hdrs"`
+	Subject  string    `json:"subject"`
+	Sequence uint64    `json:"seq"`
+	Header   []byte    `json:"hdrs"`
+	Data     []byte    `json:"data"`
+	Time     time.Time `json:"time"`
+
+	decoded nats.Header // in place of Header, where the message did not come as JSON
 }
 
 func (m storedMessage) header(name string) string {
+	if m.decoded != nil {
+		return m.decoded.Get(name)
+	}
 	header, err := nats.DecodeHeadersMsg(m.Header)
 	if err != nil {
 		return ""

@@ -27,9 +27,11 @@ const safeDuplicates = time.Minute
 
 // streamAnswer is what JetStream says about a stream, found or just made ($JS.API.STREAM.INFO and CREATE, ADR-1).
 type streamAnswer struct {
-	Error  *apiError              `json:"error"`
-	Config jetstream.StreamConfig `json:"config"`
-	State  struct {
+	Error   *apiError              `json:"error"`
+	Config  jetstream.StreamConfig `json:"config"`
+	Created time.Time              `json:"created"`
+	State   struct {
+		FirstSeq  uint64    `json:"first_seq"`
 		LastSeq   uint64    `json:"last_seq"`
 		Messages  int64     `json:"messages"`
 		Bytes     int64     `json:"bytes"`

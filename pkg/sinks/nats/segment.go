@@ -1,0 +1,113 @@
+package nats
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/s2"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// A state is a sequence of segments, each a message with entries in the order of writing; docs/nats.md specifies them. A
+// segment is a byte that says how the rest is packed, and for each entry the length of its key and the key, one more than the
+// length of its value (0: the key is removed), and the value.
+const (
+	headerState   = "Kubecdc-State" // CLAIM NUMBER: who wrote the segment, and the how manieth of the state it is
+	packedPlain   = 0
+	packedS2      = 1
+	worthPacking  = 512      // bytes
+	maxUnpacked   = 64 << 20 // of one segment, in bytes
+	segmentMargin = 4 << 10  // for headers and subject
+	maxSegment    = 512 << 10
+)
+
+var errSegment = errors.New("not a segment of a state; it may be one of a later version of this program")
+
+func appendEntry(dst []byte, e sinks.StateEntry) []byte {
+	dst = append(binary.AppendUvarint(dst, uint64(len(e.Key))), e.Key...)
+	if e.Value == nil {
+		return binary.AppendUvarint(dst, 0)
+	}
+	return append(binary.AppendUvarint(dst, uint64(len(e.Value))+1), e.Value...)
+}
+
+// entrySize is how many bytes appendEntry appends at most.
+func entrySize(e sinks.StateEntry) int { return len(e.Key) + len(e.Value) + 2*binary.MaxVarintLen32 }
+
+// packSegment compresses entries if that pays.
+func packSegment(entries []byte) []byte {
+	if len(entries) >= worthPacking {
+		packed := s2.Encode(make([]byte, s2.MaxEncodedLen(len(entries))), entries)
+		if len(packed) < len(entries)/10*9 {
+			return append([]byte{packedS2}, packed...)
+		}
+	}
+	return append([]byte{packedPlain}, entries...)
+}
+
+// readSegment calls each for the entries of a segment. They share its memory.
+func readSegment(data []byte, each func(sinks.StateEntry) error) error {
+	entries, err := unpackSegment(data)
+	for err == nil && len(entries) > 0 {
+		var e sinks.StateEntry
+		if e, entries, err = cutEntry(entries); err == nil {
+			err = each(e)
+		}
+	}
+	return err
+}
+
+func unpackSegment(data []byte) ([]byte, error) {
+	switch {
+	case len(data) > 0 && data[0] == packedPlain:
+		return data[1:], nil
+	case len(data) > 0 && data[0] == packedS2:
+		if n, err := s2.DecodedLen(data[1:]); err != nil || n > maxUnpacked {
+			return nil, errSegment
+		}
+		entries, err := s2.Decode(nil, data[1:])
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errSegment, err)
+		}
+		return entries, nil
+	}
+	return nil, errSegment
+}
+
+func cutEntry(b []byte) (e sinks.StateEntry, rest []byte, err error) {
+	size, n := binary.Uvarint(b)
+	if n <= 0 || size > uint64(len(b)-n) {
+		return e, nil, errSegment
+	}
+	e.Key, b = b[n:n+int(size):n+int(size)], b[n+int(size):]
+	size, n = binary.Uvarint(b)
+	if n <= 0 || size > uint64(len(b)-n)+1 {
+		return e, nil, errSegment
+	}
+	b = b[n:]
+	if size == 0 {
+		return e, b, nil
+	}
+	return sinks.StateEntry{Key: e.Key, Value: b[: size-1 : size-1]}, b[size-1:], nil
+}
+
+// segmentName is what the header of a segment says.
+type segmentName struct {
+	claim  string
+	number uint64 // ascends by one along the state; 0: not a segment
+}
+
+func (n segmentName) String() string { return n.claim + " " + strconv.FormatUint(n.number, 10) }
+
+func readSegmentName(header string) segmentName {
+	claim, digits, _ := strings.Cut(header, " ")
+	number, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return segmentName{}
+	}
+	return segmentName{claim, number}
+}

@@ -1,0 +1,203 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+const (
+	// readMessages and readBytes bound what one request reads of a stream.
+	readMessages = 2000
+	readBytes    = 8 << 20
+)
+
+// streamClient asks for one stream over one connection.
+type streamClient struct {
+	sink   *Sink
+	link   *link
+	stream string
+}
+
+// reach returns a connection that stands. It waits no longer than ackTimeout.
+func (s *Sink) reach(ctx context.Context) (*link, error) {
+	l := s.current()
+	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
+	defer cancel()
+	if err := l.await(bounded); err != nil {
+		return nil, s.unconnected(ctx, err)
+	}
+	return l, nil
+}
+
+// api asks JetStream something about the stream and decodes the answer. None means that it has no leader, or is not there.
+func (c streamClient) api(ctx context.Context, what string, request, answer any) error {
+	var body []byte
+	if request != nil {
+		var err error
+		if body, err = json.Marshal(request); err != nil {
+			return fmt.Errorf("encode a request about stream %q: %w", c.stream, err)
+		}
+	}
+	a, err := c.sink.ask(ctx, c.link, "$JS.API.STREAM."+what+"."+c.stream, body)
+	if err != nil {
+		return err
+	}
+	if a.noResponder {
+		return &sinks.UnavailableError{After: awayPause, Reason: fmt.Sprintf("nobody answers for stream %q: JetStream is not enabled "+
+			"for this account, or has no leader", c.stream), Err: nats.ErrNoResponders}
+	}
+	if err := json.Unmarshal(a.data, answer); err != nil {
+		return fmt.Errorf("JetStream's answer about stream %q: %w", c.stream, err)
+	}
+	return nil
+}
+
+// info looks the stream up; nil says that it does not exist.
+func (c streamClient) info(ctx context.Context) (*streamAnswer, error) {
+	found := new(streamAnswer)
+	if err := c.api(ctx, "INFO", nil, found); err != nil {
+		return nil, err
+	}
+	switch {
+	case found.Error == nil:
+		return found, nil
+	case found.Error.ErrCode == codeStreamNotFound:
+		return nil, nil
+	}
+	return nil, classify(c.stream, "", found.Error)
+}
+
+// get asks the stream's leader for one message. The zero value says that there is none.
+func (c streamClient) get(ctx context.Context, request getRequest) (storedMessage, error) {
+	var answer struct {
+		Error   *apiError     `json:"error"`
+		Message storedMessage `json:"message"`
+	}
+	err := c.api(ctx, "MSG.GET", request, &answer)
+	switch {
+	case err != nil:
+		return storedMessage{}, err
+	case answer.Error == nil:
+		return answer.Message, nil
+	case answer.Error.ErrCode == codeNoMessage || answer.Error.ErrCode == codeStreamNotFound:
+		return storedMessage{}, nil
+	}
+	return storedMessage{}, classify(c.stream, "", answer.Error)
+}
+
+// getRequest says which message or messages (ADR-1, ADR-31).
+type getRequest struct {
+	Sequence uint64 `json:"seq,omitempty"`
+	LastOf   string `json:"last_by_subj,omitempty"`
+	NextOf   string `json:"next_by_subj,omitempty"`
+	Batch    int    `json:"batch,omitempty"`
+	MaxBytes int    `json:"max_bytes,omitempty"`
+}
+
+// read calls each for the messages from one sequence through another, in order. Any of them may be gone. direct says that the
+// stream allows direct access: replicas answer then, many messages at once. What a replica does not have the leader is asked
+// for.
+func (c streamClient) read(ctx context.Context, from, through uint64, direct bool, each func(storedMessage) error) error {
+	for from <= through {
+		if direct {
+			next, err := c.readSome(ctx, from, through, each)
+			if err != nil {
+				return err
+			}
+			if next > from {
+				from = next
+				continue
+			}
+		}
+		m, err := c.get(ctx, getRequest{Sequence: from, NextOf: ">"})
+		if err != nil {
+			return err
+		}
+		if m.Sequence < from || m.Sequence > through {
+			return nil
+		}
+		if err := each(m); err != nil {
+			return err
+		}
+		from = m.Sequence + 1
+	}
+	return nil
+}
+
+// readSome reads what one replica gives, and returns where to go on. It stops where the answers have a gap, as they have
+// when the connection is lost meanwhile.
+func (c streamClient) readSome(ctx context.Context, from, through uint64, each func(storedMessage) error) (next uint64, err error) {
+	body, err := json.Marshal(getRequest{Sequence: from, Batch: readMessages, MaxBytes: readBytes})
+	if err != nil {
+		return from, fmt.Errorf("encode a request about stream %q: %w", c.stream, err)
+	}
+	answers := make(chan answer, readMessages+2)
+	subject := "$JS.API.DIRECT.GET." + c.stream
+	number := c.link.calls.begin(call{concerns: to(subject), answer: func(_ string, a answer) {
+		select {
+		case answers <- a:
+		default: // more than asked for: the gap is seen
+		}
+	}})
+	defer c.link.calls.end(number)
+	if err := c.link.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: c.link.replyTo(number), Data: body}); err != nil {
+		return from, c.sink.unconnected(ctx, err)
+	}
+	timeout := time.NewTimer(c.sink.cfg.AckTimeout)
+	defer timeout.Stop()
+	for last := uint64(0); ; {
+		select {
+		case a := <-answers:
+			m, more, err := c.direct(a, last)
+			if err != nil || !more {
+				return from, err
+			}
+			if last, from = m.Sequence, m.Sequence+1; m.Sequence > through {
+				return from, nil
+			}
+			if err := each(m); err != nil {
+				return from, err
+			}
+			timeout.Reset(c.sink.cfg.AckTimeout)
+		case <-timeout.C:
+			return from, fmt.Errorf("no answer for %q within %v", subject, c.sink.cfg.AckTimeout)
+		case <-ctx.Done():
+			return from, ctx.Err()
+		}
+	}
+}
+
+// direct reads one answer to a request for many messages, which names the message before it; more is false at their end.
+func (c streamClient) direct(a answer, last uint64) (m storedMessage, more bool, err error) {
+	switch {
+	case a.err != nil:
+		return m, false, a.err
+	case a.noResponder:
+		return m, false, nil // no replica is ready: the leader knows
+	}
+	switch status := a.header.Get("Status"); status {
+	case "":
+	case strconv.Itoa(http.StatusNoContent), strconv.Itoa(http.StatusNotFound):
+		return m, false, nil
+	default:
+		return m, false, fmt.Errorf("stream %q cannot be read: %s %s", c.stream, status, a.header.Get("Description"))
+	}
+	m.Subject, m.decoded, m.Data = a.header.Get("Nats-Subject"), a.header, a.data
+	before, err1 := strconv.ParseUint(a.header.Get("Nats-Last-Sequence"), 10, 64)
+	sequence, err2 := strconv.ParseUint(a.header.Get("Nats-Sequence"), 10, 64)
+	at, err3 := time.Parse(time.RFC3339Nano, a.header.Get("Nats-Time-Stamp"))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return m, false, fmt.Errorf("a message of stream %q: %w", c.stream, err)
+	}
+	m.Sequence, m.Time = sequence, at
+	return m, before == last, nil
+}
