@@ -32,7 +32,9 @@ const (
 	here       = "on (job, instance)"
 	apiAway    = `(kubecdc_discovery_known == 0 or ` + allAway + `)`
 	allAway    = `(sum by (job, instance) (kubecdc_resources{state="unreachable"}) > 0 and ` + here + ` (sum by (job, instance) (kubecdc_resources{state=~"live|syncing|stale"}) == 0))`
-	gateClosed = `kubecdc_sink_gate_closed == 1`
+	down       = `kubecdc_sink_ready == 0`
+	thisSink   = "on (job, instance, sink)"
+	held       = `kubecdc_sink_dead_letters_held == 1`
 	blocked    = `kubecdc_journal_blocked == 1`
 	letters    = `kubecdc_journal_dead_letters_full == 1`
 	sick       = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
@@ -81,14 +83,14 @@ var Alerts = []Alert{
 		},
 	},
 	{
-		Name: "KubecdcSinkDown", Expr: gateClosed, For: "3m", Severity: Critical,
+		Name: "KubecdcSinkDown", Expr: down + ` unless ` + thisSink + ` (` + held + ` and ` + thisSink + ` kubecdc_sink_gate_closed == 0)`, For: "3m", Severity: Critical,
 		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} takes nothing",
-		Meaning: "The whole destination is taken to be away: it cannot be reached, refuses the credentials, or has no room. Other " +
+		Meaning: "Nothing gets through to the whole destination: it cannot be reached, refuses the credentials, has no room or lacks its topics. Other " +
 			"sinks go on; " + wait + " until it is full.",
 		Look: []string{readyz, "`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: how much time there is"},
 		Do:   []string{"bring the destination back, or grant what the line names: delivery goes on by itself"},
 		Series: map[string]string{
-			`kubecdc_sink_gate_closed{job="k",instance="i",sink="bus"}`: "1x60",
+			`kubecdc_sink_ready{job="k",instance="i",sink="bus"}`:       "0x60",
 			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "0+60x60",
 			`kubecdc_ready{job="k",instance="i"}`:                       "0x60",
 		},
@@ -146,7 +148,7 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_journal_retained_bytes{job="k",instance="i"}`: "60x60"},
 	},
 	{
-		Name: "KubecdcSinkLagging", Expr: `kubecdc_sink_lag_seconds > 60 unless on (job, instance, sink) (` + gateClosed + ` or kubecdc_sink_lanes_backing_off > 0)`,
+		Name: "KubecdcSinkLagging", Expr: `kubecdc_sink_lag_seconds > 60 unless ` + thisSink + ` (` + down + ` or kubecdc_sink_lanes_backing_off > 0)`,
 		For: "5m", Severity: Warning,
 		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} is {{ $value | humanizeDuration }} behind",
 		Meaning: "The destination takes changes more slowly than the cluster makes them, or one call hangs. " + wait + ".",
@@ -156,7 +158,7 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "120x60"},
 	},
 	{
-		Name: "KubecdcLanesFailing", Expr: `kubecdc_sink_lanes_backing_off > 0 unless on (job, instance, sink) ` + gateClosed + ` unless ` + here + ` ` + letters,
+		Name: "KubecdcLanesFailing", Expr: `kubecdc_sink_lanes_backing_off > 0 unless ` + thisSink + ` (` + down + ` or ` + held + `) unless ` + here + ` ` + letters,
 		For: "5m", Severity: Warning,
 		Summary: "{{ $value }} lanes of sink {{ $labels.sink }} fail while others work",
 		Meaning: "A topic is missing or may not be written, a partition has no leader, or a lane's changes are all rejected. Only these " +
@@ -169,7 +171,7 @@ var Alerts = []Alert{
 		},
 	},
 	{
-		Name: "KubecdcDeadLetters", Expr: `increase(kubecdc_sink_dead_letters_total[15m]) > 0 unless on (job, instance, sink) ` + gateClosed + ` unless ` + here + ` ` + letters,
+		Name: "KubecdcDeadLetters", Expr: `increase(kubecdc_sink_dead_letters_total[15m]) > 0 unless ` + thisSink + ` ` + down + ` unless ` + here + ` ` + letters,
 		Severity: Warning,
 		Summary:  "Sink {{ $labels.sink }} of {{ $labels.instance }} refused changes for ever",
 		Meaning: "The destination can never accept them: too large, or refused by a policy. They are kept in the journal with the reason; " +
@@ -224,7 +226,7 @@ var Alerts = []Alert{
 	},
 	{
 		Name: "KubecdcNotReady",
-		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + gateClosed + ` or ` + sick + `)`,
+		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + down + ` or ` + sick + `)`,
 		For:  "10m", Severity: Warning,
 		Summary: "{{ $labels.instance }} is not ready",
 		Meaning: "None of the other alerts says why. `/readyz` does.",
@@ -339,6 +341,7 @@ var Healthy = map[string]string{
 	`kubecdc_journal_dead_letters_full{job="k",instance="i"}`:                                     "0x120",
 	`kubecdc_sink_cautions{job="k",instance="i",sink="bus"}`:                                      "0x120",
 	`kubecdc_cluster_unchecked{job="k",instance="i"}`:                                             "0x120",
+	`kubecdc_sink_ready{job="k",instance="i",sink="bus"}`:                                         "1x120",
 	`kubecdc_sink_gate_closed{job="k",instance="i",sink="bus"}`:                                   "0x120",
 	`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`:                                   "0x120",
 	`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`:                             "0x120",

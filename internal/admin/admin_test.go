@@ -55,7 +55,7 @@ func TestReadyMeansNoCheckFails(t *testing.T) {
 	if w := get(t, s, "/readyz"); w.Code != http.StatusOK || w.Body.String() != "ok\n" {
 		t.Errorf("well: %d %q", w.Code, w.Body)
 	}
-	const all = "[+]configuration ok\n[+]journal ok\n[+]clock ok\n[+]discovery ok\n[+]resource/pods ok\n[+]resource/nodes ok\n[+]sink/main ok\nok\n"
+	const all = "[+]configuration ok\n[+]journal ok\n[+]cluster ok\n[+]clock ok\n[+]discovery ok\n[+]resource/pods ok\n[+]resource/nodes ok\n[+]sink/main ok\nok\n"
 	if w := get(t, s, "/readyz?verbose"); w.Code != http.StatusOK || w.Body.String() != all {
 		t.Errorf("well, verbose: %d %q", w.Code, w.Body)
 	}

@@ -22,7 +22,7 @@ type check struct {
 
 // checks lists everything readiness depends on.
 func (s Snapshot) checks() []check {
-	all := []check{{name: "configuration", degraded: s.Config.Refused}, s.Journal.check(), {name: "clock", degraded: s.Cluster.wrongClock()}, {name: "discovery", reason: s.Discovery}}
+	all := []check{{name: "configuration", degraded: s.Config.Refused}, s.Journal.check(), {name: "cluster", degraded: s.Cluster.Unchecked}, {name: "clock", degraded: s.Cluster.wrongClock()}, {name: "discovery", reason: s.Discovery}}
 	for _, r := range s.Resources {
 		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
 	}

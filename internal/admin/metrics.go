@@ -173,6 +173,8 @@ var sinkMetrics = []metric{
 				}
 			}
 		}},
+	ofSink("kubecdc_sink_ready", "1 while changes get through; 0 while nothing does, and /readyz says why.", prometheus.GaugeValue,
+		func(k SinkStatus) float64 { return truth(k.NotReady == "") }),
 	ofSink("kubecdc_sink_gate_closed", "1 while the whole destination is taken to be away.", prometheus.GaugeValue,
 		func(k SinkStatus) float64 { return truth(k.GateClosed) }),
 	ofSink("kubecdc_sink_last_ack_timestamp_seconds", "When the destination last acknowledged a change; 0 if never.", prometheus.GaugeValue,

@@ -55,8 +55,14 @@ func (a *Authority) Issue(t testing.TB) (cert, key []byte) {
 // IssueFor is Issue for someone of that name.
 func (a *Authority) IssueFor(t testing.TB, name string) (cert, key []byte) {
 	t.Helper()
+	return a.IssueWithin(t, name, time.Time{}, time.Now().Add(time.Hour))
+}
+
+// IssueWithin is IssueFor of a certificate that is valid from one moment to another.
+func (a *Authority) IssueWithin(t testing.TB, name string, from, to time.Time) (cert, key []byte) {
+	t.Helper()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

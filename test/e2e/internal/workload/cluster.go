@@ -240,6 +240,17 @@ func (c *Cluster) Allow(ctx context.Context, role, user string, kinds ...Kind) e
 	return errors.Join(c.create(ctx, clusterRoles, "", r), c.create(ctx, clusterBindings, "", b))
 }
 
+// Revoke takes back what Allow gave under the name of the role.
+func (c *Cluster) Revoke(ctx context.Context, role string) error {
+	return persist(ctx, func() error {
+		err := c.client.Resource(clusterBindings).Delete(ctx, role, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
 // create creates an object. One that is there already is taken for one whose answer was lost.
 func (c *Cluster) create(ctx context.Context, resource schema.GroupVersionResource, namespace string, o *unstructured.Unstructured) error {
 	return persist(ctx, func() error {

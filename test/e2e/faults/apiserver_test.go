@@ -1,0 +1,136 @@
+package faults
+
+import (
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+func (c *scene) apiAway() func() {
+	p := c.proxied()
+	c.start()
+	p.Block()
+	return p.Unblock
+}
+
+func (c *scene) apiNeverThere() func() {
+	p := c.proxied()
+	p.Block()
+	c.launch()
+	return p.Unblock
+}
+
+// apiHangs lets connections open and nothing come through them.
+func (c *scene) apiHangs() func() {
+	p := c.proxied()
+	c.start()
+	p.Ration(1)
+	p.Cut()
+	return func() {
+		p.Ration(0)
+		p.Cut()
+	}
+}
+
+func (c *scene) tokenRefused() func() {
+	file := c.write("token", "of-nobody")
+	config, err := clientcmd.LoadFromFile(c.settings.Kubeconfig)
+	c.must(err)
+	for _, user := range config.AuthInfos {
+		user.Token, user.TokenFile = "", file
+	}
+	c.settings.Kubeconfig = filepath.Join(c.settings.Dir, "kubeconfig")
+	c.must(clientcmd.WriteToFile(*config, c.settings.Kubeconfig))
+	c.launch()
+	return nil // the file is read again after a minute
+}
+
+func (c *scene) typeSick() func() {
+	c.watch("configmaps", "secrets")
+	g := c.behind()
+	c.start()
+	heal := g.Fault(func(r proxy.Request) bool { return r.Resource == "secrets" }, func(w http.ResponseWriter, _ *http.Request) {
+		proxy.Status(w, http.StatusServiceUnavailable, "ServiceUnavailable", "out of order")
+	})
+	g.Cut()
+	return heal
+}
+
+// typeForbidden has an account that may read two types, and then one.
+func (c *scene) typeForbidden() func() {
+	c.watch("configmaps", "secrets")
+	namespaces := workload.Kind{Resource: secrets.Resource.GroupVersion().WithResource("namespaces")}
+	c.must(c.cluster.Allow(c.t.Context(), c.name, "reader", workload.ConfigMaps, namespaces))
+	c.must(c.cluster.Allow(c.t.Context(), c.name+"-secrets", "reader", secrets))
+	var err error
+	c.settings.Kubeconfig, err = c.controlPlane.KubeconfigFor("reader")
+	c.must(err)
+	p := c.proxied()
+	c.start()
+	c.must(c.cluster.Revoke(c.t.Context(), c.name+"-secrets"))
+	p.Cut() // else a watch that is open goes on
+	return func() { c.must(c.cluster.Allow(c.t.Context(), c.name+"-secrets", "reader", secrets)) }
+}
+
+func (c *scene) typeNotServed() func() {
+	c.watch("configmaps", "gadgets.example.com")
+	c.start()
+	return func() { c.must(c.cluster.Define(c.t.Context(), "example.com", "gadgets", "Gadget")) }
+}
+
+// unchecked has an account that may read the type, and not the namespace that tells a cluster from another.
+func (c *scene) unchecked() func() {
+	g := c.behind()
+	g.Fault(asksWhichCluster, func(w http.ResponseWriter, _ *http.Request) {
+		proxy.Status(w, http.StatusForbidden, "Forbidden", `namespaces "kube-system" is forbidden`)
+	})
+	c.start()
+	return nil
+}
+
+// anotherCluster answers the question which cluster this is as another one would, as soon as the connections are lost.
+func (c *scene) anotherCluster() func() {
+	c.alone()
+	g := c.behind()
+	c.start()
+	g.Fault(asksWhichCluster, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"kube-system","uid":"11111111-2222-3333-4444-555555555555","resourceVersion":"1"}}`))
+	})
+	g.Cut()
+	return nil
+}
+
+func asksWhichCluster(r proxy.Request) bool { return r.Path == "/api/v1/namespaces/kube-system" }
+
+// clockOff lets the API server's answers carry a date that is an hour ago.
+func (c *scene) clockOff() func() {
+	g := c.behind()
+	heal := g.Fault(func(proxy.Request) bool { return true }, func(w http.ResponseWriter, r *http.Request) {
+		g.Pass(&dated{w, -time.Hour}, r)
+	})
+	c.start()
+	return func() {
+		heal()
+		g.Cut()
+	}
+}
+
+// dated is an answer whose date is wrong.
+type dated struct {
+	http.ResponseWriter
+	off time.Duration
+}
+
+func (d *dated) WriteHeader(code int) {
+	d.Header().Set("Date", time.Now().Add(d.off).UTC().Format(http.TimeFormat))
+	d.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap lets a response controller flush.
+func (d *dated) Unwrap() http.ResponseWriter { return d.ResponseWriter }

@@ -1,0 +1,325 @@
+package faults
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+)
+
+// plainKafka is a sink at the listener of a broker that lets everybody in.
+func (c *scene) plainKafka(b *kafka.Broker, keys mapping) mapping {
+	sink := mapping{"brokers": b.Brokers(), "topic": c.name + ".{resource}"}
+	for k, v := range keys {
+		sink[k] = v
+	}
+	return sink
+}
+
+// knownKafka is a sink at the listener that asks for the password, which is read from a file.
+func (c *scene) knownKafka(passwordFile string) mapping {
+	return mapping{
+		"brokers": []string{c.kafka.SecureAddress()}, "topic": c.name + ".{resource}",
+		"tls":  mapping{"enabled": true, "caFile": filepath.Join(c.dir, "ca.pem")},
+		"sasl": mapping{"mechanism": "plain", "username": user, "passwordFile": passwordFile},
+	}
+}
+
+var createTopics = mapping{"createTopics": mapping{"enabled": true, "partitions": 1}}
+
+// ownKafka is a broker of this scene alone.
+func (c *scene) ownKafka() *kafka.Broker {
+	c.t.Helper()
+	b, err := kafka.Start(c.t.Context(), kafka.Options{Dir: c.t.TempDir()})
+	c.must(err)
+	c.t.Cleanup(func() { check(c.t, b.Kill()) })
+	return b
+}
+
+func (c *scene) kafkaDown() func() {
+	b := c.ownKafka()
+	c.sink("kafka", c.plainKafka(b, createTopics))
+	c.start()
+	c.must(b.Kill())
+	c.create(workload.ConfigMaps, "meanwhile")
+	return func() { c.must(b.Restart(c.t.Context())) }
+}
+
+func (c *scene) wrongPassword() func() {
+	file := c.write("password", wrongPassword)
+	c.topic("configmaps")
+	c.sink("kafka", c.knownKafka(file))
+	c.launch()
+	return func() { c.write("password", password) }
+}
+
+func (c *scene) noTopic() func() {
+	c.sink("kafka", c.plainKafka(c.kafka, nil))
+	c.start()
+	c.create(workload.ConfigMaps, "waits")
+	return func() { c.topic("configmaps") }
+}
+
+func (c *scene) topicMissing() func() {
+	c.watch("configmaps", "secrets")
+	c.topic("configmaps")
+	c.sink("kafka", c.plainKafka(c.kafka, nil))
+	c.start()
+	c.create(workload.ConfigMaps, "arrives")
+	c.create(secrets, "waits")
+	return func() { c.topic("secrets") }
+}
+
+func (c *scene) topicForbidden() func() {
+	c.watch("configmaps", "secrets")
+	c.topic("configmaps")
+	c.topic("secrets")
+	c.sink("kafka", c.knownKafka(filepath.Join(c.dir, "password")))
+	c.start()
+	deny := kmsg.NewCreateACLsRequestCreation()
+	deny.ResourceType, deny.ResourceName, deny.ResourcePatternType = kmsg.ACLResourceTypeTopic, c.name+".secrets", kmsg.ACLResourcePatternTypeLiteral
+	deny.Principal, deny.Host = "User:"+user, "*"
+	deny.Operation, deny.PermissionType = kmsg.ACLOperationWrite, kmsg.ACLPermissionTypeDeny
+	created, err := kmsg.NewPtrCreateACLsRequest(), error(nil)
+	created.Creations = append(created.Creations, deny)
+	c.asKafkaAdmin(func(ctx context.Context, client *kgo.Client) {
+		var answer *kmsg.CreateACLsResponse
+		answer, err = created.RequestWith(ctx, client)
+		c.must(err)
+		c.must(kerr.ErrorForCode(answer.Results[0].ErrorCode))
+	})
+	c.create(workload.ConfigMaps, "arrives")
+	c.create(secrets, "waits")
+	return func() {
+		filter := kmsg.NewDeleteACLsRequestFilter()
+		filter.ResourceType, filter.ResourceName, filter.ResourcePatternType = deny.ResourceType, &deny.ResourceName, deny.ResourcePatternType
+		filter.Operation, filter.PermissionType = deny.Operation, deny.PermissionType
+		deleted := kmsg.NewPtrDeleteACLsRequest()
+		deleted.Filters = append(deleted.Filters, filter)
+		c.asKafkaAdmin(func(ctx context.Context, client *kgo.Client) {
+			_, err := deleted.RequestWith(ctx, client)
+			c.must(err)
+		})
+	}
+}
+
+func (c *scene) oversize() func() {
+	c.topic("configmaps", "max.message.bytes", "4000")
+	c.sink("kafka", c.plainKafka(c.kafka, nil), mapping{"onOversize": "deadLetter"})
+	c.start()
+	c.create(workload.ConfigMaps, "fits")
+	c.create(noise(40_000), "too-large")
+	return nil
+}
+
+// topic creates a topic for a resource, with settings by turns name and value.
+func (c *scene) topic(resource string, settings ...string) {
+	c.t.Helper()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = c.name+"."+resource, 1, 1
+	for i := 0; i < len(settings); i += 2 {
+		config := kmsg.NewCreateTopicsRequestTopicConfig()
+		config.Name, config.Value = settings[i], &settings[i+1]
+		topic.Configs = append(topic.Configs, config)
+	}
+	request := kmsg.NewPtrCreateTopicsRequest()
+	request.Topics = append(request.Topics, topic)
+	c.asKafkaAdmin(func(ctx context.Context, client *kgo.Client) {
+		answer, err := request.RequestWith(ctx, client)
+		c.must(err)
+		c.must(kerr.ErrorForCode(answer.Topics[0].ErrorCode))
+	})
+}
+
+func (c *scene) asKafkaAdmin(do func(ctx context.Context, client *kgo.Client)) {
+	c.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.kafka.Brokers()...))
+	c.must(err)
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(c.t.Context(), namedWithin)
+	defer cancel()
+	do(ctx, client)
+}
+
+// ownNATS is a server of this scene alone.
+func (c *scene) ownNATS(config string) *natsserver.Server {
+	c.t.Helper()
+	n, err := natsserver.Start(c.t.Context(), natsserver.Options{Dir: c.t.TempDir(), Config: config})
+	c.must(err)
+	c.t.Cleanup(func() { check(c.t, n.Kill()) })
+	return n
+}
+
+// toNATS is a sink whose stream is the scene's.
+func (c *scene) toNATS(url string, keys mapping) mapping {
+	sink := mapping{"url": url, "stream": c.name, "subject": c.name + ".{resource}.{namespace}.{name}"}
+	for k, v := range keys {
+		sink[k] = v
+	}
+	return sink
+}
+
+var createStream = mapping{"create": mapping{"enabled": true}}
+
+func (c *scene) natsDown() func() {
+	n := c.ownNATS("")
+	c.sink("nats", c.toNATS(n.URL(), createStream))
+	c.start()
+	c.must(n.Kill())
+	return func() { c.must(n.Restart(c.t.Context())) }
+}
+
+// stream creates or changes the scene's stream at the shared server.
+func (c *scene) stream(config jetstream.StreamConfig) {
+	c.t.Helper()
+	connection, err := nats.Connect(c.nats.URL())
+	c.must(err)
+	defer connection.Close()
+	js, err := jetstream.New(connection)
+	c.must(err)
+	config.Name, config.Subjects = c.name, []string{c.name + ".>"}
+	_, err = js.CreateOrUpdateStream(c.t.Context(), config)
+	c.must(err)
+}
+
+func (c *scene) streamMissing() func() {
+	c.sink("nats", c.toNATS(c.nats.URL(), nil))
+	c.launch()
+	return func() { c.stream(jetstream.StreamConfig{}) }
+}
+
+func (c *scene) streamFull() func() {
+	full := jetstream.StreamConfig{MaxMsgs: 3, Discard: jetstream.DiscardNew}
+	c.stream(full)
+	c.sink("nats", c.toNATS(c.nats.URL(), nil))
+	c.start()
+	for _, name := range []string{"one", "two", "three", "four"} {
+		c.create(workload.ConfigMaps, name)
+	}
+	return func() {
+		full.MaxMsgs = 1000
+		c.stream(full)
+	}
+}
+
+func (c *scene) streamForgets() func() {
+	c.stream(jetstream.StreamConfig{MaxMsgs: 1000, Discard: jetstream.DiscardOld})
+	c.sink("nats", c.toNATS(c.nats.URL(), nil))
+	c.start()
+	return nil
+}
+
+// expired has a server whose certificate has expired an hour ago, until it gets another one.
+func (c *scene) expired() func() {
+	certify := func(to time.Time) {
+		cert, key := c.authority.IssueWithin(c.t, "nats", to.Add(-2*time.Hour), to)
+		c.write("server.pem", string(cert))
+		c.write("server.key", string(key))
+	}
+	certify(time.Now().Add(-time.Hour))
+	files := map[string]string{"DIR": c.settings.Dir}
+	n := c.ownNATS(os.Expand("tls {\n  cert_file: \"${DIR}/server.pem\"\n  key_file: \"${DIR}/server.key\"\n}\n", func(name string) string { return files[name] }))
+	c.sink("nats", c.toNATS(strings.Replace(n.URL(), "nats://", "tls://", 1), mapping{
+		"create": createStream["create"], "tls": mapping{"ca": filepath.Join(c.dir, "ca.pem")},
+	}))
+	c.launch()
+	return func() {
+		certify(time.Now().Add(time.Hour))
+		c.must(n.Restart(c.t.Context()))
+	}
+}
+
+// receiver is a webhook's other end. what answers a request with a status.
+func (c *scene) receiver(what func(body string) int) *httptest.Server {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		w.WriteHeader(what(string(body)))
+	}))
+	c.t.Cleanup(server.Close)
+	return server
+}
+
+var cloudEvents = mapping{"format": "cloudevents"}
+
+// notYetValid is what an exporter sees whose clock is an hour behind: what was signed just now is valid from the future on.
+func (c *scene) notYetValid() func() {
+	valid := func(from time.Time) *tls.Certificate {
+		cert, key := c.authority.IssueWithin(c.t, "receiver", from, from.Add(2*time.Hour))
+		pair, err := tls.X509KeyPair(cert, key)
+		c.must(err)
+		return &pair
+	}
+	var shown atomic.Pointer[tls.Certificate]
+	shown.Store(valid(time.Now().Add(time.Hour)))
+	server := c.receiver(func(string) int { return http.StatusNoContent })
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*shown.Load()}}, nil
+	}}
+	server.StartTLS()
+	c.sink("webhook", mapping{"url": server.URL, "tls": mapping{"ca": filepath.Join(c.dir, "ca.pem")}}, cloudEvents)
+	c.create(workload.ConfigMaps, "waits")
+	c.launch()
+	return func() { shown.Store(valid(time.Now().Add(-time.Hour))) }
+}
+
+func (c *scene) rejectsAll() func() {
+	server := c.receiver(func(string) int { return http.StatusBadRequest })
+	server.Start()
+	c.sink("webhook", mapping{"url": server.URL}, cloudEvents)
+	c.start()
+	for _, name := range []string{"one", "two", "three", "four", "five", "six", "seven", "eight"} {
+		c.create(workload.ConfigMaps, name)
+	}
+	return nil
+}
+
+// lettersFull has a receiver that refuses what is large for ever and takes all else.
+func (c *scene) lettersFull() func() {
+	server := c.receiver(func(body string) int {
+		if len(body) > 100_000 {
+			return http.StatusBadRequest
+		}
+		return http.StatusNoContent
+	})
+	server.Start()
+	c.settings.Journal = mapping{"maxDeadLetters": "1Mi"}
+	c.sink("webhook", mapping{"url": server.URL}, cloudEvents)
+	c.start()
+	for _, name := range []string{"one", "two", "three", "four"} {
+		c.create(workload.ConfigMaps, "small-"+name)
+		c.create(noise(500_000), "large-"+name)
+	}
+	return nil
+}
+
+func (c *scene) lettersHeld() func() {
+	b := c.ownKafka()
+	c.stream(jetstream.StreamConfig{MaxMsgSize: 4000})
+	c.sink("kafka", c.plainKafka(b, createTopics))
+	c.sink("nats", c.toNATS(c.nats.URL(), nil), mapping{"onOversize": "deadLetter", "deadLetters": mapping{"sink": "kafka", "topic": c.name + ".dead"}})
+	c.start()
+	c.must(b.Kill())
+	c.create(noise(40_000), "too-large")
+	return nil
+}

@@ -1,0 +1,80 @@
+package faults
+
+import "testing"
+
+// fault is one row: how it is staged, the line of /readyz that names it, and the alerts that fire.
+type fault struct {
+	name string
+	// stage lets an exporter meet the fault. heal cures it; nil where that takes another start, or nothing is to be cured.
+	stage func(c *scene) (heal func())
+	// line is how the line begins, "[-]sink/kafka", and says what is in it. An exporter that ends says so in its log: line is "".
+	line, says string
+	// alerts are without the prefix of all names, with the sink or resource that they name. Several are several things to know: what only follows from another is left out.
+	alerts []string
+}
+
+var faults = []fault{
+	// The destination.
+	{"Kafka is down", (*scene).kafkaDown, "[-]sink/kafka", "no broker of ", one("SinkDown kafka")},
+	{"Kafka refuses the password", (*scene).wrongPassword, "[-]sink/kafka", "refuses the credentials: check kafka.sasl", one("SinkDown kafka")},
+	{"no topic is there", (*scene).noTopic, "[-]sink/kafka", "does not exist", one("SinkDown kafka")},
+	{"one topic of two is missing", (*scene).topicMissing, "[!]sink/kafka/", "does not exist", one("LanesFailing kafka")},
+	{"the right to write one topic is removed", (*scene).topicForbidden, "[!]sink/kafka/", "no right to write", one("LanesFailing kafka")},
+	{"a change is larger than the topic allows", (*scene).oversize, "[!]sink/kafka", "refused for ever", one("DeadLetters kafka")},
+	{"NATS is down", (*scene).natsDown, "[-]sink/nats", "not connected to NATS", one("SinkDown nats")},
+	{"the stream is missing", (*scene).streamMissing, "[-]sink/nats", "does not exist", one("SinkDown nats")},
+	{"the stream is full", (*scene).streamFull, "[-]sink/nats", "cannot store more", one("SinkDown nats")},
+	{"the stream forgets what nobody has read", (*scene).streamForgets, "[!]sink/nats", "oldest", one("SinkMayLose nats")},
+	{"the certificate of NATS has expired", (*scene).expired, "[-]sink/nats", "certificate has expired", one("SinkDown nats")},
+	{"the clock is behind that of whoever signs", (*scene).notYetValid, "[-]sink/webhook", "not yet valid", one("SinkDown webhook")},
+	{"a webhook rejects everything", (*scene).rejectsAll, "[-]sink/webhook", "rejected", one("SinkDown webhook")},
+	{"dead letters are at their bound", (*scene).lettersFull, "[-]journal", "journal.maxDeadLetters", one("DeadLettersFull")},
+	{"dead letters cannot reach their topic", (*scene).lettersHeld, "[!]sink/nats", "dead letters wait for sink kafka", []string{"DeadLettersHeld nats", "SinkDown kafka"}},
+
+	// The API server.
+	{"the API server is away", (*scene).apiAway, "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
+	{"the API server is away from the start", (*scene).apiNeverThere, "[-]discovery", "look at the API server", one("APIServerUnreachable")},
+	{"the API server hangs", (*scene).apiHangs, "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
+	{"the token is refused", (*scene).tokenRefused, "[-]discovery", "Unauthorized", one("APIServerUnreachable")},
+	{"one type cannot be read", (*scene).typeSick, "[-]resource/secrets", "out of order", one("ResourceNotWatched secrets")},
+	{"the right to read one type is removed", (*scene).typeForbidden, "[!]resource/secrets", "forbidden", one("ResourceForbidden secrets")},
+	{"a type is not served", (*scene).typeNotServed, "[!]resource/gadgets.example.com", "nothing serves this", one("ResourceNotServed gadgets.example.com")},
+	{"the cluster cannot be told from another", (*scene).unchecked, "[!]cluster", "kube-system", one("ClusterUnchecked")},
+	{"another cluster is at the same address", (*scene).anotherCluster, "", "another cluster", one("Absent")},
+	{"the clock is an hour off", (*scene).clockOff, "[!]clock", "1h0m", one("ClockSkew")},
+
+	// The exporter's own.
+	{"the edited configuration is wrong", (*scene).badReload, "[!]configuration", "sinks", one("ConfigRefused")},
+	{"the disk is full", (*scene).diskFull, "[-]journal", "disk", one("JournalBlocked")},
+	{"the journal cannot be written", (*scene).readOnly, "", "read-only file system", one("Absent")},
+	{"the journal is at its bound", (*scene).journalFull, "[-]journal", "journal.maxBytes", []string{"JournalBlocked", "SinkDown webhook"}},
+	{"the journal is broken", (*scene).journalBroken, "[!]journal", "was broken", one("JournalRecovered")},
+	{"audit events do not come", (*scene).auditSilent, "[!]audit", "no audit event came", one("AuditSilent")},
+}
+
+func one(alert string) []string { return []string{alert} }
+
+// TestEachFaultIsNamedByReadinessPageAndAlert stages all faults, several at a time.
+func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
+	s := surround(t)
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			c := s.scene(t)
+			heal := f.stage(c)
+			if f.line == "" {
+				c.awaitEnd(f.says)
+				c.awaitAlerts(c.prometheus, "", f.alerts)
+				return
+			}
+			c.awaitNamed(f.line, f.says)
+			c.awaitAlerts(c.prometheus, c.exporter.Address(), f.alerts)
+			if heal == nil {
+				return
+			}
+			heal()
+			c.awaitWell()
+			c.awaitAlerts(c.prometheus, c.exporter.Address(), nil)
+		})
+	}
+}

@@ -1,0 +1,300 @@
+package faults
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+const (
+	// namedWithin bounds every wait. It is far above what it takes, and no measurement.
+	namedWithin = 3 * time.Minute
+	lookEvery   = 250 * time.Millisecond
+	// still is how many looks in a row have to find the same alerts.
+	still = 8
+)
+
+type mapping = map[string]any
+
+var secrets = workload.Kind{
+	Resource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"},
+	Object: func() *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: mapping{"apiVersion": "v1", "kind": "Secret"}}
+	},
+}
+
+// scene is one fault's own: a namespace and an exporter with a journal, which writes into a file unless it is told otherwise.
+type scene struct {
+	*surroundings
+	t        *testing.T
+	name     string
+	settings exporter.Settings
+	exporter *exporter.Exporter
+	ended    bool // by itself, as it should
+}
+
+var scenes atomic.Int32
+
+func (s *surroundings) scene(t *testing.T) *scene {
+	t.Helper()
+	c := &scene{surroundings: s, t: t, name: fmt.Sprintf("fault-%d", scenes.Add(1))}
+	c.settings = exporter.Settings{Dir: t.TempDir(), Kubeconfig: s.controlPlane.Kubeconfig()}
+	c.settings.File = filepath.Join(c.settings.Dir, "changes")
+	c.watch("configmaps")
+	must(t, s.cluster.CreateNamespace(t.Context(), c.name))
+	return c
+}
+
+// alone gives the scene a Prometheus of its own: that no exporter is there has no name in it.
+func (c *scene) alone() {
+	c.t.Helper()
+	own := *c.surroundings
+	own.prometheus = startPrometheus(c.t)
+	c.surroundings = &own
+}
+
+// watch selects resources in the scene's namespace.
+func (c *scene) watch(resources ...string) {
+	c.settings.Resources = []mapping{{"select": resources, "namespaces": mapping{"include": []string{c.name}}, "redact": "none"}}
+}
+
+// sink takes the place of the file.
+func (c *scene) sink(kind string, keys mapping, more ...mapping) {
+	sink := mapping{"name": kind, kind: keys}
+	for _, m := range more {
+		for k, v := range m {
+			sink[k] = v
+		}
+	}
+	c.settings.Sinks = append(c.settings.Sinks, sink)
+}
+
+func (c *scene) must(err error) {
+	c.t.Helper()
+	must(c.t, err)
+}
+
+// start starts the exporter, and returns when it is ready and Prometheus knows.
+func (c *scene) start() {
+	c.t.Helper()
+	c.prepare()
+	c.must(c.exporter.Start(c.t.Context()))
+	c.prometheus.watch(c.exporter.Address())
+	c.await("Prometheus", func() string {
+		if c.prometheus.sees(c.t.Context(), c.exporter.Address()) {
+			return ""
+		}
+		return "no sample of " + c.exporter.Address()
+	})
+}
+
+// launch starts an exporter that does not become ready.
+func (c *scene) launch() {
+	c.t.Helper()
+	c.prepare()
+	c.must(c.exporter.Launch(c.t.Context()))
+	c.prometheus.watch(c.exporter.Address())
+}
+
+func (c *scene) prepare() {
+	c.t.Helper()
+	var err error
+	c.exporter, err = exporter.New(c.program, c.settings)
+	c.must(err)
+	c.t.Cleanup(c.end)
+}
+
+func (c *scene) end() {
+	if err := c.exporter.Kill(); err != nil && !c.ended {
+		c.t.Error(err)
+	}
+	if c.t.Failed() {
+		c.t.Logf("the end of the exporter's log:\n%s", c.exporter.LogTail())
+	}
+}
+
+// create creates an object of a kind.
+func (c *scene) create(kind workload.Kind, name string) {
+	c.t.Helper()
+	c.must(c.cluster.Create(c.t.Context(), kind, c.name, name))
+}
+
+// noise is the kind of ConfigMaps with so many bytes that do not compress.
+func noise(bytes int) workload.Kind {
+	kind := workload.ConfigMaps
+	kind.Object = func() *unstructured.Unstructured {
+		text := make([]byte, bytes)
+		_, _ = rand.Read(text)
+		o := workload.ConfigMaps.Object()
+		o.Object["data"] = mapping{"noise": base64.StdEncoding.EncodeToString(text)}
+		return o
+	}
+	return kind
+}
+
+// await waits until nothing is waited for any more; "" is nothing.
+func (c *scene) await(what string, waitingFor func() string) {
+	c.t.Helper()
+	deadline := time.Now().Add(namedWithin)
+	for {
+		waits := waitingFor()
+		if waits == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("%s: after %v: %s", what, namedWithin, waits)
+		}
+		select {
+		case <-c.t.Context().Done():
+			c.t.Fatal(c.t.Context().Err())
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// page asks the exporter. One that does not answer has no page.
+func (c *scene) page(path string) string {
+	_, text, err := get(c.t.Context(), c.exporter.Address(), path)
+	if err != nil {
+		return err.Error()
+	}
+	return text
+}
+
+// awaitNamed waits until /readyz and the status page have the line: a mark and a name, and what it says.
+func (c *scene) awaitNamed(line, says string) {
+	c.t.Helper()
+	c.await("/readyz", func() string {
+		text := c.page("/readyz?verbose")
+		for l := range strings.Lines(text) {
+			if strings.HasPrefix(l, line) && strings.Contains(l, says) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("no line %s … %s in\n%s", line, says, text)
+	})
+	c.await("the status page", func() string {
+		var status struct {
+			Problems []struct {
+				Name, Reason string
+				Counts       bool
+			}
+		}
+		text := c.page("/status.json")
+		if err := json.Unmarshal([]byte(text), &status); err != nil {
+			return err.Error()
+		}
+		for _, p := range status.Problems {
+			named := strings.HasPrefix(p.Name, line[len("[-]"):]) && strings.Contains(p.Reason, says)
+			if named && p.Counts == strings.HasPrefix(line, "[-]") && strings.Contains(html.UnescapeString(c.page("/")), p.Reason) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("nothing of %s … %s in %+v", line, says, status.Problems)
+	})
+}
+
+// awaitWell waits until the exporter is ready and has nothing to complain of.
+func (c *scene) awaitWell() {
+	c.t.Helper()
+	c.await("/readyz", func() string {
+		if text := c.page("/readyz"); text != "ok\n" {
+			return text
+		}
+		return ""
+	})
+}
+
+// awaitAlerts waits until these alerts fire, and no other one, nor is about to.
+func (c *scene) awaitAlerts(p *prometheus, address string, want []string) {
+	c.t.Helper()
+	same := 0
+	c.await("alerts", func() string {
+		got := p.alerts(c.t.Context(), address)
+		if same++; !slices.Equal(got, want) {
+			same = 0
+		}
+		if same < still {
+			return fmt.Sprintf("%q, want %q", got, want)
+		}
+		return ""
+	})
+}
+
+// awaitEnd waits until the exporter has ended by itself, and for what its log says then.
+func (c *scene) awaitEnd(says string) {
+	c.t.Helper()
+	c.ended = true
+	select {
+	case <-c.exporter.Process().Done():
+	case <-time.After(namedWithin):
+		c.t.Fatalf("it runs on after %v", namedWithin)
+	}
+	if text := c.exporter.LogTail(); !strings.Contains(text, says) {
+		c.t.Errorf("the log does not say %q", says)
+	}
+}
+
+// proxied puts a proxy between the exporter and the API server.
+func (c *scene) proxied() *proxy.Proxy {
+	c.t.Helper()
+	p, err := proxy.Start(c.controlPlane.APIServers()[0].Address())
+	c.must(err)
+	c.t.Cleanup(func() { check(c.t, p.Close()) })
+	path := filepath.Join(c.settings.Dir, "kubeconfig")
+	c.must(p.Kubeconfig(c.settings.Kubeconfig, path))
+	c.settings.Kubeconfig = path
+	return p
+}
+
+// behind puts a gateway there, which understands the requests.
+func (c *scene) behind() *proxy.Gateway {
+	c.t.Helper()
+	g, err := proxy.StartGateway(c.controlPlane.APIServers()[0].Address(), c.controlPlane.CAFile())
+	c.must(err)
+	c.t.Cleanup(g.Close)
+	path := filepath.Join(c.settings.Dir, "kubeconfig")
+	c.must(g.Kubeconfig(c.settings.Kubeconfig, path))
+	c.settings.Kubeconfig = path
+	return g
+}
+
+// write replaces a file in the scene's directory at once, and returns its path.
+func (c *scene) write(name, text string) string {
+	c.t.Helper()
+	path := filepath.Join(c.settings.Dir, name)
+	c.must(os.WriteFile(path+".new", []byte(text), 0o600))
+	c.must(os.Rename(path+".new", path))
+	return path
+}
+
+// background runs something until the fault is over.
+func (c *scene) background(run func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		run(ctx)
+	}()
+	c.t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
