@@ -84,8 +84,8 @@ type sample struct {
 	Value  float64 `yaml:"value"`
 }
 
-// TestEachFaultIsExactlyOneAlert gives promtool the series of a healthy exporter, and then with each fault: its alert fires, and
-// no other one.
+// TestEachFaultIsExactlyOneAlert gives promtool the series of a healthy exporter, and then with each fault: its alert fires,
+// and no other one.
 func TestEachFaultIsExactlyOneAlert(t *testing.T) {
 	rules, err := filepath.Abs("rules.yaml")
 	if err != nil {

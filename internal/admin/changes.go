@@ -11,8 +11,8 @@ const (
 	changeMaxBytes = 2 << 10 // of the facts of one change; of a larger one less is kept
 )
 
-// changes keeps the facts of the newest changes, each a JSON object without bodies. Viewers read from where they are; one that
-// is slow misses the oldest, and nobody waits for it. Safe for concurrent use.
+// changes keeps the facts of the newest changes, each a JSON object without bodies. Viewers read from where they are; one
+// that is slow misses the oldest, and nobody waits for it. Safe for concurrent use.
 type changes struct {
 	mu   sync.Mutex
 	next uint64 // number of the next change; change n is in ring[n % changesKept]
@@ -33,8 +33,8 @@ func (c *changes) add(write, short func([]byte) []byte) {
 	c.next++
 }
 
-// newest returns up to most changes behind number after, oldest first, as copies, how many there were besides, and the number
-// to ask behind next.
+// newest returns up to most changes behind number after, oldest first, as copies, how many there were besides, and the
+// number to ask behind next.
 func (c *changes) newest(after uint64, most int) (facts [][]byte, missed, last uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

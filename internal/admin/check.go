@@ -95,8 +95,8 @@ func (s Snapshot) ready() bool {
 	return !slices.ContainsFunc(s.checks(), func(c check) bool { return c.reason != "" })
 }
 
-// One fault may hit every resource. More than alone resources with the same reason, numbers in it apart, are one check, which
-// names the first few.
+// One fault may hit every resource. More than alone resources with the same reason, numbers in it apart, are one check,
+// which names the first few.
 const (
 	alone      = 3
 	namesShown = 3

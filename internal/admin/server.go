@@ -25,7 +25,8 @@ type Options struct {
 	Version  string          // of the exporter, for the page and kubecdc_build_info
 	Snapshot func() Snapshot // required; called for every request, concurrently, and should answer at once
 	Logger   *slog.Logger    // nil: slog.Default()
-	// DeadLetters returns the newest dead letters of a sink, at most so many, for its page. It may read a disk. nil: none are shown.
+	// DeadLetters returns the newest dead letters of a sink, at most so many, for its page. It may read a disk. nil: none are
+	// shown.
 	DeadLetters func(sink string, most int) ([]DeadLetter, error)
 }
 
@@ -39,7 +40,8 @@ const stopWithin = 2 * time.Second
 // go_memstats_heap_alloc_bytes hides behind garbage.
 var memoryInUse = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
 
-// Server serves /metrics, /livez, /readyz, the status page at / and what that streams. Its methods may be called concurrently.
+// Server serves /metrics, /livez, /readyz, the status page at / and what that streams. Its methods may be called
+// concurrently.
 type Server struct {
 	options  Options
 	publish  *prometheus.HistogramVec

@@ -83,7 +83,8 @@ func (v *viewer) flush() error {
 	return v.control.Flush()
 }
 
-// events streams what one view of the page shows: "status" is its HTML when there is something new, "changes" are the newest.
+// events streams what one view of the page shows: "status" is its HTML when there is something new, "changes" are the
+// newest.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	p := place{r.URL.Query().Get("view"), r.URL.Query().Get("name")}
 	var shown *frame
@@ -108,8 +109,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// follow streams all changes from now on: one event each, and one called "missed", with a number, where some were overwritten
-// before they could be sent.
+// follow streams all changes from now on: one event each, and one called "missed", with a number, where some were
+// overwritten before they could be sent.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 	_, _, next := s.changes.newest(0, 0)
 	heard := time.Now()

@@ -31,30 +31,17 @@ const (
 	answerWithin   = 10 * time.Second
 )
 
-// Admin shows the changes that a running exporter observes, without bodies, until ctx ends, which is no error, or the printer
-// has enough. An exporter that goes away is waited for; one that is not there at first is an error.
+// Admin shows the changes that a running exporter observes, without bodies, until ctx ends, which is no error, or the
+// printer has enough. An exporter that goes away is waited for; one that is not there at first is an error.
 func Admin(ctx context.Context, o AdminOptions, p *Printer) error {
 	filter, err := shape.NewFactFilter(o.Filter)
 	if err != nil {
 		return exit.With(exit.Usage, fmt.Errorf("--filter: %w", err))
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	changes := make(chan shown, queued)
 	r := &follower{options: o, filter: filter, changes: changes, client: &http.Client{Transport: &http.Transport{ResponseHeaderTimeout: answerWithin}}}
-	ended, stopped := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		defer r.client.CloseIdleConnections()
-		ended <- r.run(ctx)
-	}()
-	err = p.follow(ctx, changes, ended)
-	cancel()
-	select {
-	case <-stopped:
-	case <-time.After(stopWithin):
-	}
-	return err
+	defer r.client.CloseIdleConnections()
+	return p.printWhile(ctx, changes, r.run)
 }
 
 // follower reads what an admin server streams.

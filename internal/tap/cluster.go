@@ -20,9 +20,6 @@ import (
 // queued bounds the changes between the source and the terminal.
 const queued = 64
 
-// stopWithin bounds how long connections may take to end.
-const stopWithin = 250 * time.Millisecond
-
 // readyPoll is how often it is asked whether everything is being watched.
 const readyPoll = 100 * time.Millisecond
 
@@ -63,19 +60,8 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 	if o.Filter != "" {
 		t.filter = func() string { return shaper.Stats()[0].Failure }
 	}
-	ended, stopped := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		ended <- src.Run(ctx)
-	}()
 	go sayWhatIsWatched(ctx, src, o.Client.Host(), o.Notes)
-	err = p.follow(ctx, changes, ended)
-	cancel()
-	select {
-	case <-stopped:
-	case <-time.After(stopWithin):
-	}
-	return err
+	return p.printWhile(ctx, changes, src.Run)
 }
 
 // clusterName is the name that changes carry: as without cluster.name in a configuration, where that may be read.

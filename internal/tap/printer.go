@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -44,6 +45,27 @@ func NewPrinter(out io.Writer, format string, color, once bool) *Printer {
 type shown struct {
 	change *event.Change
 	raw    []byte
+}
+
+// stopWithin bounds how long connections may take to end.
+const stopWithin = 250 * time.Millisecond
+
+// printWhile writes what read sends, and ends as follow does. Then it stops read, which gets a context for that.
+func (p *Printer) printWhile(ctx context.Context, changes <-chan shown, read func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended, stopped := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		ended <- read(ctx)
+	}()
+	err := p.follow(ctx, changes, ended)
+	cancel()
+	select {
+	case <-stopped:
+	case <-time.After(stopWithin):
+	}
+	return err
 }
 
 // follow writes what comes until ctx ends, which is no error, whoever sends it does, or one change was enough. A terminal

@@ -5,11 +5,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
@@ -22,6 +24,9 @@ const edits = 8
 
 // sorts are the sorts of edits.
 const sorts = 4
+
+// spoils is after how many edits the file is spoilt once.
+const spoils = 5
 
 // edited is what a test edits of a configuration.
 type edited struct {
@@ -61,42 +66,86 @@ func (e *edited) edit(sort int, r *rand.Rand) string {
 	return fmt.Sprintf("sink %s: %v", name, e.files[name])
 }
 
+// configure writes what is edited into the settings.
+func (e *edited) configure(settings *exporter.Settings) {
+	settings.Resources, settings.Sinks = e.rules(), nil
+	sinks := settings.WholeSinks()
+	sinks[1]["nats"].(map[string]any)["lanes"] = e.lanes
+	for _, name := range []string{"file-0", "file-1", "file-2"} {
+		if e.files[name] {
+			sinks = append(sinks, map[string]any{"name": name, "stdout": map[string]any{"path": filepath.Join(settings.Dir, name+".jsonl")}})
+		}
+	}
+	settings.Sinks = sinks
+}
+
+// spoilt are bad files made of a good one.
+func spoilt(good string) []string {
+	return []string{
+		good[:len(good)/2],
+		"resources: [",
+		"",
+		strings.Replace(good, `"select"`, `"selects"`, 1),
+		strings.Replace(good, `"resources"`, `"resource"`, 1),
+		strings.Replace(good, `"configmaps"`, `"config maps"`, 1),
+		strings.Replace(good, `"name": "nats"`, `"name": "kafka"`, 1),
+		strings.Replace(good, `"kafka": {`, `"rabbit": {`, 1),
+		strings.Replace(good, `"min": "50ms"`, `"min": "soon"`, 1),
+		strings.Replace(good, `"lanes": `, `"lanes": -`, 1),
+	}
+}
+
+// refuses puts a bad file in the place of the configuration and waits until it is refused, and counted as so many.
+func (s *scene) refuses(bad string, count int) {
+	s.t.Helper()
+	path := s.exporter.Config()
+	s.must(os.WriteFile(path+".bad", []byte(bad), 0o600))
+	s.must(os.Rename(path+".bad", path))
+	s.awaitMetric("kubecdc_config_refused", "1")
+	s.awaitMetric(`kubecdc_config_reloads_total{result="refused"}`, fmt.Sprint(count))
+}
+
+// selectedThroughout leaves out what came and went: there is nothing to compare it with.
+func (s *scene) selectedThroughout() {
+	s.listenAll()
+	for _, b := range s.buses {
+		b.records = slices.DeleteFunc(b.records, func(r bus.Record) bool { return r.Resource == "widgets" })
+	}
+}
+
 // TestEditsWhileItRunsLoseAndRepeatNothing edits the configuration of a running exporter again and again while objects are written:
-// rules and sinks come, go and change. What is selected throughout arrives on both buses completely, in order and once, and neither
-// the watches nor the lanes that no edit concerns are begun anew.
+// rules and sinks come, go and change, and now and then the file is a bad one. What is selected throughout arrives on both buses
+// completely, in order and once, and neither the watches nor the lanes that no edit concerns are begun anew.
 func TestEditsWhileItRunsLoseAndRepeatNothing(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
 	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
-	var dir string
-	configure := func(settings *exporter.Settings) {
-		dir, settings.Resources = settings.Dir, now.rules()
-		settings.Sinks = nil
-		sinks := settings.WholeSinks()
-		sinks[1]["nats"].(map[string]any)["lanes"] = now.lanes
-		for _, name := range []string{"file-0", "file-1", "file-2"} {
-			if now.files[name] {
-				sinks = append(sinks, map[string]any{"name": name, "stdout": map[string]any{"path": filepath.Join(dir, name+".jsonl")}})
-			}
-		}
-		settings.Sinks = sinks
-	}
-	s := newScene(t, kinds, configure)
+	s := newScene(t, kinds, now.configure)
 	s.must(s.exporter.Start(t.Context()))
 	started := s.value(`kubecdc_resource_list_requests_total{resource="configmaps"}`)
 	random, times := dice(t), sizeOf(t, "KUBECDC_E2E_RELOADS", edits)
 	var order []int
+	began, writes, refused := time.Now(), 0, 0
 	for i := range times {
 		if i%sorts == 0 { // each sort comes as often as the others
 			order = random.Perm(sorts)
 		}
 		load := s.run(workload.Plan{Objects: 60, Updates: 4}, append(kinds, workload.Widgets))
 		load.AwaitOperations(random.IntN(load.Operations() + 100))
+		if i%spoils == spoils-1 {
+			good, err := os.ReadFile(s.exporter.Config())
+			s.must(err)
+			all := spoilt(string(good))
+			s.refuses(all[refused%len(all)], refused+1)
+			refused++
+		}
 		what := now.edit(order[i%sorts], random)
-		s.must(s.exporter.Configure(configure))
+		s.must(s.exporter.Configure(now.configure))
 		s.awaitConfiguration(s.exporter.Config())
 		t.Logf("edit %d: %s", i, what)
 		s.must(load.Wait())
+		writes += load.Operations()
 	}
+	t.Logf("%d writes, %.0f a second", writes, float64(writes)/time.Since(began).Seconds())
 	s.awaitAll()
 	for _, resource := range []string{"configmaps", "services"} {
 		s.awaitMetric(fmt.Sprintf("kubecdc_resource_watch_restarts_total{resource=%q}", resource), "0")
@@ -104,17 +153,83 @@ func TestEditsWhileItRunsLoseAndRepeatNothing(t *testing.T) {
 		s.awaitMetric(fmt.Sprintf("kubecdc_resource_list_requests_total{resource=%q}", resource), started)
 	}
 	s.awaitMetric(`kubecdc_config_reloads_total{result="taken"}`, fmt.Sprint(times))
-	s.awaitMetric(`kubecdc_config_reloads_total{result="refused"}`, "0")
+	s.awaitMetric(`kubecdc_config_reloads_total{result="refused"}`, fmt.Sprint(refused))
+	s.awaitMetric("kubecdc_config_refused", "0")
 	log, err := os.ReadFile(s.exporter.Log())
 	s.must(err)
 	if strings.Contains(string(log), `msg="sink started" sink=kafka`) {
 		t.Error("Kafka was begun anew, though no edit concerns it")
 	}
 	s.must(s.exporter.Stop())
-	s.listenAll()
-	for _, b := range s.buses { // of what came and went there is nothing to compare
-		b.records = slices.DeleteFunc(b.records, func(r bus.Record) bool { return r.Resource == "widgets" })
+	s.selectedThroughout()
+	s.judge(oracle.Rules{})
+}
+
+// killedReloads is how often the exporter is killed while it takes up an edit.
+const killedReloads = 5
+
+// TestAKillInTheMiddleOfAReloadLosesNothing edits the configuration while objects are written, and kills the exporter while it takes
+// that up, wherever it is. The next start has the new configuration, and nothing is missing.
+func TestAKillInTheMiddleOfAReloadLosesNothing(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
+	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
+	s := newScene(t, kinds, now.configure)
+	s.must(s.exporter.Start(t.Context()))
+	random := dice(t)
+	for i := range killedReloads {
+		load := s.run(workload.Plan{Objects: 60, Updates: 4}, append(kinds, workload.Widgets))
+		load.AwaitOperations(random.IntN(100))
+		what := now.edit(i%sorts, random)
+		s.must(s.exporter.Configure(now.configure))
+		after := time.Duration(random.IntN(120)) * time.Millisecond
+		pause(t, after)
+		s.must(s.exporter.Kill())
+		t.Logf("kill %d, %v after %s", i, after, what)
+		s.must(s.exporter.Start(t.Context()))
+		s.awaitConfiguration(s.exporter.Config())
+		s.must(load.Wait())
 	}
+	s.awaitAll()
+	s.must(s.exporter.Stop())
+	s.selectedThroughout()
+	s.judge(oracle.Rules{Repetitions: true})
+}
+
+// TestASinkThatIsDeadIsRemovedWhileItRuns takes a sink out of the configuration that has taken nothing for as long as there is
+// something to deliver. That neither waits for the sink nor disturbs the others, and what the journal held for it alone goes.
+func TestASinkThatIsDeadIsRemovedWhileItRuns(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	dead := true
+	s := newScene(t, kinds, func(settings *exporter.Settings) { settings.Journal = map[string]any{"keep": "0s"} })
+	configure := func(settings *exporter.Settings) {
+		settings.Sinks = nil
+		sinks := settings.WholeSinks()
+		if dead {
+			sinks = append(sinks, map[string]any{"name": "dead", "format": "cloudevents", "webhook": map[string]any{"url": "http://127.0.0.1:1"}})
+		}
+		settings.Sinks = sinks
+	}
+	s.must(s.exporter.Configure(configure))
+	s.must(s.exporter.Launch(t.Context()))
+	s.must(s.load(40, kinds).Wait())
+	s.awaitAll()
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]sink/dead ")
+	s.awaitMetric(`kubecdc_sink_backlog_changes{sink="kafka"}`, "0")
+	held := s.value("kubecdc_journal_oldest_offset")
+	load := s.load(40, kinds)
+	dead = false
+	s.must(s.exporter.Configure(configure))
+	s.awaitConfiguration(s.exporter.Config())
+	s.must(load.Wait())
+	s.awaitAnswer("/readyz", http.StatusOK, "ok")
+	s.awaitAll()
+	s.awaitMetric(`kubecdc_resource_watch_restarts_total{resource="configmaps"}`, "0")
+	s.await(s.buses[0], func([]bus.Record) string {
+		if s.value("kubecdc_journal_oldest_offset") == held {
+			return "the journal to let go of what the removed sink has not taken"
+		}
+		return ""
+	})
 	s.judge(oracle.Rules{})
 }
 
@@ -173,13 +288,6 @@ func TestAnotherRedactionIsTakenUpWhileItRuns(t *testing.T) {
 	for _, r := range s.buses[0].records[before:] {
 		s.nothingOf(&p, "kafka", string(r.Payload))
 	}
-	s.must(filepath.WalkDir(settings.JournalDir(), func(path string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		s.nothingOf(&p, path, string(content))
-		return err
-	}))
+	s.nothingInFiles(&p, settings.JournalDir())
 	s.nothingOf(&p, "deadletter list", s.ask("deadletter", "list", "--sink", "nats", "--config", s.exporter.Config(), "-o", "json"))
 }

@@ -303,6 +303,19 @@ func (s *scene) nothingOf(p *plants, where, text string) {
 	}
 }
 
+// nothingInFiles fails the test where a file below a directory holds a value.
+func (s *scene) nothingInFiles(p *plants, dir string) {
+	s.t.Helper()
+	s.must(filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		s.nothingOf(p, path, string(content))
+		return err
+	}))
+}
+
 // lookThrough looks for values in the topics, in every file the exporter wrote, and in what its commands say of them.
 func (s *scene) lookThrough(p *plants, dir string) {
 	s.t.Helper()
@@ -318,14 +331,7 @@ func (s *scene) lookThrough(p *plants, dir string) {
 	if redacted < plantedDeployments {
 		s.t.Error("the topics hold nothing of what was planted, so they show nothing at all")
 	}
-	s.must(filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		s.nothingOf(p, path, string(content))
-		return err
-	}))
+	s.nothingInFiles(p, dir)
 	config := filepath.Join(dir, "config.yaml")
 	s.nothingOf(p, "journal dump", s.ask("journal", "dump", "--config", config))
 	s.nothingOf(p, "journal stat", s.ask("journal", "stat", "--config", config))
@@ -419,14 +425,7 @@ func TestAChangedRedactionLeavesNothingInPlain(t *testing.T) {
 			s.nothingOf(&p, b.Name(), string(r.Payload))
 		}
 	}
-	s.must(filepath.WalkDir(settings.JournalDir(), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		s.nothingOf(&p, path, string(content))
-		return err
-	}))
+	s.nothingInFiles(&p, settings.JournalDir())
 	s.nothingOf(&p, "journal dump", s.ask("journal", "dump", "--config", config))
 	s.nothingOf(&p, "deadletter list", s.ask("deadletter", "list", "--sink", "nats", "--config", config, "-o", "json"))
 }

@@ -72,8 +72,8 @@ func (c *scene) wrongPassword() func() {
 
 func (c *scene) noTopic() func() {
 	c.sink("kafka", c.plainKafka(c.kafka, nil))
-	c.start()
 	c.create(workload.ConfigMaps, "waits")
+	c.launch()
 	return func() { c.topic("configmaps") }
 }
 
