@@ -64,13 +64,15 @@ type endpoint struct {
 }
 
 // purpose is what a connection is for. A broker answers the requests of a connection in order, and a produce request only when
-// all in-sync replicas have what is written. So questions go elsewhere, and so do partitions whose replicas are slow.
+// all in-sync replicas have what is written. So questions go elsewhere, and so do partitions whose replicas are slow, and what is
+// read back.
 type purpose int
 
 const (
 	forQuestions purpose = iota
 	forProducing
 	forSlowReplicas
+	forReading
 )
 
 // link is the connection to an endpoint, which is opened again when it has failed.
@@ -161,12 +163,17 @@ func (c *cluster) ask(ctx context.Context, broker int32, request kproto.Message)
 		defer cancel()
 		return c.askAny(ctx, request)
 	}
-	to, err := c.reach(broker, forQuestions)
+	return c.askOver(ctx, broker, forQuestions, request)
+}
+
+// askOver is ask over a connection of its own kind.
+func (c *cluster) askOver(ctx context.Context, broker int32, over purpose, request kproto.Message) (kproto.Message, error) {
+	to, err := c.reach(broker, over)
 	if errors.Is(err, errNoBroker) {
 		if err := c.ping(ctx); err != nil { // it tells the addresses
 			return nil, err
 		}
-		to, err = c.reach(broker, forQuestions)
+		to, err = c.reach(broker, over)
 	}
 	if err != nil {
 		return nil, err
@@ -301,12 +308,17 @@ func (c *cluster) endOfLog(ctx context.Context, lead lead, topic string, partiti
 	return protocol.ReadEndOfLog(r)
 }
 
-// replicated asks the leader of a partition up to where all in-sync replicas have its log.
-func (c *cluster) replicated(ctx context.Context, lead lead, topic string, partition int32) (int64, error) {
-	const latest = -1
+// What offsetAt is asked for (KIP-79).
+const (
+	latest   = -1 // up to where all in-sync replicas have the log
+	earliest = -2
+)
+
+// offsetAt asks the leader of a partition for the offset at one end of its log.
+func (c *cluster) offsetAt(ctx context.Context, lead lead, topic string, partition int32, which int64) (int64, error) {
 	answer, err := c.ask(ctx, lead.broker, &listoffsets.Request{ReplicaID: -1, Topics: []listoffsets.RequestTopic{{
 		Topic:      topic,
-		Partitions: []listoffsets.RequestPartition{{Partition: partition, CurrentLeaderEpoch: lead.epoch, Timestamp: latest}},
+		Partitions: []listoffsets.RequestPartition{{Partition: partition, CurrentLeaderEpoch: lead.epoch, Timestamp: which}},
 	}}})
 	if err != nil {
 		return 0, err

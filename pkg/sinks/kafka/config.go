@@ -44,6 +44,9 @@ type Config struct {
 	// Tombstones writes a record without a value behind each delete in the format debezium, under the same key, as
 	// Debezium's connectors do: a compacted topic then forgets the object.
 	Tombstones bool `mapstructure:"tombstones"`
+	// Repair gives keys that a snapshot lacks their tombstones, at its end: after a lost journal, what was deleted meanwhile. For
+	// the format upsert, or debezium with tombstones, and a topic without {namespace} and {name}. Default false.
+	Repair bool `mapstructure:"repair"`
 	// ClientID is told to the brokers, for their logs and quotas. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`
 	// BatchBytes bounds the uncompressed records of one batch, in bytes. A single larger record is a batch of its own.
@@ -199,6 +202,18 @@ func (c Config) validateTopic() error {
 	}
 	if err := checkTopicName(t.Append(nil, &event.Change{}, appendEscaped)); err != nil {
 		return fmt.Errorf("kafka.topic: %q: %w", c.Topic, err)
+	}
+	return c.validateRepair(t)
+}
+
+func (c Config) validateRepair(t *sinks.Template) error {
+	switch {
+	case !c.Repair:
+		return nil
+	case !c.idempotent():
+		return errors.New("kafka.repair: true, without kafka.idempotence: a tombstone that is late could hide a newer object; set one of them")
+	case t.Uses("namespace") || t.Uses("name"):
+		return fmt.Errorf("kafka.repair: true, and kafka.topic is %q; with {namespace} or {name} it is not known which topics have deleted objects", c.Topic)
 	}
 	return nil
 }

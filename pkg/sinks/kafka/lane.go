@@ -71,6 +71,11 @@ func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
 
 // publish is [sinks.Sink.Publish] for this lane.
 func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) {
+	leave, err := l.sink.repairs.take(ctx, l.topic.name, l.partition)
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
 	l.resume()
 	defer l.hold()
 	l.passOver(batch)
@@ -168,11 +173,16 @@ func (l *lane) deliver(ctx context.Context) error {
 // storeState makes sure, before the first batch of an epoch is sent, that a later process will know of the epoch and of the
 // message it begins with.
 func (l *lane) storeState(ctx context.Context) error {
-	now := l.numbering()
-	if l.unnumbered || l.stored == now {
+	if l.unnumbered || l.stored == l.numbering() {
 		return nil
 	}
-	l.setState(producerState{now.Producer, now.Epoch, l.inFlight[0].offsets[0] - 1, l.next.Sequence})
+	return l.storeNumbering(ctx, l.inFlight[0].offsets[0]-1)
+}
+
+// storeNumbering makes the present numbering durable, which begins behind the messages up to through.
+func (l *lane) storeNumbering(ctx context.Context, through uint64) error {
+	now := l.numbering()
+	l.setState(producerState{now.Producer, now.Epoch, through, l.next.Sequence})
 	if err := l.sink.producers.store(ctx); err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}
@@ -223,7 +233,7 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 // launch sends the batches that may be in flight and are not, all to one broker.
 func (l *lane) launch(try *attempt) error {
 	try.layout = l.topic.current.Load()
-	to, err := l.lead(try.layout)
+	to, err := try.layout.lead(l.partition)
 	underWay := l.inFlight[0].pending != nil
 	if underWay && to.broker != l.leader {
 		return nil // nothing more goes where the first is
@@ -291,24 +301,6 @@ func (l *lane) adaptWindow(err error, each time.Duration) {
 	}
 }
 
-// lead returns who leads the partition.
-func (l *lane) lead(by *layout) (lead, error) {
-	switch {
-	case by == nil:
-		return lead{broker: -1}, errNoLayout
-	case int(l.partition) >= len(by.leads):
-		return lead{broker: -1}, errNoPartition
-	case by.leads[l.partition].broker < 0:
-		return lead{broker: -1}, kafka.LeaderNotAvailable
-	}
-	return by.leads[l.partition], nil
-}
-
-var (
-	errNoLayout    = errors.New("the topic was not looked up yet")
-	errNoPartition = errors.New("the partition does not exist (any more): the topic was made anew")
-)
-
 // reconsider decides, after an attempt that settled nothing, whether to send the same bytes at once (nil): when the
 // partition has another leader than the one that was asked, or when the connection may just have been a stale one.
 // Everything else waits for the caller's back-off.
@@ -320,8 +312,8 @@ func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error 
 	if err != nil {
 		return err
 	}
-	to, err := l.lead(now)
-	_, before := l.lead(try.layout)
+	to, err := now.lead(l.partition)
+	_, before := try.layout.lead(l.partition)
 	moved := err == nil && (before != nil || to.broker != l.leader)
 	broken := !protocol.FromBroker(cause) && !errors.Is(cause, errNoLayout) && !errors.Is(cause, errNoPartition)
 	stale := broken && !try.broken && !isTimeout(cause)

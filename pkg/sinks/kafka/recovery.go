@@ -22,7 +22,7 @@ type recovery struct {
 }
 
 // recoverProducer finds out, before the lane's first batch, what the process before has left of it. The leader of the
-// partition // knows the number of our newest record and the state holds the number of the first one that was not acknowledged for
+// partition knows the number of our newest record, and the state holds the number of the first one that was not acknowledged for
 // certain: what lies between is there already.
 //
 // What the process before knew of, it may still have under way. So the lane goes on under its numbers until that is
@@ -89,7 +89,7 @@ func unanswerable(err error) bool {
 
 // countWritten asks the leader once.
 func (l *lane) countWritten(ctx context.Context, by *layout) (records int, certain bool, err error) {
-	lead, err := l.lead(by)
+	lead, err := by.lead(l.partition)
 	if err != nil {
 		return 0, false, err
 	}
@@ -123,7 +123,7 @@ func (l *lane) awaitReplicated(ctx context.Context, by lead) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
-		reached, err := l.sink.cluster.replicated(ctx, by, l.topic.name, l.partition)
+		reached, err := l.sink.cluster.offsetAt(ctx, by, l.topic.name, l.partition, latest)
 		if err != nil || reached >= end {
 			return err
 		}

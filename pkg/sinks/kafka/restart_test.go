@@ -23,6 +23,18 @@ import (
 type kept struct {
 	mu    sync.Mutex
 	state []byte
+	saved [][]byte // all that was ever saved
+}
+
+// unfinished goes back to the last state that knows of a repair.
+func (k *kept) unfinished() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, state := range k.saved {
+		if state[0] == stateFormatOfSnapshots {
+			k.state = state
+		}
+	}
 }
 
 // keep gives a sink a place for its state, with what is there.
@@ -32,6 +44,7 @@ func keep(t testing.TB, s *Sink, k *kept, newest uint64) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.state = s.State(0)
+		k.saved = append(k.saved, k.state)
 		return nil
 	}
 	if err := s.Restore(k.state, newest, save); err != nil {

@@ -86,6 +86,9 @@ func (s *Sink) Resume(lanes []sinks.Lane) {
 func (s *Sink) Repartitions() (due []sinks.Repartition) {
 	s.lookAround()
 	for _, t := range s.moved.all() {
+		if s.repairs.busy(t.name) {
+			continue
+		}
 		r, now := s.routes[t.name], t.current.Load()
 		if r == nil || !r.waits() && len(now.leads) == len(r.lanes) {
 			s.moved.remove(t)
@@ -143,7 +146,7 @@ func (s *Sink) drop(lanes []sinks.Lane) {
 	for _, name := range lanes {
 		if topic, ok := waitingTopic(name); ok {
 			delete(s.waits, topic)
-		} else if l := s.lanes[name]; l != nil {
+		} else if l := s.lanes[name]; l != nil && !s.repairs.busy(l.topic.name) {
 			l.resume()
 			l.drop()
 			delete(s.lanes, name)

@@ -37,6 +37,7 @@ type Sink struct {
 	held           byteBudget // bytes of unsettled batches, between calls // I6
 	producers      producerStates
 	clock          clock
+	repairs        *repairs  // nil: topics do not repair themselves
 	recoveryWarned sync.Once // the warning about what the process before left in flight is logged once
 
 	// Of Lane, and of what is never called while Lane is.
@@ -67,6 +68,7 @@ var _ interface {
 	sinks.Forgetter
 	sinks.Repartitioner
 	sinks.Stateful
+	sinks.Cautious
 } = (*Sink)(nil)
 
 // New returns a sink for cfg that writes changes in the format f. It checks cfg and reads the files it names; it opens no
@@ -87,6 +89,9 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if cfg.Tombstones && f != format.Debezium {
 		return nil, fmt.Errorf("kafka.tombstones: true, with the format %v; only debezium has readers who expect them", f)
 	}
+	if cfg.Repair && f != format.Upsert && !cfg.Tombstones {
+		return nil, fmt.Errorf("kafka.repair: true, with the format %v; it needs upsert, or debezium with kafka.tombstones", f)
+	}
 	encoders, err := newEncoders(f, cfg.Tombstones, record.Codecs[cfg.Compression], runtime.GOMAXPROCS(0))
 	if err != nil {
 		return nil, err
@@ -98,6 +103,9 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	}
 	s.open, s.close = context.WithCancel(context.Background())
 	s.held.give(maxHeld)
+	if cfg.Repair {
+		s.repairs = newRepairs(s)
+	}
 	return s, nil
 }
 
@@ -121,13 +129,17 @@ func (s *Sink) Slowed() string { return s.cluster.throttle.reason() }
 // Publish writes a batch to the partition that lane names. See [sinks.Sink].
 func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
 	if topic, ok := waitingTopic(name); ok {
-		return s.waiting(topic).publish(ctx, batch)
+		n, err := s.waiting(topic).publish(ctx, batch)
+		s.repairs.accepted(topic, batch[:n])
+		return n, err
 	}
 	l, err := s.lane(name)
 	if err != nil {
 		return 0, err
 	}
-	return l.publish(ctx, batch)
+	n, err := l.publish(ctx, batch)
+	s.repairs.accepted(l.topic.name, batch[:n])
+	return n, err
 }
 
 // Close ends all connections, within ctx.
@@ -160,6 +172,19 @@ func (s *Sink) lane(name sinks.Lane) (*lane, error) {
 		s.lanes[name] = l
 	}
 	return l, nil
+}
+
+// laneTo returns the lane that writes to a partition of a topic, of which there are so many.
+func (s *Sink) laneTo(topic string, partition int32, count int) (*lane, error) {
+	name := laneName(topic, partition, count)
+	s.mu.RLock()
+	for _, l := range s.lanes { // it may still have the name from when there were fewer
+		if s.lanes[name] == nil && l.topic.name == topic && l.partition == partition {
+			name = l.name
+		}
+	}
+	s.mu.RUnlock()
+	return s.lane(name)
 }
 
 func (s *Sink) waiting(name string) *waiting {

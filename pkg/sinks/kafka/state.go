@@ -40,9 +40,13 @@ func (s *Sink) Restore(state []byte, newest uint64, save func(ctx context.Contex
 	if len(state) == 0 {
 		return nil
 	}
-	var err error
-	m.previous, err = decodeStates(state)
-	return err
+	previous, snapshots, err := decodeState(state)
+	if err != nil {
+		return err
+	}
+	m.previous = previous
+	s.repairs.restore(snapshots)
+	return nil
 }
 
 // State is [sinks.Stateful.State].
@@ -52,8 +56,9 @@ func (s *Sink) State(low uint64) []byte {
 	defer m.mu.Unlock()
 	if low >= m.newest { // nothing of the process before is published any more, so nobody will ask
 		m.previous = nil
+		s.repairs.settled(low)
 	}
-	return encodeStates(m.own, m.previous)
+	return s.repairs.appendState(encodeStates(m.own, m.previous))
 }
 
 // set notes where the numbers of a lane stand.
@@ -98,7 +103,11 @@ func (m *producerStates) store(ctx context.Context) error {
 	return save(ctx)
 }
 
-const stateFormat = 1
+// The formats of the state: states of lanes, and those and behind them the snapshots that repairs are due for.
+const (
+	stateFormat            = 1
+	stateFormatOfSnapshots = 2
+)
 
 // encodeStates writes the states of both; docs/journal-format.md says how.
 func encodeStates(own, inherited map[sinks.Lane]producerState) []byte {
@@ -118,11 +127,24 @@ func encodeStates(own, inherited map[sinks.Lane]producerState) []byte {
 
 var errState = errors.New("the stored state of a Kafka sink is malformed")
 
-func decodeStates(b []byte) (map[sinks.Lane]producerState, error) {
-	if b[0] != stateFormat {
-		return nil, errState
+// decodeState reads the states of lanes, and what appendState has put behind them.
+func decodeState(b []byte) (map[sinks.Lane]producerState, []*repair, error) {
+	format, r := b[0], protocol.NewReader(b[1:])
+	states, err := readStates(r)
+	if err != nil || format != stateFormat && format != stateFormatOfSnapshots {
+		return nil, nil, errState
 	}
-	r := protocol.NewReader(b[1:])
+	var snapshots []*repair
+	if format == stateFormatOfSnapshots {
+		snapshots = readRepairs(r)
+	}
+	if !r.Done() {
+		return nil, nil, errState
+	}
+	return states, snapshots, nil
+}
+
+func readStates(r *protocol.Reader) (map[sinks.Lane]producerState, error) {
 	count := r.Uvarint()
 	marks := map[sinks.Lane]producerState{}
 	for i := uint64(0); i < count && !r.Failed; i++ {
@@ -132,9 +154,6 @@ func decodeStates(b []byte) (map[sinks.Lane]producerState, error) {
 			return nil, errState
 		}
 		marks[lane] = producerState{int64(producer), int16(epoch), through, int32(next)}
-	}
-	if !r.Done() {
-		return nil, errState
 	}
 	return marks, nil
 }

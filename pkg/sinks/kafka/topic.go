@@ -28,6 +28,24 @@ type layout struct {
 	leads []lead // by partition
 }
 
+var (
+	errNoLayout    = errors.New("the topic was not looked up yet")
+	errNoPartition = errors.New("the partition does not exist (any more): the topic was made anew")
+)
+
+// lead returns who leads a partition.
+func (by *layout) lead(partition int32) (lead, error) {
+	switch {
+	case by == nil:
+		return lead{broker: -1}, errNoLayout
+	case int(partition) >= len(by.leads):
+		return lead{broker: -1}, errNoPartition
+	case by.leads[partition].broker < 0:
+		return lead{broker: -1}, kafka.LeaderNotAvailable
+	}
+	return by.leads[partition], nil
+}
+
 func newTopic(name string) *topic {
 	t := &topic{name: name, asking: make(chan struct{}, 1)}
 	t.asking <- struct{}{}

@@ -9,7 +9,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// Requests that kafka-go has no types for (kafka.apache.org/protocol). Both are asked of the leader of a partition.
+// Requests that kafka-go has no types for (kafka.apache.org/protocol). They are asked of the leader of a partition.
 const (
 	OffsetForLeaderEpoch = 23 // version 3: KIP-320
 	DescribeProducers    = 61 // version 0: KIP-664

@@ -1,0 +1,71 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+)
+
+// bury writes tombstones, which are no messages of the lane, while nothing is published to it. It returns how many are written.
+// After an error the rest may be written, but not behind a message that is published later.
+func (l *lane) bury(ctx context.Context, dead []sinks.Message) (buried int, err error) {
+	if len(l.inFlight) > 0 {
+		return 0, errors.New("it is not known yet what became of changes before")
+	}
+	at, err := l.epochAside(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for buried < len(dead) {
+		f, err := l.encode(ctx, dead[buried:], at)
+		if err != nil {
+			return buried, err
+		}
+		if err := l.sendAside(ctx, f); err != nil {
+			return buried, fmt.Errorf("tombstones: %w", err)
+		}
+		at.Sequence = sequenceAfter(at.Sequence, f.records)
+		buried += len(f.offsets)
+	}
+	return buried, nil
+}
+
+// epochAside returns an epoch that no message ever has. The lane goes on with the one behind it, which a later process is certain
+// to know before the first tombstone is sent. So this process and a later one refuse a tombstone that comes late, and the numbers
+// of messages follow each other without a hole, which is what recoverProducer counts by.
+func (l *lane) epochAside(ctx context.Context) (record.ProducerSequence, error) {
+	if l.next.Epoch > math.MaxInt16-2 {
+		l.next = record.ProducerSequence{Producer: noID}
+	}
+	if err := l.ensureProducerID(ctx); err != nil {
+		return record.ProducerSequence{}, err
+	}
+	l.nextEpoch()
+	aside := l.numbering()
+	l.nextEpoch()
+	return aside, l.storeNumbering(ctx, l.state.through)
+}
+
+// sendAside sends a batch past the books of the lane.
+func (l *lane) sendAside(ctx context.Context, f *inFlightBatch) error {
+	defer l.release(f)
+	to, err := l.topic.current.Load().lead(l.partition)
+	if err != nil {
+		return err
+	}
+	l.stamp(f)
+	f.pending, err = l.sink.cluster.produce(to.broker, connection.Batch{Topic: l.topic.name, Partition: l.partition, Bytes: f.bytes}, l.over)
+	if err != nil {
+		return err
+	}
+	if err := f.await(ctx); protocol.ClassifyError(err) != protocol.Accepted {
+		return err
+	}
+	return nil
+}

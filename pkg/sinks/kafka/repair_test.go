@@ -1,0 +1,386 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// table is a compacted topic with three partitions, and what a test publishes to it.
+type table struct {
+	*testing.T
+	cfg Config
+	at  uint64 // offset of the newest message
+}
+
+func newTable(t *testing.T, b *broker.Broker, topic string) *table {
+	t.Helper()
+	cfg := Config{Brokers: b.Brokers(), Topic: topic, Repair: true, CreateTopics: CreateTopics{
+		Enabled: true, Partitions: 3, Configs: []TopicConfig{{"cleanup.policy", "compact"}},
+	}}
+	return &table{t, cfg, 0}
+}
+
+// open opens a sink as a process does that has lost its journal, or found this state in it.
+func (w *table) open(log *slog.Logger, k *kept) *Sink {
+	w.Helper()
+	s, err := New(w.cfg, format.Upsert, log)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { closeSink(w.T, s) })
+	s.repairs.again = 50 * time.Millisecond
+	keep(w.T, s, k, w.at)
+	insistOnLane(w.T, s)
+	return s
+}
+
+// put publishes changes, in order, and as delivery does.
+func (w *table) put(s *Sink, changes ...*event.Change) {
+	w.Helper()
+	for _, c := range changes {
+		w.at++
+		insist(w.T, s, laneOf(w.T, s, c), []sinks.Message{{Offset: w.at, Change: c}})
+	}
+}
+
+// snapshot publishes one of pods.
+func (w *table) snapshot(s *Sink, id, namespace string, position int, objects ...*event.Change) {
+	w.Helper()
+	control := func(kind event.Type) *event.Change {
+		c := pod("", position)
+		c.Type, c.Namespace, c.Name, c.UID, c.After, c.Snapshot = kind, namespace, "", "", nil, &event.SnapshotInfo{ID: id}
+		c.ObservedAt = began.Add(time.Hour + time.Duration(position)*time.Millisecond)
+		return c
+	}
+	w.put(s, control(event.SnapshotBegin))
+	for _, c := range objects {
+		c.Type, c.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: id}
+		w.put(s, c)
+	}
+	end := control(event.SnapshotEnd)
+	end.Snapshot.Position = itoa(position)
+	w.put(s, end)
+}
+
+// repaired waits until nothing is due any more.
+func (w *table) repaired(s *Sink) {
+	w.Helper()
+	s.State(w.at)
+	w.until("the topic is repaired", func() bool {
+		s.repairs.mu.Lock()
+		defer s.repairs.mu.Unlock()
+		return len(s.repairs.pending) == 0 && len(s.repairs.slots) == 0
+	})
+}
+
+func (w *table) until(what string, is func() bool) {
+	w.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for begun := time.Now(); !is(); <-tick.C {
+		if time.Since(begun) > patience {
+			w.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// rows are the newest records of all keys that have a value, by key.
+func (w *table) rows() map[string]*kgo.Record {
+	w.Helper()
+	rows := map[string]*kgo.Record{}
+	for _, r := range read(w.T, w.cfg.Brokers, w.cfg.Topic) {
+		if rows[string(r.Key)] = r; r.Value == nil {
+			delete(rows, string(r.Key))
+		}
+	}
+	return rows
+}
+
+func (w *table) want(keys ...string) {
+	w.Helper()
+	if got := slices.Sorted(maps.Keys(w.rows())); !slices.Equal(got, keys) {
+		w.Errorf("the topic has %q\nwant %q", got, keys)
+	}
+}
+
+func of(c *event.Change, change func(c *event.Change)) *event.Change {
+	change(c)
+	return c
+}
+
+func TestATopicRepairsItself(t *testing.T) {
+	require.Integration(t)
+	require.Program(t, "java", "install Java 17 or later")
+	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: map[string]string{
+		"authorizer.class.name":          "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+		"allow.everyone.if.no.acl.found": "true",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, test := range map[string]func(w *table){
+		"keys that a snapshot lacks get tombstones, and no others": testNeighbours,
+		"a namespace has snapshots of its own":                     testNamespaces,
+		"not before everything of the snapshot is there":           testNotBefore,
+		"a crash in the middle":                                    testCrash,
+		"without the right to read":                                testNoRead,
+		"what is made again meanwhile stays":                       testMadeAgain,
+		"more than fit into memory":                                testManyGhosts,
+	} {
+		t.Run(name, func(t *testing.T) { test(newTable(t, b, "table-"+itoa(len(name)))) })
+	}
+}
+
+func testNeighbours(w *table) {
+	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+	var want []string
+	for i := range 12 { // in all partitions
+		w.put(s, pod("ghost"+itoa(i), 10+i))
+		want = append(want, "core/pods/default/here"+itoa(i))
+		w.put(s, pod("here"+itoa(i), 30+i))
+	}
+	node := of(pod("n1", 50), func(c *event.Change) {
+		c.Namespace, c.Resource = "", event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}
+	})
+	theirs := of(pod("theirs", 51), func(c *event.Change) { c.Cluster = "prod" })
+	prefixed := of(pod("prefixed", 52), func(c *event.Change) { c.Resource.Resource = "podset" })
+	later := pod("later", 2000)
+	gone := of(pod("gone", 53), func(c *event.Change) { c.Type, c.After = event.Deleted, nil })
+	w.put(s, node, theirs, prefixed, later, pod("gone", 52), gone)
+	w.foreign("core/pods/default/foreign")
+	w.foreign("core/pods/default/ghost1") // somebody else's by now
+	want = append(want, "core/nodes//n1", "core/pods/default/theirs", "core/podset/default/prefixed", "core/pods/default/later",
+		"core/pods/default/foreign", "core/pods/default/ghost1", "core/pods/default/new", "core/pods/default/newer")
+
+	s = w.open(slog.New(slog.DiscardHandler), &kept{}) // its journal was lost
+	var here []*event.Change
+	for i := range 12 {
+		here = append(here, pod("here"+itoa(i), 30+i))
+	}
+	w.snapshot(s, "7", "", 1000, append(here, pod("new", 900))...)
+	w.put(s, pod("newer", 1001))
+	w.repaired(s)
+	slices.Sort(want)
+	w.want(want...)
+	for _, r := range read(w.T, w.cfg.Brokers, w.cfg.Topic) {
+		if string(r.Key) == "core/pods/default/ghost5" && r.Value == nil {
+			if id := header(r, "id"); id != "test/uid-ghost5/15/deleted" || !strings.Contains(header(r, "change"), `"finalStateUnknown":true`) {
+				w.Errorf("the tombstone of %s is %s: %s", r.Key, id, header(r, "change"))
+			}
+			return
+		}
+	}
+	w.Error("there is no tombstone of ghost5")
+}
+
+// foreign writes a record that is none of ours.
+func (w *table) foreign(key string) {
+	w.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(w.cfg.Brokers...), kgo.DefaultProduceTopic(w.cfg.Topic))
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.ProduceSync(w.Context(), &kgo.Record{Key: []byte(key), Value: []byte("theirs")}).FirstErr(); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func testNamespaces(w *table) {
+	in := func(namespace string, c *event.Change) *event.Change {
+		c.Namespace = namespace
+		return c
+	}
+	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+	w.put(s, in("shop", pod("ghost", 1)), in("shopping", pod("other", 2)))
+	s = w.open(slog.New(slog.DiscardHandler), &kept{})
+	w.snapshot(s, "7", "shop", 10, in("shop", pod("here", 3)))
+	w.repaired(s)
+	w.want("core/pods/shop/here", "core/pods/shopping/other")
+}
+
+func testNotBefore(w *table) {
+	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+	w.put(s, pod("slow", 1), pod("ghost", 2))
+	s = w.open(slog.New(slog.DiscardHandler), &kept{})
+	w.snapshot(s, "7", "", 10)
+	s.State(w.at - 1) // the lane of "slow" is behind
+	w.put(s, of(pod("slow", 1), func(c *event.Change) { c.Type, c.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: "7"} }))
+	w.repaired(s)
+	w.want("core/pods/default/slow")
+	for _, r := range read(w.T, w.cfg.Brokers, w.cfg.Topic) {
+		if string(r.Key) == "core/pods/default/slow" && r.Value == nil {
+			w.Error("an object that exists had a tombstone")
+		}
+	}
+}
+
+// testCrash lets processes die with changes in flight: before anything is read, and when the tombstones were written and of that
+// nothing was stored but what must be stored before.
+func testCrash(w *table) {
+	k := &kept{}
+	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+	for i := range 9 {
+		w.put(s, pod("ghost"+itoa(i), 1+i))
+	}
+	s = w.open(slog.New(slog.DiscardHandler), k)
+	readNothing := func() {
+		for range repairsAtOnce {
+			s.repairs.slots <- struct{}{}
+		}
+	}
+	readNothing()
+	w.snapshot(s, "7", "", 100, pod("here", 50))
+	s.State(w.at)
+
+	last := 100
+	for life := range 4 {
+		cursor := w.at
+		w.put(s, pod("live", last+1), pod("live", last+2)) // in flight when it dies
+		s = w.open(slog.New(slog.DiscardHandler), k)
+		w.at = cursor
+		if life == 0 {
+			readNothing()
+		}
+		w.put(s, pod("live", last+1), pod("live", last+2))
+		last += 2
+		switch life {
+		case 0:
+			s.State(w.at)
+		case 1:
+			w.repaired(s)
+			k.unfinished()
+		default:
+			w.repaired(s)
+		}
+	}
+	w.want("core/pods/default/here", "core/pods/default/live")
+	var live []string
+	for _, r := range read(w.T, w.cfg.Brokers, w.cfg.Topic) {
+		if string(r.Key) == "core/pods/default/live" {
+			live = append(live, header(r, "id"))
+		}
+	}
+	var want []string
+	for v := 101; v <= last; v++ {
+		want = append(want, pod("live", v).ID())
+	}
+	if !slices.Equal(live, want) {
+		w.Errorf("records %v, want %v", live, want)
+	}
+}
+
+func testNoRead(w *table) {
+	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+	w.put(s, pod("ghost", 1))
+	acl := kafka.ACLEntry{ResourceType: kafka.ResourceTypeTopic, ResourceName: w.cfg.Topic, ResourcePatternType: kafka.PatternTypeLiteral,
+		Principal: "User:ANONYMOUS", Host: "*", Operation: kafka.ACLOperationTypeAll, PermissionType: kafka.ACLPermissionTypeAllow}
+	denied := acl
+	denied.Operation, denied.PermissionType = kafka.ACLOperationTypeRead, kafka.ACLPermissionTypeDeny
+	ask(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
+		r, err := c.CreateACLs(ctx, &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{acl, denied}})
+		return errors.Join(append(r.Errors, err)...)
+	})
+	var log lines
+	s = w.open(log.logger(), &kept{})
+	w.snapshot(s, "7", "", 10, pod("here", 5))
+	s.State(w.at)
+	w.until("the missing right is told", func() bool {
+		c := s.Cautions()
+		return len(c) == 1 && strings.Contains(c[0], "grant READ on it")
+	})
+	w.put(s, pod("here", 11)) // goes on
+	if got := strings.Count(log.String(), "grant READ"); got != 1 {
+		w.Errorf("it was logged %d times:\n%s", got, log.String())
+	}
+	ask(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
+		_, err := c.DeleteACLs(ctx, &kafka.DeleteACLsRequest{Filters: []kafka.DeleteACLsFilter{{
+			ResourceTypeFilter: acl.ResourceType, ResourceNameFilter: acl.ResourceName, ResourcePatternTypeFilter: acl.ResourcePatternType,
+			PrincipalFilter: acl.Principal, HostFilter: acl.Host, Operation: denied.Operation, PermissionType: denied.PermissionType,
+		}}})
+		return err
+	})
+	w.repaired(s)
+	w.want("core/pods/default/here")
+	if c := s.Cautions(); len(c) != 0 {
+		w.Errorf("still told: %v", c)
+	}
+}
+
+func testMadeAgain(w *table) {
+	const objects = 300
+	name := func(i int) string { return fmt.Sprintf("web%03d", i) }
+	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+	for i := range objects {
+		w.put(s, pod(name(i), 1+i))
+	}
+	s = w.open(slog.New(slog.DiscardHandler), &kept{})
+	w.snapshot(s, "7", "", 1000)
+	s.State(w.at)
+	var making sync.WaitGroup
+	making.Go(func() {
+		for i := range objects {
+			w.put(s, of(pod(name(i), 1001+i), func(c *event.Change) { c.Type, c.ObservedAt = event.Added, began.Add(3*time.Hour) }))
+		}
+	})
+	making.Wait()
+	w.repaired(s)
+	rows := w.rows()
+	for i := range objects {
+		if r := rows["core/pods/default/"+name(i)]; r == nil || header(r, "id") != of(pod(name(i), 1001+i), func(c *event.Change) { c.Type = event.Added }).ID() {
+			w.Fatalf("%s is %v", name(i), r)
+		}
+	}
+}
+
+func testManyGhosts(w *table) {
+	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+	for i := range 100 {
+		w.put(s, pod("ghost"+itoa(i), 1+i))
+	}
+	s = w.open(slog.New(slog.DiscardHandler), &kept{})
+	s.repairs.most = 5
+	w.snapshot(s, "7", "", 1000, pod("here", 50))
+	w.repaired(s)
+	w.want("core/pods/default/here")
+}
+
+func TestARepairThatCannotBeIsRefused(t *testing.T) {
+	off := false
+	for name, cfg := range map[string]Config{
+		"namespace":   {Topic: "k8s.{namespace}"},
+		"name":        {Topic: "k8s.{name}"},
+		"idempotence": {Topic: "k8s", Idempotence: &off},
+	} {
+		cfg.Brokers, cfg.Repair = []string{"kafka:9092"}, true
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "kafka.repair") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	cfg := Config{Brokers: []string{"kafka:9092"}, Topic: "k8s.{resource}", Repair: true}
+	if _, err := New(cfg, format.JSON, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "kafka.repair") {
+		t.Errorf("json: %v", err)
+	}
+}
