@@ -7,12 +7,12 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -374,7 +374,9 @@ func (p *pass) consider(ghosts map[string]ghost, r storedRecord) {
 	if !ours || len(parts) < 3 {
 		return
 	}
-	if order, err := resourceversion.CompareResourceVersion(parts[1], c.Snapshot.Position); err != nil || order > 0 {
+	version, err := strconv.ParseUint(parts[1], 10, 64) // they are ordered integers (KEP-5504)
+	position, perr := strconv.ParseUint(c.Snapshot.Position, 10, 64)
+	if err != nil || perr != nil || version > position {
 		return
 	}
 	ghosts[strings.Clone(r.key)] = ghost{strings.Clone(parts[0]), strings.Clone(parts[1])}
