@@ -48,6 +48,10 @@ bench: build ## Measure the exporter against the usual informer pipeline, in one
 nats-exact: ## Deliver a million changes to replicated NATS while leaders, connections and the process that delivers are killed
 	cd test/bench && go build -o "$(CACHE)/natsexact" ./cmd/natsexact && "$(CACHE)/natsexact" $(NATS_EXACT_FLAGS)
 
+.PHONY: bench-lanes
+bench-lanes: ## Measure what 4,000 and 60,000 lanes cost next to 6
+	cd test/bench && go run ./cmd/manylanes $(BENCH_LANES_FLAGS)
+
 .PHONY: fullsize
 fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	FULL_SIZE=200000 REQUIRE_INTEGRATION=1 go test -v -run TestThreeBrokersLoseAndRepeatNothing ./pkg/sinks/kafka

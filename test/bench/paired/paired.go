@@ -8,13 +8,16 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
-// CPU is what this process and a server have used so far; 0 where that cannot be told.
-func CPU(server *process.Process) time.Duration {
+// CPU is the processor time that this process and a server have used so far.
+func CPU(server *process.Process) time.Duration { return OwnCPU() + server.Usage().CPU }
+
+// OwnCPU is the processor time that this process has used so far; 0 where that cannot be told.
+func OwnCPU() time.Duration {
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
 		return 0
 	}
-	return time.Duration(own.Utime.Nano()+own.Stime.Nano()) + server.Usage().CPU
+	return time.Duration(own.Utime.Nano() + own.Stime.Nano())
 }
 
 // Ratios divides a by b, round by round. Both have as many.
