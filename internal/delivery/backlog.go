@@ -39,7 +39,7 @@ type backlog struct {
 	rereadSize int64  // of that: entries of lanes that are read again
 	parkedSize int64  // of that: entries that are kept of lanes that fail
 	passes     uint64 // frames that were read again: what is loaded from an earlier one is loaded no more
-	newest     bool   // who is read again next: the lane that is least behind, and the one that is most, in turn
+	newest     bool   // whether the lane that is least behind was read again last
 
 	aliased int64  // bytes of the frames read since recent was set
 	recent  uint64 // entries up to this offset are of frames older than that
@@ -438,7 +438,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// describe fills in what the backlog knows.
+// describe fills in what the backlog knows without a look at each lane.
 func (b *backlog) describe(s *Stats) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -450,9 +450,16 @@ func (b *backlog) describe(s *Stats) {
 		s.LanesWorking = max(1, s.LanesWorking)
 	}
 	s.Read, s.Low, s.LastAck = b.read, b.stable, b.lastAck
+}
+
+// oldestObserved returns when the oldest change was observed that is not settled, as far as known; zero when there is none.
+func (b *backlog) oldestObserved() (oldest time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for l := range b.busy {
-		if at := l.oldest(); !at.IsZero() && (s.OldestObserved.IsZero() || at.Before(s.OldestObserved)) {
-			s.OldestObserved = at
+		if at := l.oldest(); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at
 		}
 	}
+	return oldest
 }

@@ -13,6 +13,9 @@ import (
 // maxBehind bounds the lanes that are behind: each has its place in memory and in the cursor. Beyond it reading waits.
 const maxBehind = 1 << 16
 
+// soon is how many times less than the lane that is most behind another must lack to be read again without waiting for it.
+const soon = 4
+
 // filing is the sets and sums of the backlog that a lane is in.
 type filing struct{ busy, curing, parked bool }
 
@@ -178,31 +181,38 @@ func (b *backlog) share() int64 {
 }
 
 // due chooses what to read again: what follows an offset. It returns false when there is nothing to read, or no room for
-// it: wait for b.reread. All lanes that are at that place are loaded together. In turn the lane that is least behind is
-// chosen, which is soon done, and the one that is most behind, so that neither waits for the other.
+// it: wait for b.reread. All lanes that lack something from there on are loaded together, so the lane that is most behind is
+// chosen: one reading serves all. Only a lane that is soon done in comparison is chosen in turn with it, and does not wait.
 func (b *backlog) due() (after uint64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.full() {
 		return 0, false
 	}
-	var next *lane
+	first, last := uint64(0), uint64(0)
 	for l := range b.curing {
-		if b.wants(l) && (next == nil || b.newest == (l.next > next.next)) {
-			next = l
+		if b.wants(l) {
+			last = max(last, l.next)
+			if first == 0 || l.next < first {
+				first = l.next
+			}
 		}
 	}
-	if next == nil {
+	if first == 0 {
 		return 0, false
 	}
-	b.newest = !b.newest
+	b.newest = !b.newest && soon*(b.read-min(last, b.read)) < b.read-first
+	from := first
+	if b.newest {
+		from = last
+	}
 	b.passes++
 	for l := range b.curing {
-		if b.wants(l) && l.next >= next.next {
+		if b.wants(l) && l.next >= from {
 			l.pass = b.passes
 		}
 	}
-	return next.next - 1, true
+	return from - 1, true
 }
 
 // full reports whether nothing more should be read again now. The caller holds b.mu.

@@ -52,11 +52,11 @@ func (b *breaker) of(l *lane) *destination {
 
 // accepted notes which changes the destination of l has accepted.
 func (b *breaker) accepted(l *lane, batch []sinks.Message) {
-	d := b.of(l)
+	d, size := b.of(l), 0
 	for i := range batch {
-		size := int64(batch[i].Change.Size())
-		for was := d.largest.Load(); size > was && !d.largest.CompareAndSwap(was, size); was = d.largest.Load() {
-		}
+		size = max(size, batch[i].Change.Size())
+	}
+	for was := d.largest.Load(); int64(size) > was && !d.largest.CompareAndSwap(was, int64(size)); was = d.largest.Load() {
 	}
 	d.rejections.Store(0)
 	b.rejections.Store(0)

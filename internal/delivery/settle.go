@@ -2,9 +2,11 @@ package delivery
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -15,8 +17,8 @@ const (
 	// forgetAfter is for how long a lane has nothing to do before it is forgotten; it may be twice as long.
 	forgetAfter = time.Minute
 
-	// cursorPace bounds what is written of a cursor that names very many lanes, in lanes a second.
-	cursorPace = 50_000
+	// cursorPace bounds what is written of a cursor, which is long where lanes are many, in bytes a second.
+	cursorPace = 2 << 20
 )
 
 // settleRegularly stores progress every SettleInterval until ctx ends, and sees to what else is to be done now and then. A
@@ -99,7 +101,16 @@ func (p *Pipeline) write(ctx context.Context) error {
 		return p.journalError(fmt.Sprintf("store the cursor at offset %d and %d dead letters", cursor.Low, len(dead)), err)
 	}
 	p.backlog.stored(cursor, len(dead))
-	next := time.Now().Add(time.Duration(len(cursor.Lanes)) * time.Second / cursorPace)
+	next := time.Now().Add(time.Duration(sizeOf(cursor)) * time.Second / cursorPace)
 	p.settleNext.Store(&next)
 	return nil
+}
+
+// sizeOf is about how many bytes a cursor takes.
+func sizeOf(c event.Cursor) int {
+	n := len(c.State)
+	for name := range c.Lanes {
+		n += len(name) + binary.MaxVarintLen32
+	}
+	return n
 }

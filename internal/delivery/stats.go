@@ -38,10 +38,11 @@ type Stats struct {
 }
 
 // Stats returns the present state. It may be called at any time, also before and after Run, and costs a look at every
-// lane.
+// lane with something to do.
 func (p *Pipeline) Stats() Stats {
 	s := Stats{Retries: p.retries.Load(), Breaches: p.breaches.Load(), Gate: p.gate.Status()}
 	p.backlog.describe(&s)
+	s.OldestObserved = p.backlog.oldestObserved()
 	p.health.describe(&s)
 	return s
 }
