@@ -1,4 +1,4 @@
-// Package sick holds no code: its tests make one topic of ten sick, on a real broker and with a real journal, and count what
-// the nine others get meanwhile, what is held in memory, and what comes when the tenth is cured. `make sick` runs them at
-// full size.
+// Package sick holds no code: its tests make one topic of ten sick, or one broker of three, with real brokers and a real journal. They count
+// what the others get meanwhile, what is held in memory, how soon what is cured takes changes again, and what comes then. `make sick`
+// runs them at full size.
 package sick

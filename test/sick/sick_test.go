@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +29,7 @@ import (
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/require"
+	"github.com/kubecdc/kubecdc/test/parts/wire"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -97,31 +102,58 @@ func (s sinkJournal) Settle(ctx context.Context, c event.Cursor, dead []event.De
 type ward struct {
 	t        *testing.T
 	client   *kafkago.Client
+	brokers  broker.Brokers
+	roads    []*wire.Wire // to each broker
+	sick     int          // topics that the last broker leads; the others share the rest
+	body     func(topic int) []byte
 	journal  *journal.Journal
 	sink     *counted
 	pipeline *delivery.Pipeline
 	made     atomic.Int64 // changes appended
 }
 
-func newWard(t *testing.T) *ward {
+var smallBody = []byte(`{"kind":"Pod","spec":"` + strings.Repeat("kubecdc", 150) + `"}`)
+
+// newWard starts so many brokers, each of which is reached over a network of its own. The last one leads what is sick.
+func newWard(t *testing.T, brokers, sick int) *ward {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
-	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: map[string]string{
-		"authorizer.class.name":          "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-		"allow.everyone.if.no.acl.found": "true",
-	}})
-	if err != nil {
-		t.Fatal(err)
+	w := &ward{t: t, sick: sick, body: func(int) []byte { return smallBody }}
+	for range brokers {
+		road, err := wire.New(0)
+		w.must(err)
+		w.roads = append(w.roads, road)
+	}
+	var err error
+	w.brokers, err = broker.StartDiffering(t.Context(), t.TempDir(), brokers, func(id int) map[string]string {
+		properties := map[string]string{"advertised.listeners": "PLAINTEXT://" + w.roads[id-1].Address()}
+		if brokers == 1 { // the controllers of several would need rights, too
+			properties["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+			properties["allow.everyone.if.no.acl.found"] = "true"
+		}
+		return properties
+	})
+	w.must(err)
+	t.Cleanup(func() { w.must(w.brokers.Kill()) })
+	var traffic sync.WaitGroup
+	for i, b := range w.brokers {
+		traffic.Go(func() {
+			if err := w.roads[i].Serve(b.Address()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	t.Cleanup(func() {
-		if err := b.Kill(); err != nil {
-			t.Error(err)
+		for _, road := range w.roads {
+			road.Close()
 		}
+		traffic.Wait()
 	})
 	transport := &kafkago.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &ward{t: t, client: &kafkago.Client{Addr: kafkago.TCP(b.Address()), Transport: transport}}
+	w.client = &kafkago.Client{Addr: kafkago.TCP(w.brokers[0].Address()), Transport: transport}
+	return w
 }
 
 func (w *ward) must(err error) {
@@ -131,13 +163,19 @@ func (w *ward) must(err error) {
 	}
 }
 
-// create makes topics of one partition.
-func (w *ward) create(names ...string) {
+// topicName names one of the topics.
+func topicName(i int) string { return fmt.Sprint("sick.t", i) }
+
+// create makes a topic of one partition, on the broker that is to lead it.
+func (w *ward) create(i int) {
 	w.t.Helper()
-	var request kafkago.CreateTopicsRequest
-	for _, name := range names {
-		request.Topics = append(request.Topics, kafkago.TopicConfig{Topic: name, NumPartitions: 1, ReplicationFactor: 1})
+	leader := len(w.brokers)
+	if i < topics-w.sick {
+		leader = 1 + i%max(1, leader-1)
 	}
+	request := kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: topicName(i), NumPartitions: -1, ReplicationFactor: -1,
+		ReplicaAssignments: []kafkago.ReplicaAssignment{{Partition: 0, Replicas: []int{leader}}},
+		ConfigEntries:      []kafkago.ConfigEntry{{ConfigName: "min.insync.replicas", ConfigValue: "1"}}}}}
 	r, err := w.client.CreateTopics(w.t.Context(), &request)
 	w.must(err)
 	for _, err := range r.Errors {
@@ -219,7 +257,6 @@ func (w *ward) start(log *slog.Logger) {
 
 // load appends changes at a rate, one of each topic in turn, until ctx ends.
 func (w *ward) load(ctx context.Context, rate int) {
-	body := []byte(`{"kind":"Pod","spec":"` + strings.Repeat("kubecdc", 150) + `"}`)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for began, n := time.Now(), 0; ; {
@@ -232,7 +269,7 @@ func (w *ward) load(ctx context.Context, rate int) {
 			c := &event.Change{
 				Type: event.Updated, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
 				Namespace: fmt.Sprint("t", n%topics), Name: fmt.Sprint("o", n/topics%20), UID: fmt.Sprint("u", n%topics, n/topics%20),
-				ResourceVersion: fmt.Sprint(n + 1), ObservedAt: time.Now().UTC(), After: body,
+				ResourceVersion: fmt.Sprint(n + 1), ObservedAt: time.Now().UTC(), After: w.body(n % topics),
 			}
 			if err := w.journal.Append(ctx, event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}}); err != nil {
 				if ctx.Err() == nil {
@@ -265,92 +302,184 @@ func heap() float64 {
 	return float64(m.HeapAlloc) / (1 << 20)
 }
 
+// sickness is something that befalls some topics, or the broker that leads them.
+type sickness struct {
+	name    string
+	topics  int           // that are sick, the last ones
+	befalls func(w *ward) // before anything is published
+	strikes func(w *ward) // when everything is published; nil: nothing does
+	told    []string      // one of these is in what is told
+	slow    bool          // what is sick takes changes, without a complaint
+	heals   func(w *ward)
+	lost    int64         // that become dead letters, at most
+	within  time.Duration // from its cure to the first change that each topic takes, at most; 0: its own back-off
+}
+
 func TestOneSickTopicOfTenCostsTheOthersNothing(t *testing.T) {
-	for _, sickness := range []struct {
-		name, reason string
-		falls, heals func(w *ward)
-		lost         int64 // that become dead letters, at most
-	}{
-		{name: "missing", reason: "does not exist: create it", falls: func(*ward) {}, heals: func(w *ward) { w.create(sickOne) }},
+	rights := []string{"grant WRITE and DESCRIBE"}
+	for _, s := range []sickness{
+		{name: "missing", told: []string{"does not exist: create it"}, befalls: func(*ward) {}, heals: func(w *ward) { w.create(topics - 1) }},
 		{
-			name: "without WRITE", reason: "grant WRITE and DESCRIBE",
-			falls: func(w *ward) { w.create(sickOne); w.deny(kafkago.ACLOperationTypeWrite) }, heals: (*ward).allow,
+			name: "without WRITE", told: rights,
+			befalls: func(w *ward) { w.create(topics - 1); w.deny(kafkago.ACLOperationTypeWrite) }, heals: (*ward).allow,
 		},
 		{
-			name: "without DESCRIBE", reason: "grant WRITE and DESCRIBE",
-			falls: func(w *ward) { w.create(sickOne); w.deny(kafkago.ACLOperationTypeDescribe) }, heals: (*ward).allow,
+			name: "without DESCRIBE", told: rights,
+			befalls: func(w *ward) { w.create(topics - 1); w.deny(kafkago.ACLOperationTypeDescribe) }, heals: (*ward).allow,
 		},
 		{
-			name: "too small", reason: "every change is rejected here", lost: deadFew,
-			falls: func(w *ward) { w.create(sickOne); w.alter("10") }, heals: func(w *ward) { w.alter("1048588") },
+			name: "too small", told: []string{"every change is rejected here"}, lost: deadFew,
+			befalls: func(w *ward) { w.create(topics - 1); w.alter("10") }, heals: func(w *ward) { w.alter("1048588") },
 		},
 	} {
-		t.Run(sickness.name, func(t *testing.T) { run(t, sickness.reason, sickness.falls, sickness.heals, sickness.lost) })
+		s.topics = 1
+		t.Run(s.name, func(t *testing.T) { run(t, newWard(t, 1, s.topics), s) })
 	}
 }
 
-func run(t *testing.T, reason string, falls, heals func(w *ward), lost int64) {
-	sick, rate, full := size(t)
-	w := newWard(t)
-	for i := range topics - 1 {
-		w.create(fmt.Sprint("sick.t", i))
+func TestOneSickBrokerOfThreeCostsTheOthersNothing(t *testing.T) {
+	const soon = 2 * time.Second
+	away := []string{"does not answer", "Leader Not Available"}
+	for _, s := range []sickness{
+		{name: "frozen", topics: 3, told: away, strikes: func(w *ward) { w.signal(syscall.SIGSTOP) }, heals: func(w *ward) { w.signal(syscall.SIGCONT) }, within: soon},
+		{name: "killed", topics: 3, told: away, strikes: func(w *ward) { w.must(w.last().Kill()) }, heals: func(w *ward) { w.must(w.last().Restart(w.t.Context())) }, within: soon},
+		{name: "slow by 2 s", topics: 3, slow: true, strikes: func(w *ward) { w.roads[2].Delay(time.Second) }, heals: func(w *ward) { w.roads[2].Delay(0) }, within: 2 * soon},
+		{name: "throttled", topics: 1, slow: true, befalls: (*ward).throttle, heals: func(w *ward) { w.quota(0, true) }},
+	} {
+		t.Run(s.name, func(t *testing.T) { run(t, newWard(t, 3, s.topics), s) })
 	}
-	falls(w)
+}
+
+// last is the broker that falls sick.
+func (w *ward) last() *broker.Broker { return w.brokers[len(w.brokers)-1] }
+
+func (w *ward) signal(s syscall.Signal) { w.must(syscall.Kill(w.last().Process().Pid(), s)) }
+
+// throttle makes the changes of the last topic so large that they use up a quota, which each broker has for itself.
+func (w *ward) throttle() {
+	w.create(topics - 1)
+	w.body = func(topic int) []byte {
+		if topic < topics-1 {
+			return smallBody
+		}
+		body := append(make([]byte, 0, 6<<10), `{"kind":"Pod","spec":"`...)
+		for len(body) < 6<<10-2 {
+			body = strconv.AppendUint(body, rand.Uint64(), 36)
+		}
+		return append(body, `"}`...)
+	}
+	_, rate, _ := size(w.t)
+	w.quota(float64(300*rate), false)
+}
+
+// quota sets how many bytes a second each broker takes from us, or removes that.
+func (w *ward) quota(bytes float64, remove bool) {
+	w.t.Helper()
+	r, err := w.client.AlterClientQuotas(w.t.Context(), &kafkago.AlterClientQuotasRequest{Entries: []kafkago.AlterClientQuotaEntry{{
+		Entities: []kafkago.AlterClientQuotaEntity{{EntityType: "client-id", EntityName: "kubecdc"}},
+		Ops:      []kafkago.AlterClientQuotaOps{{Key: "producer_byte_rate", Value: bytes, Remove: remove}},
+	}}})
+	w.must(err)
+	for _, entry := range r.Entries {
+		w.must(entry.Error)
+	}
+}
+
+// sum adds up what some topics have taken.
+func sum(counts []int64) (all int64) {
+	for _, n := range counts {
+		all += n
+	}
+	return all
+}
+
+func run(t *testing.T, w *ward, s sickness) {
+	duration, rate, full := size(t)
+	well := topics - s.topics
+	for i := range well {
+		w.create(i)
+	}
+	if s.befalls != nil {
+		s.befalls(w)
+	}
 	log := &lines{}
-	w.start(slog.New(slog.NewTextHandler(log, nil)))
 	ctx, stop := context.WithCancel(t.Context())
 	var loader sync.WaitGroup
+	if s.strikes != nil {
+		for i := well; i < topics; i++ {
+			w.create(i)
+		}
+	}
+	w.start(slog.New(slog.NewTextHandler(log, nil)))
 	loader.Go(func() { w.load(ctx, rate) })
 	defer loader.Wait()
 	defer stop()
+	if s.strikes != nil {
+		w.until("all topics take changes", func() bool { c := w.sink.counts(); return slices.Min(c[:]) > 0 })
+		s.strikes(w)
+	}
 
-	w.until("the sick topic is told", func() bool {
+	w.until("the sickness is told", func() bool {
 		c := w.pipeline.Stats().Condition
-		return c.NotReady() == "" && strings.Contains(c.Degraded(), reason) && w.sink.counts()[0] > 0
+		told := s.slow || slices.ContainsFunc(s.told, func(text string) bool { return strings.Contains(c.Degraded(), text) })
+		return c.NotReady() == "" && told && w.sink.counts()[0] > 0
 	})
 	early, before, began := heap(), w.sink.counts(), time.Now()
-	w.until("its time is over", func() bool { return time.Since(began) >= sick })
-	late, after := heap(), w.sink.counts()
-	t.Logf("sick for %v: heap %.0f MiB, then %.0f MiB; healthy topics took %d, the sick one %d", sick, early, late, after[0]-before[0], after[topics-1])
-	if got := after[topics-1]; got != 0 {
-		t.Errorf("the sick topic took %d changes", got)
+	w.until("its time is over", func() bool { return time.Since(began) >= duration })
+	late, after, lasted := heap(), w.sink.counts(), time.Since(began).Seconds()
+	least := 1.0
+	for i := range well {
+		least = min(least, float64(after[i]-before[i])/(float64(rate)/topics*lasted))
 	}
-	if full {
-		for i := range topics - 1 {
-			if least := float64(rate) / topics * sick.Seconds() * 0.95; float64(after[i]-before[i]) < least {
-				t.Errorf("topic %d took %d changes, want %.0f", i, after[i]-before[i], least)
-			}
-		}
-		if late > early+32 {
-			t.Errorf("the heap grew from %.0f to %.0f MiB", early, late)
-		}
+	t.Logf("sick for %.0f s: the healthy topics kept %.2f of their rate, at least; heap %.0f MiB, then %.0f MiB", lasted, least, early, late)
+	if got := sum(after[well:]) - sum(before[well:]); got != 0 && !s.slow {
+		t.Errorf("what is sick took %d changes", got)
+	}
+	if full && least < 0.95 {
+		t.Errorf("the healthy topics kept %.2f of their rate", least)
+	}
+	if full && late > early+32 {
+		t.Errorf("the heap grew from %.0f to %.0f MiB", early, late)
 	}
 
-	heals(w)
-	w.until("the cured topic takes changes", func() bool { return w.sink.counts()[topics-1] > 0 })
-	began, backlog := time.Now(), w.made.Load()/topics
+	s.heals(w)
+	began = time.Now()
 	start := w.sink.counts()
-	w.until("it has caught up", func() bool { return w.sink.counts()[topics-1]+lost >= backlog })
-	took := time.Since(began)
-	end := w.sink.counts()
-	pace := float64(end[topics-1]-start[topics-1]) / took.Seconds()
-	t.Logf("cured: %.0f changes a second, %.1f times the live rate; the others took %.0f", pace, pace/(float64(rate)/topics), float64(end[0]-start[0])/took.Seconds())
-	if full && pace < 10*float64(rate)/topics {
-		t.Errorf("it caught up at %.0f changes a second, want %d", pace, rate)
+	w.until("what is cured takes changes", func() bool {
+		now := w.sink.counts()
+		for i := well; i < topics; i++ {
+			if now[i] == start[i] {
+				return false
+			}
+		}
+		return true
+	})
+	recovered := time.Since(began)
+	if full && s.within > 0 && recovered > s.within {
+		t.Errorf("it took changes after %v, want %v", recovered, s.within)
+	}
+	began = time.Now()
+	backlog := w.made.Load() / topics * int64(s.topics)
+	missing := backlog - sum(start[well:])
+	w.until("it has caught up", func() bool { now := w.sink.counts(); return sum(now[well:])+s.lost >= backlog })
+	took := time.Since(began).Seconds()
+	live, end := float64(rate)/topics*float64(s.topics), w.sink.counts()
+	pace := float64(sum(end[well:])-sum(start[well:])) / took
+	t.Logf("cured: changes after %v; then %.0f a second for %.1f s, %.1f times the live rate; the others %.2f of theirs", recovered.Round(time.Millisecond),
+		pace, took, pace/live, float64(sum(end[:well])-sum(start[:well]))/(took+recovered.Seconds())/(float64(rate)-live))
+	if full && float64(missing) > 10*live && pace < 10*live {
+		t.Errorf("it caught up at %.0f changes a second, want %.0f", pace, 10*live)
 	}
 	stop()
 	loader.Wait()
 	made := w.made.Load()
 	w.until("all is delivered", func() bool {
-		s := w.pipeline.Stats()
-		return s.Low >= uint64(made) && s.Pending == 0 && s.LanesBehind == 0 && s.Condition.OK()
+		c := w.pipeline.Stats()
+		return c.Low >= uint64(made) && c.Pending == 0 && c.LanesBehind == 0 && c.Condition.OK()
 	})
-	sum := int64(0)
-	for _, n := range w.sink.counts() {
-		sum += n
-	}
-	if dead := int64(w.pipeline.Stats().DeadLetters); sum+dead != made || dead > lost {
-		t.Errorf("%d delivered and %d dead of %d", sum, dead, made)
+	all := w.sink.counts()
+	if dead := int64(w.pipeline.Stats().DeadLetters); sum(all[:])+dead != made || dead > s.lost {
+		t.Errorf("%d delivered and %d dead of %d", sum(all[:]), dead, made)
 	}
 }
 

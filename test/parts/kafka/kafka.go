@@ -69,7 +69,12 @@ type member struct {
 // all of them answer clients. Topics get as many replicas as there are brokers, but three at most. properties are
 // set in every broker's configuration. Otherwise it is as Start.
 func StartCluster(ctx context.Context, dir string, n int, properties map[string]string) (Brokers, error) {
-	return start(ctx, dir, n, func(m member) Options { return Options{Dir: m.Dir, Properties: properties} })
+	return StartDiffering(ctx, dir, n, func(int) map[string]string { return properties })
+}
+
+// StartDiffering is StartCluster with other properties for each broker, by its node ID, from 1.
+func StartDiffering(ctx context.Context, dir string, n int, properties func(id int) map[string]string) (Brokers, error) {
+	return start(ctx, dir, n, func(m member) Options { return Options{Dir: m.Dir, Properties: properties(m.ID)} })
 }
 
 // start starts n brokers with the options that describe each.

@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
-	"github.com/kubecdc/kubecdc/test/bench/wire"
+	"github.com/kubecdc/kubecdc/test/parts/wire"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
