@@ -23,6 +23,7 @@ type Emitted struct {
 // Claim is the right to publish that a process takes.
 type Claim struct {
 	Group string // names the exporters that take over from each other; the same for all of them, and for nobody else
+	Sink  string // names the sink among those of the group; "" for the state
 	Owner string // names this process, for people
 
 	// Note makes lanes known to later processes, each with the place where it begins for this one: what is published to it

@@ -23,13 +23,14 @@ type inFlightBatch struct {
 	shared      bool                // an attempt ended without an answer: the connection may still read bytes
 	pending     *connection.Pending // it is on its way; nil: it is not
 	took        time.Duration       // that the broker took for it
+	base        int64               // offset of its first record once it is written; below zero where the broker does not say
 	damaged     int                 // times the broker found it corrupt
 }
 
 // await waits for the answer to a batch that is on its way, which it is not any more then.
 func (f *inFlightBatch) await(ctx context.Context) error {
 	answer := f.pending.Wait(ctx)
-	f.took, f.pending = f.pending.Took(), nil
+	f.took, f.base, f.pending = f.pending.Took(), f.pending.Base(), nil
 	if v := protocol.ClassifyError(answer); v == protocol.Unsettled || v == protocol.Accepted {
 		f.unconfirmed = true
 	}
@@ -157,7 +158,10 @@ func (l *lane) halve(f *inFlightBatch) { l.maxRecords = len(f.offsets) / 2 }
 func (l *lane) abandon() {
 	doubtful := slices.ContainsFunc(l.inFlight, func(f *inFlightBatch) bool { return f.unconfirmed || f.pending != nil })
 	l.drop()
-	if doubtful {
+	switch {
+	case l.written != nil:
+		l.written.doubt = doubtful
+	case doubtful:
 		l.nextEpoch()
 	}
 }

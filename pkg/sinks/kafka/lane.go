@@ -42,7 +42,9 @@ type lane struct {
 	partition int32
 
 	recovery recovery
-	refused  uint64 // offset of the message that was rejected last; 0: nothing is rejected since the last call
+	written  *written        // where the sink was fenced: how far the partition is written; nil until it is begun
+	held     map[string]bool // IDs of messages that were in doubt, and were found in the partition
+	refused  uint64          // offset of the message that was rejected last; 0: nothing is rejected since the last call
 
 	next     record.ProducerSequence // of the first batch that is not settled; producer is noID until one is needed
 	state    producerState           // where the numbers stood at the last acknowledgement
@@ -108,7 +110,7 @@ func (l *lane) passOver(batch []sinks.Message) {
 	if l.refused == 0 || len(batch) == 0 {
 		return
 	}
-	if batch[0].Offset > l.refused && l.next.Producer != noID {
+	if batch[0].Offset > l.refused && l.next.Producer != noID && l.written == nil {
 		l.nextEpoch()
 	}
 	l.refused = 0
@@ -173,7 +175,7 @@ func (l *lane) deliver(ctx context.Context) error {
 // storeState makes sure, before the first batch of an epoch is sent, that a later process will know of the epoch and of the
 // message it begins with.
 func (l *lane) storeState(ctx context.Context) error {
-	if l.unnumbered || l.stored == l.numbering() {
+	if l.unnumbered || l.stored == l.numbering() || l.written != nil {
 		return nil
 	}
 	return l.storeNumbering(ctx, l.inFlight[0].offsets[0]-1)
@@ -247,6 +249,9 @@ func (l *lane) launch(try *attempt) error {
 			continue
 		}
 		l.stamp(f)
+		if l.written != nil {
+			l.written.doubt = true
+		}
 		batch := connection.Batch{Topic: l.topic.name, Partition: l.partition, Bytes: f.bytes}
 		if f.pending, err = l.sink.cluster.produce(l.leader, batch, l.over); err != nil {
 			if i > 0 {
@@ -364,6 +369,9 @@ func (l *lane) nextEpoch() {
 
 // renumber gives the batches in flight up after the broker disagreed with their numbers: they are encoded again under other ones.
 func (l *lane) renumber(cause error, v protocol.Outcome) error {
+	if f := l.sink.fence.Load(); f != nil {
+		return l.disagree(f, cause, v)
+	}
 	l.renumberings++
 	if v == protocol.OutOfSequence && l.recovery.ours && l.renumberings <= maxInFlight {
 		l.drop() // what the process before had under way has arrived: ask again
@@ -392,6 +400,9 @@ func (l *lane) settle() {
 		l.next.Sequence = sequenceAfter(l.next.Sequence, f.records)
 		l.setState(producerState{l.next.Producer, l.next.Epoch, f.offsets[len(f.offsets)-1], l.next.Sequence})
 		l.newest = f.stamp
+	}
+	if l.written != nil {
+		l.confirm(f)
 	}
 	l.renumberings, l.over = 0, forProducing
 	l.adapt(f)

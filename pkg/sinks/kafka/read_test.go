@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -97,14 +98,14 @@ func read(t testing.TB, brokers []string, topics ...string) []*kgo.Record {
 	if missing == 0 {
 		return nil
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumePartitions(from))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumePartitions(from), kgo.KeepControlRecords())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var records []*kgo.Record
+	var records []*kgo.Record // and what a fence leaves behind
 	for int64(len(records)) < missing {
 		fetched := client.PollFetches(ctx)
 		if err := fetched.Err(); err != nil {
@@ -112,7 +113,7 @@ func read(t testing.TB, brokers []string, topics ...string) []*kgo.Record {
 		}
 		records = append(records, fetched.Records()...)
 	}
-	return records
+	return slices.DeleteFunc(records, func(r *kgo.Record) bool { return r.Attrs.IsControl() })
 }
 
 func header(r *kgo.Record, name string) string {

@@ -29,6 +29,9 @@ type recovery struct {
 // published: of two batches with one number, the broker takes one. What is newer begins a new epoch, after which the
 // broker refuses the old one altogether.
 func (l *lane) recoverProducer(ctx context.Context) error {
+	if f := l.sink.fence.Load(); f != nil {
+		return l.enter(ctx, f)
+	}
 	if l.unnumbered || l.recovery.asked {
 		return nil
 	}
@@ -138,6 +141,9 @@ func (l *lane) awaitReplicated(ctx context.Context, by lead) error {
 // creditRecovered counts the messages at the head of batch that the process before has written, and moves the state behind
 // them.
 func (l *lane) creditRecovered(batch []sinks.Message) int {
+	if l.written != nil {
+		return l.creditHeld(batch)
+	}
 	h, n := &l.recovery, 0
 	for n < len(batch) && batch[n].Offset <= h.settled {
 		n++
@@ -180,6 +186,9 @@ func (l *lane) ofPredecessor(messages []sinks.Message) []sinks.Message {
 
 // setState notes, for this and for a later process, where the numbers of the lane stand.
 func (l *lane) setState(to producerState) {
+	if l.written != nil { // a later process takes over in another way
+		return
+	}
 	l.state = to
 	l.sink.producers.set(l.name, to)
 }

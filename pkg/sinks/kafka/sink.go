@@ -36,6 +36,7 @@ type Sink struct {
 	buffers        buffers
 	held           byteBudget // bytes of unsettled batches, between calls // I6
 	producers      producerStates
+	fence          atomic.Pointer[fence] // nil: the sink was not fenced
 	clock          clock
 	repairs        *repairs  // nil: topics do not repair themselves
 	recoveryWarned sync.Once // the warning about what the process before left in flight is logged once
@@ -69,6 +70,7 @@ var _ interface {
 	sinks.Repartitioner
 	sinks.Stateful
 	sinks.Cautious
+	sinks.Fenced
 } = (*Sink)(nil)
 
 // New returns a sink for cfg that writes changes in the format f. It checks cfg and reads the files it names; it opens no

@@ -41,6 +41,7 @@ type answer struct {
 	message kproto.Message
 	err     error
 	took    time.Duration
+	base    int64 // offset at which a batch was written
 }
 
 func (c *call) fail(err error) { c.answer <- answer{err: err} }

@@ -31,6 +31,7 @@ type Batch struct {
 type Pending struct {
 	call
 	took time.Duration
+	base int64
 }
 
 // Produce sends a batch behind those that were sent before, and does not wait. Batches of one partition are in as many
@@ -45,12 +46,15 @@ func (c *Connection) Produce(b Batch) *Pending {
 // Took is how long the broker worked for the request that the batch was in, after Wait has returned its answer.
 func (p *Pending) Took() time.Duration { return p.took }
 
+// Base is the offset of the batch's first record after Wait has returned nil; below zero where the broker does not say.
+func (p *Pending) Base() int64 { return p.base }
+
 // Wait returns what became of the batch: nil when it is durable, what the broker says, or why it has not answered; or it
 // returns when ctx ends. It is called until there is an answer, at most.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case a := <-p.answer:
-		p.took = a.took
+		p.took, p.base = a.took, a.base
 		return a.err
 	case <-ctx.Done():
 		return ctx.Err()
@@ -129,10 +133,10 @@ func (r *request) read(from io.Reader, since time.Time) (throttled time.Duration
 		return 0, nil
 	}
 	answers := m.(*produce.Response)
-	said := map[place]error{}
+	said := map[place]answer{}
 	for _, t := range answers.Topics {
 		for _, p := range t.Partitions {
-			said[place{t.Topic, p.Partition}] = protocol.CodeError(p.ErrorCode, p.ErrorMessage)
+			said[place{t.Topic, p.Partition}] = answer{err: protocol.CodeError(p.ErrorCode, p.ErrorMessage), base: p.BaseOffset}
 		}
 	}
 	for _, one := range r.calls {
@@ -141,7 +145,9 @@ func (r *request) read(from io.Reader, since time.Time) (throttled time.Duration
 		}
 	}
 	for _, one := range r.calls {
-		one.answer <- answer{err: said[one.place()], took: time.Since(since)}
+		a := said[one.place()]
+		a.took = time.Since(since)
+		one.answer <- a
 	}
 	return time.Duration(answers.ThrottleTimeMs) * time.Millisecond, nil
 }

@@ -37,6 +37,7 @@ var outcomes = map[kafka.Error]Outcome{
 	kafka.OutOfOrderSequenceNumber:           OutOfSequence, // 45
 	kafka.UnknownProducerId:                  OutOfSequence, // 59
 	kafka.InvalidProducerEpoch:               Fenced,        // 47
+	kafka.ProducerFenced:                     Fenced,        // 90
 	kafka.TopicAuthorizationFailed:           Unauthorized,  // 29
 	kafka.ClusterAuthorizationFailed:         Unauthorized,  // 31
 	kafka.TransactionalIDAuthorizationFailed: Unauthorized,  // 53

@@ -1,0 +1,340 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+)
+
+const (
+	// keepEvery is how often a new epoch keeps the transactional ID from expiring, which it does after seven days by default
+	// (transactional.id.expiration.ms). A writer that has not succeeded for keepAtMost, by the wall clock, publishes nothing
+	// until it does: its successor may be given another producer ID, and that turns nobody away.
+	keepEvery  = 24 * time.Hour
+	keepAtMost = 72 * time.Hour
+	keepAgain  = time.Hour // after a failure
+	// expiredPause is how long a process that was given another producer ID than those before waits before it publishes: they
+	// have not run for days, or have noticed by then.
+	expiredPause = time.Minute
+)
+
+// fence is the right to publish of a sink that was fenced. All lanes write under its producer ID, each with numbers of its own.
+// It is safe for concurrent use.
+type fence struct {
+	sink  *Sink
+	claim sinks.Claim
+
+	using chan struct{} // holds one token; who has it may use id
+	id    transactional
+
+	noting chan struct{} // holds one token; who has it may call claim.Note
+
+	mu      sync.Mutex
+	own     numbers // the newest; lanes that were never in doubt go on under older ones
+	lanes   map[sinks.Lane]partition
+	parts   map[partition]*written
+	gone    map[partition]bool // that did not exist at the fence
+	deposed error
+	kept    time.Time // without its monotonic part, which stands still while a machine sleeps
+	fencing *fencing  // that begins next; nil: no lane is in doubt
+	note    *noting   // likewise
+}
+
+// written is how far this process has written a partition. It belongs to the lane that publishes there, and outlives it: a
+// broker would take numbers that are used twice for a repetition, and drop what they are on.
+type written struct {
+	next   record.ProducerSequence // of what comes next; producer is noID until there is something
+	doubt  bool                    // what was sent may or may not be there
+	behind atomic.Int64            // all that is acknowledged lies before this offset, and all that is not lies there or beyond
+}
+
+// producerLane is a lane that is noted with the others, in order to remember the producer ID.
+const producerLane = "/producer/"
+
+// Fence is [sinks.Fenced.Fence]: it takes the transactional ID of the group and this sink over, and has the older epochs refused
+// in all partitions that these lanes lead to.
+func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
+	if !s.config.idempotent() {
+		return errors.New("only numbered records can be fenced: set kafka.idempotence to true")
+	}
+	f := newFence(s, claim)
+	var before []string
+	for _, lane := range lanes {
+		if id, ok := strings.CutPrefix(string(lane), producerLane); ok {
+			before = append(before, id)
+		} else if topic, index, _, err := parseLane(lane); err == nil {
+			f.lanes[lane] = partition{topic, index}
+		}
+	}
+	own, gone, err := f.id.fence(ctx, nobody, f.partitions())
+	if err != nil {
+		return err
+	}
+	if err := f.recognize(ctx, own, before); err != nil {
+		return err
+	}
+	f.own, f.kept = own, time.Now().Round(0)
+	for _, p := range gone {
+		f.gone[p] = true
+	}
+	if len(before) > 0 && slices.Contains(before, strconv.FormatInt(own.producer, 10)) {
+		f.lanes[f.producerLane()] = partition{}
+	}
+	s.fence.Store(f)
+	s.background.Go(f.keep)
+	return nil
+}
+
+func newFence(s *Sink, claim sinks.Claim) *fence {
+	f := &fence{
+		sink: s, claim: claim, using: make(chan struct{}, 1), noting: make(chan struct{}, 1),
+		id:    transactional{sink: s, id: transactionalID(claim.Group, claim.Sink), coordinator: noID},
+		lanes: map[sinks.Lane]partition{}, parts: map[partition]*written{}, gone: map[partition]bool{},
+	}
+	f.using <- struct{}{}
+	f.noting <- struct{}{}
+	return f
+}
+
+// partitions returns those of all lanes.
+func (f *fence) partitions() []partition {
+	all := map[partition]bool{}
+	for _, p := range f.lanes {
+		all[p] = true
+	}
+	return slices.Collect(maps.Keys(all))
+}
+
+// recognize compares the producer ID with those of the processes before.
+func (f *fence) recognize(ctx context.Context, own numbers, before []string) error {
+	if len(before) == 0 || slices.Contains(before, strconv.FormatInt(own.producer, 10)) {
+		return nil
+	}
+	f.sink.log.Warn("kafka has given the transactional ID another producer ID: it had expired, so an older process that still runs cannot be turned away; waiting for it to notice",
+		"transactionalID", f.id.id, "wait", expiredPause, "remedy", "make sure that no other exporter of the group runs")
+	return pause(ctx, expiredPause)
+}
+
+func (f *fence) producerLane() sinks.Lane {
+	return sinks.Lane(producerLane + strconv.FormatInt(f.own.producer, 10))
+}
+
+// Places is [sinks.Fenced.Places]. Lanes that lead to one partition, as before and after a topic grew, share its place.
+func (s *Sink) Places() map[sinks.Lane]sinks.Place {
+	f := s.fence.Load()
+	if f == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	places := make(map[sinks.Lane]sinks.Place, len(f.parts))
+	for lane, p := range f.lanes {
+		if w := f.parts[p]; w != nil {
+			places[lane] = sinks.Place(w.behind.Load())
+		}
+	}
+	return places
+}
+
+// check returns an error when this process may not publish.
+func (f *fence) check(ctx context.Context) error {
+	f.mu.Lock()
+	deposed, silent := f.deposed, time.Now().Round(0).Sub(f.kept) > keepAtMost
+	f.mu.Unlock()
+	if deposed != nil || !silent {
+		return deposed
+	}
+	return f.keepNow(ctx)
+}
+
+// depose notes that another process has taken over, and returns the error that says so.
+func (f *fence) depose(err error) error {
+	var deposed *sinks.DeposedError
+	if !errors.As(err, &deposed) {
+		deposed = &sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", f.id.id), Err: err}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.deposed == nil {
+		f.deposed = deposed
+	}
+	return f.deposed
+}
+
+// noteError notes what an error may say of who publishes.
+func (f *fence) noteError(err error) error {
+	var deposed *sinks.DeposedError
+	if errors.As(err, &deposed) {
+		return f.depose(err)
+	}
+	return err
+}
+
+// keep keeps the transactional ID from expiring, until the sink is closed or deposed.
+func (f *fence) keep() {
+	for wait := keepEvery; ; {
+		if pause(f.sink.open, wait) != nil {
+			return
+		}
+		wait = keepEvery
+		err := f.keepNow(f.sink.open)
+		var deposed *sinks.DeposedError
+		if errors.As(err, &deposed) {
+			return
+		}
+		if err != nil {
+			wait = keepAgain
+			f.sink.log.Warn("the transactional ID could not be kept from expiring", "transactionalID", f.id.id, "error", err)
+		}
+	}
+}
+
+// keepNow asks for another epoch. Lanes go on under theirs.
+func (f *fence) keepNow(ctx context.Context) error {
+	return f.use(ctx, func(own numbers) (numbers, error) { return f.id.init(ctx, own) })
+}
+
+// use does something that yields a newer epoch.
+func (f *fence) use(ctx context.Context, what func(own numbers) (numbers, error)) error {
+	select {
+	case <-f.using:
+		defer func() { f.using <- struct{}{} }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	own := f.own
+	f.mu.Unlock()
+	newer, err := what(own)
+	if err != nil && newer == own {
+		return f.noteError(err)
+	}
+	if newer.producer != own.producer { // the epochs are used up: turn the lanes of the old ID away by taking over anew
+		return f.depose(&sinks.DeposedError{Reason: fmt.Sprintf("the epochs of the transactional ID %q are used up, and it has a new producer ID", f.id.id)})
+	}
+	f.mu.Lock()
+	f.own, f.kept = newer, time.Now().Round(0)
+	f.mu.Unlock()
+	return f.noteError(err)
+}
+
+// fencing turns what this process itself has on its way to some partitions away.
+type fencing struct {
+	partitions []partition
+	done       chan struct{} // closed when what follows is set
+	own        numbers
+	err        error
+}
+
+// fenceAgain makes brokers refuse what is on its way to a partition, and returns the numbers to go on with. What is asked for
+// meanwhile is done at once.
+func (f *fence) fenceAgain(ctx context.Context, p partition) (numbers, error) {
+	f.mu.Lock()
+	r := f.fencing
+	if r == nil {
+		r = &fencing{done: make(chan struct{})}
+		f.fencing = r
+		f.sink.background.Go(func() { f.run(r) })
+	}
+	r.partitions = append(r.partitions, p)
+	f.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.own, r.err
+	case <-ctx.Done():
+		return nobody, ctx.Err()
+	}
+}
+
+func (f *fence) run(r *fencing) {
+	defer close(r.done)
+	ctx := f.sink.open
+	r.err = f.use(ctx, func(own numbers) (_ numbers, err error) {
+		f.mu.Lock()
+		f.fencing = nil
+		f.mu.Unlock()
+		r.own, _, err = f.id.fence(ctx, own, r.partitions)
+		return r.own, err
+	})
+}
+
+// noting makes lanes known together.
+type noting struct {
+	lanes map[sinks.Lane]sinks.Place
+	done  chan struct{} // closed when what follows is set
+	err   error
+}
+
+// makeKnown notes a lane, unless it is known. What is asked for meanwhile is noted at once.
+func (f *fence) makeKnown(ctx context.Context, lane sinks.Lane, place sinks.Place) error {
+	f.mu.Lock()
+	if _, known := f.lanes[lane]; known {
+		f.mu.Unlock()
+		return nil
+	}
+	r := f.note
+	if r == nil {
+		r = &noting{lanes: map[sinks.Lane]sinks.Place{}, done: make(chan struct{})}
+		f.note = r
+		f.sink.background.Go(func() { f.runNoting(r) })
+	}
+	r.lanes[lane] = place
+	f.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *fence) runNoting(r *noting) {
+	defer close(r.done)
+	<-f.noting
+	defer func() { f.noting <- struct{}{} }()
+	f.mu.Lock()
+	f.note = nil
+	if _, known := f.lanes[f.producerLane()]; !known {
+		r.lanes[f.producerLane()] = 0
+	}
+	f.mu.Unlock()
+	if err := f.claim.Note(f.sink.open, r.lanes); err != nil {
+		r.err = f.noteError(fmt.Errorf("a lane cannot be noted in the replicated state: %w", err))
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for lane := range r.lanes {
+		f.lanes[lane] = partition{}
+		if topic, index, _, err := parseLane(lane); err == nil {
+			f.lanes[lane] = partition{topic, index}
+		}
+	}
+}
+
+// part returns how far a partition is written; nil if this process has not begun to.
+func (f *fence) part(p partition) *written {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.parts[p]
+}
+
+// begin returns how far a partition is written: not at all, or nothing behind an offset.
+func (f *fence) begin(p partition, end int64) *written {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := &written{next: record.ProducerSequence{Producer: f.own.producer, Epoch: f.own.epoch}}
+	w.behind.Store(end)
+	f.parts[p] = w
+	return w
+}

@@ -1,0 +1,112 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+)
+
+// enter makes a lane of a sink that was fenced ready for its next batch.
+func (l *lane) enter(ctx context.Context, f *fence) error {
+	if err := f.check(ctx); err != nil {
+		return err
+	}
+	if l.written == nil {
+		if err := l.begin(ctx, f); err != nil {
+			return err
+		}
+	}
+	if len(l.inFlight) == 0 && l.written.doubt {
+		return l.resolve(ctx, f)
+	}
+	return nil
+}
+
+func (l *lane) place() partition { return partition{l.topic.name, l.partition} }
+
+// begin notes the lane, unless it is known, and goes on with the numbers that the partition has from this process.
+func (l *lane) begin(ctx context.Context, f *fence) error {
+	w := f.part(l.place())
+	end := int64(0)
+	if w != nil {
+		end = w.behind.Load()
+	} else if err := l.sink.retryLayout(ctx, l.topic, func(by *layout) (err error) {
+		lead, err := by.lead(l.partition)
+		if err == nil {
+			end, err = l.sink.cluster.offsetAt(ctx, lead, l.topic.name, l.partition, latest)
+		}
+		return err
+	}); err != nil {
+		return fmt.Errorf("%s: asking for its end: %w", l, err)
+	}
+	if err := f.makeKnown(ctx, l.name, sinks.Place(end)); err != nil {
+		return fmt.Errorf("%s: %w", l, err)
+	}
+	if w == nil {
+		w = f.begin(l.place(), end)
+	}
+	l.written, l.next = w, w.next
+	return nil
+}
+
+// resolve finds out what of a lane is there, after brokers or network left that open: what may be on its way is turned away, and
+// then the partition is read.
+func (l *lane) resolve(ctx context.Context, f *fence) error {
+	own, err := f.fenceAgain(ctx, l.place())
+	if err != nil {
+		return fmt.Errorf("%s: %w", l, err)
+	}
+	held := map[string]bool{}
+	err = l.sink.Tail(ctx, l.name, sinks.Place(l.written.behind.Load()), func(e sinks.Emitted) error {
+		held[e.ID] = true
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	l.held = held
+	l.next, l.newest = record.ProducerSequence{Producer: own.producer, Epoch: own.epoch}, time.Time{}
+	l.written.next, l.written.doubt = l.next, false
+	return nil
+}
+
+// creditHeld counts the messages at the head of batch that the partition was found to have.
+func (l *lane) creditHeld(batch []sinks.Message) int {
+	n := 0
+	for n < len(batch) && l.held[batch[n].Change.ID()] {
+		n++
+	}
+	if n < len(batch) {
+		l.held = nil
+	}
+	return n
+}
+
+// confirm books what was acknowledged of a lane of a sink that was fenced. base is the offset of the batch's first record; below
+// zero where the broker does not say.
+func (l *lane) confirm(f *inFlightBatch) {
+	w := l.written
+	if f.base >= 0 {
+		w.behind.Store(f.base + int64(f.records))
+	}
+	w.next, w.doubt = l.next, len(l.inFlight) > 0
+}
+
+// disagree decides what comes after a broker refused the numbers of a lane of a sink that was fenced.
+func (l *lane) disagree(f *fence, cause error, v protocol.Outcome) error {
+	if v == protocol.Fenced {
+		return f.depose(cause)
+	}
+	if l.renumberings++; l.renumberings > maxRenumberings {
+		l.renumberings = 0
+		return fmt.Errorf("%s: %w, also when numbered anew", l, cause)
+	}
+	l.sink.log.Warn("kafka lost track of our sequence; the partition is read for what it has",
+		"topic", l.topic.name, "partition", l.partition, "error", cause)
+	l.drop()
+	return nil
+}

@@ -1,0 +1,43 @@
+package record
+
+import (
+	"encoding/binary"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// EncodeEntries appends one batch of entries, at least one, to dst and returns the extended slice. It is not stamped yet, see
+// [Stamp].
+func (e *Encoder) EncodeEntries(dst []byte, entries []sinks.StateEntry, s ProducerSequence) ([]byte, error) {
+	e.records = e.records[:0]
+	for i, entry := range entries {
+		e.prefix = append(e.prefix[:0], 0, 0) // no attributes; the time of the batch
+		e.prefix = binary.AppendVarint(e.prefix, int64(i))
+		e.prefix = append(binary.AppendVarint(e.prefix, int64(len(entry.Key))), entry.Key...)
+		length := int64(len(entry.Value))
+		if entry.Value == nil {
+			length = nullLength
+		}
+		e.prefix = binary.AppendVarint(e.prefix, length)
+		const noHeaders = 0
+		e.records = binary.AppendVarint(e.records, int64(len(e.prefix)+len(entry.Value)+1))
+		e.records = append(append(append(e.records, e.prefix...), entry.Value...), noHeaders)
+	}
+	start := len(dst)
+	dst, err := e.compress(append(dst, make([]byte, LengthPrefix+HeaderSize)...), e.records)
+	if err != nil {
+		return nil, err
+	}
+	e.writeHeader(dst[start:], len(entries), s)
+	e.trim()
+	return dst, nil
+}
+
+// Number writes other numbers into a batch, which has to be stamped again.
+func Number(b []byte, s ProducerSequence) {
+	be := binary.BigEndian
+	b = b[LengthPrefix:]
+	be.PutUint64(b[AtProducerID:], uint64(s.Producer))
+	be.PutUint16(b[AtEpoch:], uint16(s.Epoch))
+	be.PutUint32(b[AtSequence:], uint32(s.Sequence))
+}
