@@ -40,6 +40,9 @@ func (l *lane) bury(ctx context.Context, dead []sinks.Message) (buried int, err 
 // to know before the first tombstone is sent. So this process and a later one refuse a tombstone that comes late, and the numbers
 // of messages follow each other without a hole, which is what recoverProducer counts by.
 func (l *lane) epochAside(ctx context.Context) (record.ProducerSequence, error) {
+	if f := l.sink.fence.Load(); f != nil {
+		return l.fencedAside(ctx, f)
+	}
 	if l.next.Epoch > math.MaxInt16-2 {
 		l.next = record.ProducerSequence{Producer: noID}
 	}

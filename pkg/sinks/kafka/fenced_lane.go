@@ -74,6 +74,17 @@ func (l *lane) resolve(ctx context.Context, f *fence) error {
 	return nil
 }
 
+// fencedAside returns an epoch that no message ever has, for what is no message. Before the lane goes on, that is turned away if it
+// is late.
+func (l *lane) fencedAside(ctx context.Context, f *fence) (record.ProducerSequence, error) {
+	if err := l.enter(ctx, f); err != nil {
+		return record.ProducerSequence{}, err
+	}
+	own, err := f.fenceAgain(ctx, l.place())
+	l.written.doubt = true
+	return record.ProducerSequence{Producer: own.producer, Epoch: own.epoch}, err
+}
+
 // creditHeld counts the messages at the head of batch that the partition was found to have.
 func (l *lane) creditHeld(batch []sinks.Message) int {
 	n := 0
