@@ -12,8 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// bury writes tombstones, which are no messages of the lane, while nothing is published to it. It returns how many are written.
-// After an error the rest may be written, but not behind a message that is published later.
+// bury writes tombstones, which are no messages of the lane, while nothing is published to it. It returns how many are
+// written. After an error the rest may be written, but not behind a message that is published later.
 func (l *lane) bury(ctx context.Context, dead []sinks.Message) (buried int, err error) {
 	if len(l.inFlight) > 0 {
 		return 0, errors.New("it is not known yet what became of changes before")
@@ -36,9 +36,9 @@ func (l *lane) bury(ctx context.Context, dead []sinks.Message) (buried int, err 
 	return buried, nil
 }
 
-// epochAside returns an epoch that no message ever has. The lane goes on with the one behind it, which a later process is certain
-// to know before the first tombstone is sent. So this process and a later one refuse a tombstone that comes late, and the numbers
-// of messages follow each other without a hole, which is what recoverProducer counts by.
+// epochAside returns an epoch that no message ever has. The lane goes on with the one behind it, which a later process is
+// certain to know before the first tombstone is sent. So this process and a later one refuse a tombstone that comes late,
+// and the numbers of messages follow each other without a hole, which is what recoverProducer counts by.
 func (l *lane) epochAside(ctx context.Context) (record.ProducerSequence, error) {
 	if f := l.sink.fence.Load(); f != nil {
 		return l.fencedAside(ctx, f)

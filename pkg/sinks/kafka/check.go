@@ -48,7 +48,8 @@ func (s *Sink) check(ctx context.Context, topic string, found description) error
 	return nil
 }
 
-// tellOnce logs what is wrong with a topic, unless the same was said of another one: topics that are made alike are wrong alike.
+// tellOnce logs what is wrong with a topic, unless the same was said of another one: topics that are made alike are wrong
+// alike.
 func (s *Sink) tellOnce(what, topic, why string) {
 	why = strings.ReplaceAll(why, strconv.Quote(topic), "…")
 	s.mu.Lock()
@@ -65,7 +66,8 @@ const (
 	shortRetention = time.Hour // a consumer that is away for so long misses what was written meanwhile
 )
 
-// forgets says how a topic loses changes that it has acknowledged, or has no room for them. What createTopics asks for is meant.
+// forgets says how a topic loses changes that it has acknowledged, or has no room for them. What createTopics asks for is
+// meant.
 func (s *Sink) forgets(settings map[string]string) (faults []string) {
 	meant := map[string]bool{}
 	for _, c := range s.config.CreateTopics.Configs {

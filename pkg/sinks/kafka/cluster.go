@@ -63,9 +63,9 @@ type endpoint struct {
 	purpose purpose
 }
 
-// purpose is what a connection is for. A broker answers the requests of a connection in order, and a produce request only when
-// all in-sync replicas have what is written. So questions go elsewhere, and so do partitions whose replicas are slow, and what is
-// read back.
+// purpose is what a connection is for. A broker answers the requests of a connection in order, and a produce request only
+// when all in-sync replicas have what is written. So questions go elsewhere, and so do partitions whose replicas are slow,
+// and what is read back.
 type purpose int
 
 const (
@@ -271,8 +271,8 @@ func (c *cluster) doubt(address string) int {
 	return 0
 }
 
-// retryOnce asks again when the network fails: the first failure is often just a connection that a broker closed while it was
-// idle.
+// retryOnce asks again when the network fails: the first failure is often just a connection that a broker closed while it
+// was idle.
 func retryOnce(ctx context.Context, request func() error) error {
 	err := request()
 	if err == nil || protocol.FromBroker(err) || ctx.Err() != nil {

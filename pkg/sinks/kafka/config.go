@@ -28,14 +28,14 @@ type Config struct {
 	// CreateTopics lets the sink create topics it does not find.
 	CreateTopics CreateTopics `mapstructure:"createTopics"`
 	// CheckTopics says what to do when a topic that exists has fewer partitions or replicas than createTopics says, or other
-	// configs, or may forget what it has acknowledged, or takes small records only: warn (default; one log line for all topics
-	// of which the same is true), off or require (its changes wait until it is corrected). Topics are checked when they are
-	// first used, where DESCRIBE_CONFIGS allows it.
+	// configs, or may forget what it has acknowledged, or takes small records only: warn (default; one log line for all
+	// topics of which the same is true), off or require (its changes wait until it is corrected). Topics are checked when
+	// they are first used, where DESCRIBE_CONFIGS allows it.
 	CheckTopics string `mapstructure:"checkTopics"`
 	// Idempotence gives every partition a producer ID and its records numbers, so that brokers drop copies: true (default).
-	// false is a fallback for brokers that give no producer IDs. What is in doubt is sent again then too, one batch at a time,
-	// but nothing drops the copy: a lost answer or a crash may repeat the last batch of a partition, and a slow broker may
-	// write the copy late.
+	// false is a fallback for brokers that give no producer IDs. What is in doubt is sent again then too, one batch at a
+	// time, but nothing drops the copy: a lost answer or a crash may repeat the last batch of a partition, and a slow broker
+	// may write the copy late.
 	Idempotence *bool `mapstructure:"idempotence"`
 	// Producer is the former name of idempotence: idempotent is true and writer is false. It will be removed.
 	Producer string `mapstructure:"producer"`
@@ -44,8 +44,9 @@ type Config struct {
 	// Tombstones writes a record without a value behind each delete in the format debezium, under the same key, as
 	// Debezium's connectors do: a compacted topic then forgets the object.
 	Tombstones bool `mapstructure:"tombstones"`
-	// Repair gives keys that a snapshot lacks their tombstones, at its end: after a lost journal, what was deleted meanwhile. For
-	// the format upsert, or debezium with tombstones, and a topic without {namespace} and {name}. Default false.
+	// Repair gives keys that a snapshot lacks their tombstones, at its end: after a lost journal, what was deleted
+	// meanwhile. For the format upsert, or debezium with tombstones, and a topic without {namespace} and {name}. Default
+	// false.
 	Repair bool `mapstructure:"repair"`
 	// ClientID is told to the brokers, for their logs and quotas. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`

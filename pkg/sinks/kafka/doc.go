@@ -1,10 +1,10 @@
 // Package kafka delivers changes to Apache Kafka: in order, and without duplicates while the process lives, through lost
 // answers, broken connections and moving leaders.
 //
-// It uses kafka-go for SASL and the coding of requests, and neither its Writer, which duplicates and reorders when connections
-// break, nor its Transport, which gives a connection to one request at a time: see package connection. It never acknowledges a
-// change before all in-sync replicas have it (acks=all), never retries a part of a batch, and never keeps more than five
-// batches in flight per partition.
+// It uses kafka-go for SASL and the coding of requests, and neither its Writer, which duplicates and reorders when
+// connections break, nor its Transport, which gives a connection to one request at a time: see package connection. It never
+// acknowledges a change before all in-sync replicas have it (acks=all), never retries a part of a batch, and never keeps
+// more than five batches in flight per partition.
 //
 // # Lanes
 //
@@ -25,8 +25,8 @@
 //
 // A Publish that is handed more than one batch has up to five on their way, all on one connection, on which a broker keeps
 // their order; with each answer the next one leaves. What is acknowledged counts up to the first that is not. The broker
-// refuses those behind it, since their numbers are ahead of their turn, and they are sent again behind it: five is how far back
-// a broker tells a copy from something new. It is one at a time
+// refuses those behind it, since their numbers are ahead of their turn, and they are sent again behind it: five is how far
+// back a broker tells a copy from something new. It is one at a time
 //
 //   - after a failure, until a batch is acknowledged;
 //   - while the broker may not know our numbers, which is before the first acknowledgement under them and when the lane has
@@ -51,6 +51,12 @@
 // newer begins an epoch, which fences the dead process for good, also one that runs on a copy of the journal. Nothing is
 // there twice, as long as the broker tells; where it does not, because of its age or of missing rights, what was not
 // stored as acknowledged is written again, and the log says so once. See recovery.go.
+//
+// # Repair
+//
+// With Config.Repair, a topic is read back when everything up to the end of a snapshot is settled, and keys that the snapshot
+// lacks get tombstones. Their lane waits meanwhile. They go under an epoch that no message has, so that what is said above
+// about numbers stays true. See repair.go and bury.go.
 //
 // # Records
 //
@@ -86,10 +92,10 @@
 //	every other code, and every  A first failure of the network: the same bytes at once, as idle connections often prove
 //	failure of the network       dead. Else the error goes to the caller, whose next call sends the same bytes
 //
-// Who leads which partition is asked for many topics in one request. A broker that does not answer is known to be away by all
-// lanes, whose Publish fails at once until a probe, one a second, finds it back; other brokers are not concerned. When no broker
-// answers at all, that is an UnavailableError. An unknown topic is created where that is configured;
-// else its changes wait, by an ordinary error that says so, and other topics go on.
+// Who leads which partition is asked for many topics in one request. A broker that does not answer is known to be away by
+// all lanes, whose Publish fails at once until a probe, one a second, finds it back; other brokers are not concerned. When
+// no broker answers at all, that is an UnavailableError. An unknown topic is created where that is configured; else its
+// changes wait, by an ordinary error that says so, and other topics go on.
 //
 // # Quotas
 //

@@ -59,8 +59,8 @@ func (l *lane) fill(ctx context.Context, messages []sinks.Message) error {
 	return nil
 }
 
-// recall matches the batches in flight with the messages that the caller comes back with, and encodes those again whose bytes were
-// let go. It returns the messages behind them.
+// recall matches the batches in flight with the messages that the caller comes back with, and encodes those again whose
+// bytes were let go. It returns the messages behind them.
 func (l *lane) recall(ctx context.Context, messages []sinks.Message) (rest []sinks.Message, err error) {
 	at := l.next
 	for i, f := range l.inFlight {
@@ -153,8 +153,8 @@ func (l *lane) encode(ctx context.Context, messages []sinks.Message, at record.P
 // halve makes the next batch half of f.
 func (l *lane) halve(f *inFlightBatch) { l.maxRecords = len(f.offsets) / 2 }
 
-// abandon gives the batches in flight up. If one of them could still be written, their numbers are not used again: a new epoch makes
-// the broker refuse them from then on.
+// abandon gives the batches in flight up. If one of them could still be written, their numbers are not used again: a new
+// epoch makes the broker refuse them from then on.
 func (l *lane) abandon() {
 	doubtful := slices.ContainsFunc(l.inFlight, func(f *inFlightBatch) bool { return f.unconfirmed || f.pending != nil })
 	l.drop()

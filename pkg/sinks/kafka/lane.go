@@ -297,8 +297,8 @@ func (l *lane) depth() int {
 	return l.window
 }
 
-// adaptWindow decides how many batches to send without waiting from how long each took: several only where waiting costs more
-// than sending, so that all of them are answered well before the request timeout. After a failure it is one.
+// adaptWindow decides how many batches to send without waiting from how long each took: several only where waiting costs
+// more than sending, so that all of them are answered well before the request timeout. After a failure it is one.
 func (l *lane) adaptWindow(err error, each time.Duration) {
 	l.window = 1
 	if err == nil && each < l.sink.config.RequestTimeout/(2*maxInFlight) {
@@ -367,7 +367,8 @@ func (l *lane) nextEpoch() {
 	l.next = record.ProducerSequence{Producer: l.next.Producer, Epoch: l.next.Epoch + 1}
 }
 
-// renumber gives the batches in flight up after the broker disagreed with their numbers: they are encoded again under other ones.
+// renumber gives the batches in flight up after the broker disagreed with their numbers: they are encoded again under other
+// ones.
 func (l *lane) renumber(cause error, v protocol.Outcome) error {
 	if f := l.sink.fence.Load(); f != nil {
 		return l.disagree(f, cause, v)

@@ -134,8 +134,8 @@ func TestAPingThatIsCalledOffTellsNothing(t *testing.T) {
 	}
 }
 
-// TestABrokerThatLetsUsInAfterAllIsFoundAtOnce asks for a broker again at once that was away a moment ago: what is to go to it must
-// not wait for the next probe, or be taken for an outage.
+// TestABrokerThatLetsUsInAfterAllIsFoundAtOnce asks for a broker again at once that was away a moment ago: what is to go to
+// it must not wait for the next probe, or be taken for an outage.
 func TestABrokerThatLetsUsInAfterAllIsFoundAtOnce(t *testing.T) {
 	cut, _, brokers := cuttable(t, kfake.NumBrokers(1))
 	s, _ := loud(t, Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})

@@ -136,8 +136,8 @@ func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
 	wantVersions(t, read(t, brokers, topicA), 1, 40)
 }
 
-// What a call leaves on its way may have lost its bytes when the answer says that it must be sent again. A caller that then comes
-// with fewer messages than before, which delivery never does, has some written again.
+// What a call leaves on its way may have lost its bytes when the answer says that it must be sent again. A caller that then
+// comes with fewer messages than before, which delivery never does, has some written again.
 func TestAFailureBehindACallLosesNothingWithoutRoomToHoldBatches(t *testing.T) {
 	for _, failure := range []*kerr.Error{kerr.RequestTimedOut, kerr.CorruptMessage, kerr.NotLeaderForPartition} {
 		for bad := 3; bad < 40; bad += 5 {

@@ -29,8 +29,8 @@ func (r storedRecord) header(name string) string {
 	return ""
 }
 
-// readBack calls each for the records of a partition, in order, from an offset on up to the end that it has at the call, which it
-// returns.
+// readBack calls each for the records of a partition, in order, from an offset on up to the end that it has at the call,
+// which it returns.
 func (c *cluster) readBack(ctx context.Context, by lead, topic string, partition int32, from int64, each func(storedRecord)) (end int64, err error) {
 	first, err := c.offsetAt(ctx, by, topic, partition, earliest)
 	if err != nil {

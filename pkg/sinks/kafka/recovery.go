@@ -22,8 +22,8 @@ type recovery struct {
 }
 
 // recoverProducer finds out, before the lane's first batch, what the process before has left of it. The leader of the
-// partition knows the number of our newest record, and the state holds the number of the first one that was not acknowledged for
-// certain: what lies between is there already.
+// partition knows the number of our newest record, and the state holds the number of the first one that was not acknowledged
+// for certain: what lies between is there already.
 //
 // What the process before knew of, it may still have under way. So the lane goes on under its numbers until that is
 // published: of two batches with one number, the broker takes one. What is newer begins a new epoch, after which the
@@ -193,5 +193,5 @@ func (l *lane) setState(to producerState) {
 	l.sink.producers.set(l.name, to)
 }
 
-// sequenceAfter returns the sequence number n records behind s. Numbers wrap to 0 sequenceAfter the largest int32.
+// sequenceAfter returns the sequence number n records behind s. Numbers wrap to 0 after the largest int32.
 func sequenceAfter(s int32, n int) int32 { return int32((int64(s) + int64(n)) & math.MaxInt32) }

@@ -23,7 +23,8 @@ const (
 	repairAgain = 5 * time.Second
 	// repairsAtOnce is how many topics are read back at the same time.
 	repairsAtOnce = 2
-	// maxGhosts bounds the keys that are remembered while a partition is read back: it is read several times where it has more. // I6
+	// maxGhosts bounds the keys that are remembered while a partition is read back: it is read several times where it has
+	// more. // I6
 	maxGhosts = 100_000
 )
 
@@ -119,8 +120,8 @@ func (r *repairs) accepted(topic string, messages []sinks.Message) {
 	}
 }
 
-// restore takes up what the process before has left. What is due already begins with the next state that is stored, of which there
-// is one soon.
+// restore takes up what the process before has left. What is due already begins with the next state that is stored, of which
+// there is one soon.
 func (r *repairs) restore(left []*repair) {
 	if r == nil || len(left) == 0 {
 		return
@@ -154,7 +155,8 @@ func (r *repairs) end(topic string, m sinks.Message) {
 	}
 }
 
-// settled begins what is due now that every message up to low is accepted, and none of the process before is published any more.
+// settled begins what is due now that every message up to low is accepted, and none of the process before is published any
+// more.
 func (r *repairs) settled(low uint64) {
 	if r == nil {
 		return
@@ -357,8 +359,8 @@ func (p *pass) bury(ctx context.Context, t *topic, n int32, count int, ghosts ma
 type ghost struct{ uid, version string }
 
 // consider takes up the newest record of a key. It is a ghost when it is ours, of an object that the snapshot speaks of, and
-// neither of this snapshot, nor observed after its beginning, nor in a version that its list did not know. That is the rule of
-// docs/consuming.md, and a little more careful.
+// neither of this snapshot, nor observed after its beginning, nor in a version that its list did not know. That is the rule
+// of docs/consuming.md, and a little more careful.
 func (p *pass) consider(ghosts map[string]ghost, r storedRecord) {
 	delete(ghosts, r.key)
 	c := p.snapshot

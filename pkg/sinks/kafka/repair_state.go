@@ -10,7 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// appendState puts what is due behind the states of lanes; docs/journal-format.md says how. Without anything it changes nothing.
+// appendState puts what is due behind the states of lanes; docs/journal-format.md says how. Without anything it changes
+// nothing.
 func (r *repairs) appendState(states []byte) []byte {
 	if r == nil {
 		return states

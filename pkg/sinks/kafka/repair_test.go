@@ -237,8 +237,8 @@ func testNotBefore(w *table) {
 	}
 }
 
-// testCrash lets processes die with changes in flight: before anything is read, and when the tombstones were written and of that
-// nothing was stored but what must be stored before.
+// testCrash lets processes die with changes in flight: before anything is read, and when the tombstones were written and of
+// that nothing was stored but what must be stored before.
 func testCrash(w *table) {
 	k := &kept{}
 	s := w.open(slog.New(slog.DiscardHandler), &kept{})

@@ -30,7 +30,8 @@ import (
 // What the tests log in with, and what is refused.
 const right, wrong = "open-sesame", "hunter2"
 
-// corrected opens a sink whose credentials Kafka refuses: its error names where to look and shows no credential; when they are corrected it delivers.
+// corrected opens a sink whose credentials Kafka refuses: its error names where to look and shows no credential; when they
+// are corrected it delivers.
 func corrected(t *testing.T, cfg Config, names string, correct func()) {
 	t.Helper()
 	s, log := loud(t, cfg)

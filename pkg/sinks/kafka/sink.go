@@ -114,9 +114,9 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 // Concurrency is how many lanes the caller should publish at the same time.
 func (s *Sink) Concurrency() int { return concurrency }
 
-// BatchLimits is how much of a lane the caller should hand over at once: as many messages and bytes of changes as fill twice the
-// batches that may be in flight, since the window slides within a call only. A little less, so that what stands around a change
-// does not begin another one.
+// BatchLimits is how much of a lane the caller should hand over at once: as many messages and bytes of changes as fill twice
+// the batches that may be in flight, since the window slides within a call only. A little less, so that what stands around a
+// change does not begin another one.
 func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	batches := 2 * maxInFlight
 	if !s.config.idempotent() {

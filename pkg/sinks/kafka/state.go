@@ -13,8 +13,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// producerState is what a later process needs to know about a lane: under which numbers it writes, and where these stand. Every
-// change of the lane up to through is settled; the records of the changes behind it carry the numbers from next on.
+// producerState is what a later process needs to know about a lane: under which numbers it writes, and where these stand.
+// Every change of the lane up to through is settled; the records of the changes behind it carry the numbers from next on.
 type producerState struct {
 	producer int64
 	epoch    int16

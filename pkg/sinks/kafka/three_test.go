@@ -72,7 +72,8 @@ func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
 	wantStreams(t, read(t, cfg.Brokers, topicA), partitions, int(last))
 }
 
-// TestAFrozenBrokerIsAwayForItsPartitionsOnly freezes one of three brokers, each of which leads partitions that no other has.
+// TestAFrozenBrokerIsAwayForItsPartitionsOnly freezes one of three brokers, each of which leads partitions that no other
+// has.
 func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	const partitions = 6
 	cluster := apaches(t)

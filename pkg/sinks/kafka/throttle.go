@@ -23,9 +23,9 @@ var (
 	}
 )
 
-// throttle knows the brokers that do not listen for a while. One whose quota is used up answers at once with a throttle time, and
-// then reads nothing from that connection until it is over (KIP-219). We leave it alone meanwhile, on all connections: the
-// quota is that of the client. Safe for concurrent use.
+// throttle knows the brokers that do not listen for a while. One whose quota is used up answers at once with a throttle
+// time, and then reads nothing from that connection until it is over (KIP-219). We leave it alone meanwhile, on all
+// connections: the quota is that of the client. Safe for concurrent use.
 type throttle struct {
 	remedy    string
 	condition *condition.Condition

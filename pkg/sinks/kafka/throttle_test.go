@@ -31,7 +31,8 @@ type stingy struct {
 	seen  map[[2]int32]bool
 }
 
-// roomy is a connection on which what is written waits for its reader, as on TCP; on that of a virtual network the writer does.
+// roomy is a connection on which what is written waits for its reader, as on TCP; on that of a virtual network the writer
+// does.
 type roomy struct {
 	net.Conn
 	written chan []byte

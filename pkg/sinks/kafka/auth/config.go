@@ -28,8 +28,8 @@ type SASL struct {
 	Username string `mapstructure:"username"`
 	// Password of plain and scram. Either this or PasswordFile.
 	Password string `mapstructure:"password"`
-	// PasswordFile is the file the password is in. It is read for every connection; surrounding white space is not part of the
-	// password.
+	// PasswordFile is the file the password is in. It is read for every connection; surrounding white space is not part of
+	// the password.
 	PasswordFile string `mapstructure:"passwordFile"`
 	// TokenFile holds the token of oauthbearer, for example a projected service account token. It is read for every
 	// connection.
@@ -46,8 +46,8 @@ type SASL struct {
 
 // OAuth says where tokens come from (RFC 6749, 4.4).
 type OAuth struct {
-	// TokenURL is the endpoint that is asked for a token, https://… Its certificate must be trusted by the system. Tokens are
-	// renewed after four fifths of their life.
+	// TokenURL is the endpoint that is asked for a token, https://… Its certificate must be trusted by the system. Tokens
+	// are renewed after four fifths of their life.
 	TokenURL string `mapstructure:"tokenURL"`
 	// ClientID is who asks.
 	ClientID string `mapstructure:"clientID"`

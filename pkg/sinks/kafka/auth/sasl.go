@@ -13,8 +13,8 @@ import (
 	"github.com/segmentio/kafka-go/sasl/scram"
 )
 
-// NewMechanism makes the SASL NewMechanism; nil when SASL is off. Files are read here, so that a wrong path shows at start, and
-// again for every connection.
+// NewMechanism makes the SASL mechanism; nil when SASL is off. Files are read here, so that a wrong path shows at start,
+// and again for every connection.
 func (s SASL) NewMechanism(timeout time.Duration) (sasl.Mechanism, error) {
 	switch s.Mechanism {
 	case "":

@@ -14,8 +14,8 @@ import (
 // maxInFlight is how many requests leave before the first is answered. What comes meanwhile goes together in the next one.
 const maxInFlight = 5
 
-// Connection is a connection to one broker. It is opened once and used until it fails; then it is of no more use. All methods
-// are safe for concurrent use, and none waits but for its own answer.
+// Connection is a connection to one broker. It is opened once and used until it fails; then it is of no more use. All
+// methods are safe for concurrent use, and none waits but for its own answer.
 type Connection struct {
 	dialer  *Dialer
 	address string

@@ -122,7 +122,8 @@ func (r *request) write(w io.Writer, clientID string) error {
 	return kproto.WriteRequest(w, r.version, r.id, clientID, r.message)
 }
 
-// read reads the answer, which the broker can work for from a time on, and gives it to who waits. It returns the throttle time.
+// read reads the answer, which the broker can work for from a time on, and gives it to who waits. It returns the throttle
+// time.
 func (r *request) read(from io.Reader, since time.Time) (throttled time.Duration, err error) {
 	m, err := r.readMessage(from)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// Outcome says what the answer to a produce request means for the batch that was sent. The documentation of package kafka has the table for
-// people.
+// Outcome says what the answer to a produce request means for the batch that was sent. The documentation of package kafka
+// has the table for people.
 type Outcome int
 
 // The outcomes.

@@ -39,8 +39,8 @@ const MaxBatchBytes = 16 << 20
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ProducerSequence identifies a batch to the broker's duplicate check: who sends, in which incarnation, and the number of the
-// first record.
+// ProducerSequence identifies a batch to the broker's duplicate check: who sends, in which incarnation, and the number of
+// the first record.
 type ProducerSequence struct {
 	Producer int64
 	Epoch    int16
@@ -68,8 +68,8 @@ func NewEncoder(f format.Format, tombstones bool, c Codec) (*Encoder, error) {
 	return &Encoder{format: f, tombstones: tombstones, attribute: c.attribute, compress: compress}, nil
 }
 
-// Encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records
-// and at most most, but at least one. It is not stamped yet, see [Stamp]. It returns the extended slice, how many messages are
+// Encode appends one batch to dst, made of the first messages: as many as fit into budget bytes of uncompressed records and
+// at most most, but at least one. It is not stamped yet, see [Stamp]. It returns the extended slice, how many messages are
 // in it, and how many records.
 func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int, s ProducerSequence) (b []byte, count, records int, err error) {
 	e.records = e.records[:0]

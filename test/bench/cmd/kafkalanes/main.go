@@ -27,8 +27,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/test/bench/paired"
-	"github.com/kubecdc/kubecdc/test/parts/wire"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/wire"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
-	"github.com/kubecdc/kubecdc/test/parts/wire"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/parts/wire"
 )
 
 // How one object changes whose server is far away.
