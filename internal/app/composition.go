@@ -48,6 +48,9 @@ func (a *app) prepare(cfg *config.Config, before *composition) (*composition, er
 	if c.routes, err = newRouting(cfg); err != nil {
 		return nil, err
 	}
+	if err := checkNaming(cfg, c.log); err != nil {
+		return nil, err
+	}
 	nameTopics(cfg)
 	for i, s := range cfg.Sinks {
 		if c.runners[i] = before.runnerOf(identity(cfg, s, c.routes)); c.runners[i] != nil || s.Stdout != nil {
@@ -84,10 +87,10 @@ func (c *composition) open() (err error) {
 	if err := redactStored(c.cfg, c.journal, c.shaper, c.log); err != nil { // before anybody reads what the journal holds
 		return err
 	}
-	if err := c.connect(); err != nil {
+	if c.naming, err = newNaming(c.cfg, c.journal, c.log); err != nil {
 		return err
 	}
-	if c.naming, err = newNaming(c.cfg, c.journal, c.log); err != nil {
+	if err := c.connect(); err != nil {
 		return err
 	}
 	c.source, err = c.newSource()

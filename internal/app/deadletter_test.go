@@ -129,7 +129,7 @@ func TestDeadLettersAtTheirBoundHoldUpTheirLaneAndNothingElse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pipeline := delivery.New("a", sink, "layout", sinkJournal{j, "a"}, cursor, cfg, slog.New(slog.DiscardHandler))
+		pipeline := delivery.New("a", sink, "layout", sinkJournal{j, "a", nil}, cursor, cfg, slog.New(slog.DiscardHandler))
 		delivering := start("sink a", pipeline.Run, failed)
 		return pipeline, func() {
 			delivering.stop()

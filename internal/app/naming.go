@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/attribution"
@@ -19,11 +20,21 @@ import (
 // do nothing.
 type naming struct {
 	attributor *attribution.Attributor
+	wait       time.Duration  // that sinks hold changes back for
 	webhook    *audit.Webhook // nil without one
 	files      []*audit.File
 	rule       atomic.Pointer[func(event.Resource) (int, bool)] // that selects a resource, as the rules are now
 
 	tasks []*task // in the order of their start
+}
+
+// checkNaming reads what newNaming will read, so that a changed configuration is refused before anything has stopped.
+func checkNaming(cfg *config.Config, log *slog.Logger) error {
+	if cfg.Audit.Webhook.Listen == "" {
+		return nil
+	}
+	_, err := audit.NewWebhook(cfg.Audit.Webhook, nil, log)
+	return err
 }
 
 // newNaming makes the parts, if anybody is to be named, and takes the port.
@@ -32,10 +43,10 @@ func newNaming(cfg *config.Config, j *journal.Journal, log *slog.Logger) (*namin
 	if !c.On() {
 		return nil, nil
 	}
-	n := &naming{}
+	n := &naming{wait: c.Wait}
 	n.follow(cfg)
 	n.attributor = attribution.New(attribution.Options{
-		Limits:  attribution.Limits{Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending)},
+		Limits:  attribution.Limits{Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending), Likely: c.Likely},
 		Journal: j,
 		Selected: func(group, resource string) bool {
 			_, yes := (*n.rule.Load())(event.Resource{Group: group, Resource: resource})
@@ -81,6 +92,14 @@ func (n *naming) start(failed func(error)) {
 	for _, f := range n.files {
 		run("audit log "+f.Path(), f.Run)
 	}
+}
+
+// await returns the first of some records that no sink has to hold back any more.
+func (n *naming) await(ctx context.Context, records []event.Record) ([]event.Record, error) {
+	if n == nil || n.wait == 0 || len(records) == 0 {
+		return records, nil
+	}
+	return n.attributor.Await(ctx, records, n.wait)
 }
 
 // stop stops the intakes, then what concludes.

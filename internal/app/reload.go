@@ -145,7 +145,6 @@ func fixed(before, now *config.Config) (keys []string) {
 		key    string
 		differ bool
 	}{
-		{"audit", !reflect.DeepEqual(before.Audit, now.Audit)},
 		{"admin.listen", before.Admin.Listen != now.Admin.Listen},
 		{"cluster", before.Cluster != now.Cluster},
 		{"journal.dir", before.Journal.Dir != now.Journal.Dir},
@@ -163,6 +162,8 @@ func whole(before, now *config.Config) string {
 	switch {
 	case before.Journal != now.Journal:
 		return "the journal is opened with other bounds"
+	case !reflect.DeepEqual(before.Audit, now.Audit):
+		return "audit has changed"
 	case before.Redaction != now.Redaction:
 		return "redaction.key has changed"
 	case redactionOf(before) != redactionOf(now) && (!redactsByDefault(before) || !redactsByDefault(now)):

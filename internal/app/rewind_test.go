@@ -48,7 +48,7 @@ func TestWhatADestinationLostIsSentAgain(t *testing.T) {
 	failed := func(err error) { t.Error(err) }
 	committing := start("journal", j.Run, failed)
 	sink := &forgetful{at: 8, from: 3}
-	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, journal: sinkJournal{j, "a"}, log: slog.New(slog.DiscardHandler)}
+	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, journal: sinkJournal{j, "a", nil}, log: slog.New(slog.DiscardHandler)}
 	r.renew = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond}, r.log)
 	}

@@ -81,7 +81,7 @@ func (c *composition) pipe(r *runner, s config.Sink) error {
 	cfg.Observe = func(took time.Duration) { c.admin.ObservePublish(s.Name, took) }
 	cfg.Acknowledged = func(change *event.Change) { c.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt)) }
 	layout := r.layout + c.routes.id
-	r.journal = sinkJournal{c.journal, s.Name}
+	r.journal = sinkJournal{c.journal, s.Name, c.naming}
 	r.renew = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, c.log)
 	}
@@ -161,12 +161,17 @@ func (r *runner) close(ctx context.Context) error {
 type sinkJournal struct {
 	journal *journal.Journal
 	sink    string
+	naming  *naming // that changes may wait for; nil where nobody is to be named
 }
 
 var _ delivery.Journal = sinkJournal{}
 
 func (s sinkJournal) Read(ctx context.Context, after uint64) ([]event.Record, error) {
-	return s.journal.Read(ctx, after)
+	records, err := s.journal.Read(ctx, after)
+	if err != nil {
+		return nil, err
+	}
+	return s.naming.await(ctx, records)
 }
 
 func (s sinkJournal) Settle(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {

@@ -25,7 +25,7 @@ type Journal interface {
 	Newest() uint64
 	KeepEvidence(ctx context.Context, evidence []event.Evidence, place, position string) error
 	Evidence(each func(event.Evidence) error) error
-	Conclude(ctx context.Context, sink string, c event.Cursor, changes []*event.Change, drop []uint64) error
+	Conclude(ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64) error
 }
 
 // Options configure an [Attributor]. All are required but Crowded.
@@ -49,17 +49,17 @@ type Attributor struct {
 	options Options
 	state   *condition.Condition
 
-	mu     sync.Mutex // of join, number, read and gaps; held for no wait
+	mu     sync.Mutex // of join, read and gaps; held for no wait
 	join   *Join
-	number uint64        // of the newest request
 	read   uint64        // every change up to here is in the join, or not for it
+	again  chan struct{} // closed, and replaced, when more changes are decided
 	resume chan struct{} // closed when evidence was loaded
 
 	gaps    gaps   // under mu
 	settled uint64 // of Run: the cursor as stored
 
 	events, kept, lost         atomic.Uint64
-	attributed                 atomic.Uint64
+	attributed, likely         atomic.Uint64
 	unresolved                 map[Reason]*atomic.Uint64 // the map does not change
 	pendingBytes, pendingCount atomic.Int64
 	lastEvent                  atomic.Int64 // nanoseconds since 1970
@@ -68,7 +68,8 @@ type Attributor struct {
 // New returns an attributor. Run starts it.
 func New(options Options) *Attributor {
 	a := &Attributor{
-		options: options, join: NewJoin(options.Limits), gaps: newGaps(), resume: make(chan struct{}),
+		options: options, join: NewJoin(options.Limits), gaps: newGaps(),
+		again: make(chan struct{}), resume: make(chan struct{}),
 		state: condition.New(options.Logger, hears), unresolved: map[Reason]*atomic.Uint64{},
 	}
 	for _, r := range Reasons() {
@@ -118,19 +119,18 @@ func (a *Attributor) load(ctx context.Context) error {
 	defer a.mu.Unlock()
 	a.read = cursor.Low
 	return a.options.Journal.Evidence(func(e event.Evidence) error {
-		r := &Request{}
-		if err := json.Unmarshal(e.Value, r); err != nil {
+		mark, request, err := decodeEvidence(e)
+		switch {
+		case err != nil:
 			return fmt.Errorf("evidence %d: %w", e.Number, err)
+		case mark != nil:
+			a.join.Remember(mark)
+		default:
+			a.hold(request)
 		}
-		r.Number, r.Stage = e.Number, complete
-		a.number = max(a.number, e.Number)
-		a.hold(r)
 		return nil
 	})
 }
-
-// complete is the stage of events that are kept, which is not kept.
-const complete = "ResponseComplete"
 
 // follow gives the changes of the journal to the join.
 func (a *Attributor) follow(ctx context.Context) error {
@@ -156,11 +156,15 @@ func (a *Attributor) take(records []event.Record) {
 		a.read = r.Offset
 		if c, eligible := Of(r); eligible {
 			a.join.Change(c)
-		} else if r.Change.Coalesced && r.Change.UID != "" {
-			a.unresolved[Compared].Add(1)
+		} else if c.UID != "" {
+			a.join.Learn(&c)
+			if r.Change.Coalesced {
+				a.unresolved[Compared].Add(1)
+			}
 		}
 		a.gaps.emits(r.Change)
 	}
+	a.wake()
 }
 
 // Take takes audit events of one origin, in the order in which they were read, and returns when those that may name somebody
@@ -196,7 +200,7 @@ func (a *Attributor) Take(ctx context.Context, origin string, events []audit.Eve
 // hold gives a request to the join, or lets go of its evidence. The caller holds mu.
 func (a *Attributor) hold(r *Request) {
 	if !a.join.Request(r) {
-		a.join.dropped = append(a.join.dropped, r.Number)
+		a.join.found.Drop = append(a.join.found.Drop, r.Number)
 	}
 }
 
@@ -226,7 +230,7 @@ func (a *Attributor) useful(origin string, events []audit.Event, now time.Time) 
 			continue
 		}
 		r := &Request{Event: *e, Origin: origin, Arrived: now}
-		if len(claims(&held{Request: r})) == 0 {
+		if len(claims(&held{Request: r}, a.options.Likely)) == 0 {
 			continue
 		}
 		value, err := json.Marshal(r)
@@ -236,8 +240,7 @@ func (a *Attributor) useful(origin string, events []audit.Event, now time.Time) 
 		a.mu.Lock()
 		known := a.join.Knows(r)
 		if !known {
-			a.number++
-			r.Number = a.number
+			r.Number = a.join.Number()
 		}
 		a.mu.Unlock()
 		if !known {
@@ -249,34 +252,62 @@ func (a *Attributor) useful(origin string, events []audit.Event, now time.Time) 
 
 // conclude writes what can be concluded.
 func (a *Attributor) conclude(ctx context.Context, now time.Time) error {
-	done, drop, changes, cursor := a.decide(now)
-	for i := range done {
-		if done[i].By == nil {
-			a.unresolved[done[i].Reason].Add(1)
-			continue
+	found, changes, cursor := a.decide(now)
+	for i := range found.Done {
+		if c := &found.Done[i]; c.By != nil {
+			changes = append(changes, record(c, now))
+		} else {
+			a.unresolved[c.Reason].Add(1)
 		}
-		changes = append(changes, record(&done[i], now))
 	}
 	a.report()
-	if len(changes) == 0 && len(drop) == 0 && len(done) == 0 && !a.behind(cursor) {
+	if len(changes)+len(found.Done)+len(found.Marks)+len(found.Drop) == 0 && !a.behind(cursor) {
 		return nil
 	}
-	if err := a.options.Journal.Conclude(ctx, Sink, event.Cursor{Low: cursor}, changes, drop); err != nil {
+	keep, err := evidenceOf(found.Marks)
+	if err != nil {
+		return err
+	}
+	if err := a.options.Journal.Conclude(ctx, Sink, event.Cursor{Low: cursor}, changes, keep, found.Drop); err != nil {
 		return err
 	}
 	a.settled = cursor
-	for i := range done {
-		if done[i].By != nil {
+	a.mu.Lock()
+	a.wake()
+	a.mu.Unlock()
+	for i := range found.Done {
+		switch c := &found.Done[i]; {
+		case c.By == nil:
+		case c.Likely:
+			a.likely.Add(1)
+		default:
 			a.attributed.Add(1)
 		}
 	}
 	return nil
 }
 
+func evidenceOf(marks []*Mark) (all []event.Evidence, err error) {
+	for _, m := range marks {
+		value, err := json.Marshal(m)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, event.Evidence{Number: m.Number, Value: value})
+	}
+	return all, nil
+}
+
+// wake tells who awaits decisions that there are more of them. The caller holds mu.
+func (a *Attributor) wake() {
+	close(a.again)
+	a.again = make(chan struct{})
+}
+
 // behind says whether the stored cursor holds much of the journal that nobody waits for.
 func (a *Attributor) behind(cursor uint64) bool { return cursor > a.settled+1000 }
 
-func (a *Attributor) decide(now time.Time) (done []Conclusion, drop []uint64, gaps []*event.Change, cursor uint64) {
+func (a *Attributor) decide(now time.Time) (found Findings, gaps []*event.Change, cursor uint64) {
 	crowded := a.options.Crowded != nil && a.options.Crowded()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -284,20 +315,20 @@ func (a *Attributor) decide(now time.Time) (done []Conclusion, drop []uint64, ga
 	if crowded {
 		a.join.Expire()
 	}
-	done, drop = a.join.Fetch()
+	found = a.join.Fetch()
 	if n := a.join.crowded; n > 0 {
 		a.join.crowded = 0
 		a.lost.Add(n)
 		a.gaps.lose(now, fmt.Sprintf("%d audit events had to make room for newer ones", n))
 	}
-	gaps = a.gaps.observe(done, a.heard())
+	gaps = a.gaps.observe(found.Done, a.heard())
 	cursor = a.read
 	if oldest, waits := a.join.Waiting(); waits {
 		cursor = oldest - 1
 	}
 	a.pendingBytes.Store(int64(a.join.bytes.changes + a.join.bytes.requests))
 	a.pendingCount.Store(int64(len(a.join.changes)))
-	return done, drop, gaps, cursor
+	return found, gaps, cursor
 }
 
 // record makes the record that says who made a change.
@@ -306,6 +337,9 @@ func record(c *Conclusion, now time.Time) *event.Change {
 		Type: event.Attributed, Cluster: c.Cluster, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name,
 		UID: c.UID, ResourceVersion: c.Version, ObservedAt: now.UTC(),
 		Attribution: &event.Attribution{Of: c.ID, By: identityOf(c.By), Certainty: event.Exact},
+	}
+	if c.Likely {
+		of.Attribution.Certainty = event.Likely
 	}
 	if c.RequestedBy != nil {
 		asked := identityOf(c.RequestedBy)

@@ -54,11 +54,33 @@ func start(t *testing.T, dir string, limits attribution.Limits) *process {
 // change journals a change of an object.
 func (p *process) change(typ event.Type, uid, version, previous string) {
 	p.t.Helper()
-	err := p.journal.Append(p.t.Context(), event.Observation{Resource: pods, Scope: "pods", Changes: []*event.Change{{
-		Type: typ, Cluster: "c", Resource: pods, Name: uid, UID: uid, ResourceVersion: version, Previous: previous, ObservedAt: time.Now(),
-	}}})
+	p.append(&event.Change{Type: typ, UID: uid, ResourceVersion: version, Previous: previous})
+}
+
+// append journals a change, whose name is its UID.
+func (p *process) append(c *event.Change) {
+	p.t.Helper()
+	c.Cluster, c.Resource, c.Name, c.ObservedAt = "c", pods, c.UID, time.Now()
+	err := p.journal.Append(p.t.Context(), event.Observation{Resource: pods, Scope: "pods", Changes: []*event.Change{c}})
 	if err != nil {
 		p.t.Fatal(err)
+	}
+}
+
+// nothingIsLeft waits until no evidence is stored any more.
+func (p *process) nothingIsLeft() {
+	p.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		left := 0
+		if err := p.journal.Evidence(func(event.Evidence) error { left++; return nil }); err != nil {
+			p.t.Fatal(err)
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%d pieces of evidence are left", left)
+		}
 	}
 }
 
@@ -158,5 +180,80 @@ func TestWhatNobodySelectsIsNotKept(t *testing.T) {
 	err := p.Take(t.Context(), "o", []audit.Event{{Stage: "ResponseComplete", Verb: "create", Code: 201, Resource: "nodes", Answer: audit.Object{UID: "u", ResourceVersion: "1"}}}, "", "")
 	if s := p.Stats(); err != nil || s.Events != 1 || s.Kept != 0 {
 		t.Errorf("%+v %v", s, err)
+	}
+}
+
+// TestWhoAskedForADeleteIsKnownAfterARestart marks an object in one run, and releases it in the next one.
+func TestWhoAskedForADeleteIsKnownAfterARestart(t *testing.T) {
+	dir, limits := t.TempDir(), attribution.Limits{Window: 2 * time.Hour, Bytes: 1 << 20}
+	p := start(t, dir, limits)
+	p.append(&event.Change{Type: event.Updated, UID: "u1", ResourceVersion: "6", Previous: "5", Class: event.ClassDeleting})
+	p.request("ann", "delete", 200, "u1", "6")
+	marked := p.await(event.Attributed, 0)
+	p.stop()
+	p = start(t, dir, limits)
+	defer p.stop()
+	now := audit.Time(time.Now().Add(-time.Second).UnixNano())
+	if err := p.Take(t.Context(), "origin", []audit.Event{{
+		ID: "r", Stage: audit.Complete, Verb: "patch", Code: 200, User: "gc", Resource: "pods", Received: now, Done: now + 1,
+		Answer: audit.Object{UID: "u1", ResourceVersion: "6", Deleting: true},
+	}}, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	p.change(event.Deleted, "u1", "7", "6")
+	by := p.await(event.Attributed, marked.Offset).Change.Attribution
+	if by.By.User != "gc" || by.RequestedBy == nil || by.RequestedBy.User != "ann" {
+		t.Errorf("%+v", by)
+	}
+	p.nothingIsLeft()
+}
+
+// TestChangesWaitForTheirAuthorWhereAsked holds a change back until it has a name, another until it has waited for long enough,
+// and what is nobody's write for neither.
+func TestChangesWaitForTheirAuthorWhereAsked(t *testing.T) {
+	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
+	defer p.stop()
+	p.change(event.Added, "u1", "5", "")
+	p.append(&event.Change{Type: event.Snapshot, UID: "u2", ResourceVersion: "4"})
+	records, err := p.journal.Read(t.Context(), 0)
+	if err != nil || len(records) != 2 {
+		t.Fatal(len(records), err)
+	}
+	waiting, cancel := context.WithCancel(t.Context())
+	cancel()
+	if first, err := p.Await(waiting, records, time.Hour); err == nil {
+		t.Errorf("%d records did not wait", len(first))
+	}
+	p.request("ann", "create", 201, "u1", "5")
+	for got := 0; got < 2; {
+		first, err := p.Await(t.Context(), records[got:], time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += len(first)
+	}
+	p.change(event.Added, "u3", "6", "")
+	records, err = p.journal.Read(t.Context(), p.await(event.Attributed, 0).Offset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first, err := p.Await(t.Context(), records, time.Millisecond); err != nil || len(first) == 0 {
+		t.Errorf("%d records, %v", len(first), err)
+	}
+}
+
+func TestGuessesAreMadeWhereAskedAndSaySo(t *testing.T) {
+	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20, Likely: true})
+	defer p.stop()
+	now := time.Now()
+	if err := p.Take(t.Context(), "origin", []audit.Event{{
+		Stage: audit.Complete, Verb: "patch", Code: 200, User: "ann", Resource: "pods", Name: "u1", Received: audit.Time(now.Add(-time.Minute).UnixNano()),
+		Done: audit.Time(now.Add(time.Minute).UnixNano()),
+	}}, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	p.change(event.Updated, "u1", "6", "5")
+	if a := p.await(event.Attributed, 0).Change.Attribution; a.Certainty != event.Likely || a.By.User != "ann" {
+		t.Errorf("%+v", a)
 	}
 }

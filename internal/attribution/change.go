@@ -21,26 +21,40 @@ type Change struct {
 	Previous        string // the version before; "" where it is not known
 	Marks           bool   // sets the deletionTimestamp
 	Observed        time.Time
+
+	state      // that it leaves behind
+	body  bool // state is known
+}
+
+// name is what an object shares with those that had its name before it.
+func (c *Change) name() string {
+	return nameOf(c.Resource.Group, c.Resource.Resource, c.Namespace, c.Name)
+}
+
+// nameOf is no UID of an object.
+func nameOf(group, resource, namespace, name string) string {
+	return group + "/" + resource + "/" + namespace + "/" + name
 }
 
 // Of returns what the join needs of a record of the journal. eligible is false for what is nobody's single write: control
 // records, what a list told, what is emitted again, and what an attribution itself emitted.
 func Of(r event.Record) (c Change, eligible bool) {
 	of := r.Change
+	if of.UID == "" || of.Type == event.Attributed || of.Type.Control() {
+		return Change{}, false
+	}
 	switch of.Type {
 	case event.Added, event.Updated, event.Deleted:
-	default:
-		return Change{}, false
+		eligible = !of.Coalesced && !of.FinalStateUnknown && !of.Left
 	}
-	if of.Coalesced || of.FinalStateUnknown || of.Left || of.UID == "" {
-		return Change{}, false
-	}
-	return Change{
+	c = Change{
 		Offset: r.Offset, ID: of.ID(), Cluster: strings.Clone(of.Cluster), Resource: cloneResource(of.Resource),
 		Namespace: strings.Clone(of.Namespace), Name: strings.Clone(of.Name),
 		Type: of.Type, UID: strings.Clone(of.UID), Version: strings.Clone(of.ResourceVersion), Previous: strings.Clone(of.Previous),
 		Marks: of.Class == event.ClassDeleting, Observed: of.ObservedAt,
-	}, true
+	}
+	c.state, c.body = stateOf(of)
+	return c, eligible
 }
 
 func cloneResource(r event.Resource) event.Resource {
@@ -50,7 +64,7 @@ func cloneResource(r event.Resource) event.Resource {
 }
 
 // changeSize estimates the memory that a change and its place in a [Join] take, in bytes.
-const changeSize = 800
+const changeSize = 900
 
 // Request is one audited request that may have made changes.
 type Request struct {

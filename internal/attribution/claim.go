@@ -11,29 +11,58 @@ import (
 type claimKind uint8
 
 const (
-	byVersion claimKind = iota // it was answered with the change's version
-	byDelete                   // it says that it removed the object
-	byRelease                  // it was answered with an object that nothing holds any more: the delete that replaces the version
-	byMark                     // the mark that replaced the version which a deletecollection had listed
-	byListed                   // an object without finalizers that a deletecollection had listed
-	byNote                     // a create, by the uid that the admission policy noted
+	byVersion  claimKind = iota // it was answered with the change's version
+	byDelete                    // it says that it removed the object
+	byRelease                   // it was answered with an object that nothing holds any more: the delete that replaces the version
+	byMark                      // the mark that replaced the version which a deletecollection had listed
+	byListed                    // an object without finalizers that a deletecollection had listed
+	byNote                      // a create, by the uid that the admission policy noted
+	byBinding                   // the change that gave a pod its node
+	byEviction                  // those that gave a pod the condition of an eviction and marked it
+	byName                      // anything that was at an object of that name: never more than likely
 )
 
 // claim says that a request may have made the change of one object that the rule speaks of.
 type claim struct {
 	*held
-	uid     string
+	uid     string // "" where the request names no more than the object's name
+	name    string // where there is no uid
 	kind    claimKind
 	version string
 }
 
-// claims returns everything that a request claims.
-func claims(r *held) []claim {
+// at is where a claim waits for its object.
+func (c *claim) at() string {
+	if c.uid != "" {
+		return c.uid
+	}
+	return c.name
+}
+
+// stays says whether a claim that was concluded from may be one of further changes.
+func (c *claim) stays() bool { return c.kind == byEviction || c.kind == byName }
+
+// claims returns everything that a request claims. Where guesses are wanted, what claims nothing claims its name.
+func claims(r *held, guesses bool) []claim {
 	if !r.Wrote() {
 		return nil
 	}
+	all := certainClaims(r)
+	if guesses && len(all) == 0 && r.Name != "" {
+		return []claim{{held: r, name: r.name(), kind: byName}}
+	}
+	return all
+}
+
+func (r *Request) name() string { return nameOf(r.Group, r.Resource, r.Namespace, r.Name) }
+
+func certainClaims(r *held) []claim {
 	o := r.Answer
 	switch {
+	case r.Resource == "pods" && r.Group == "" && r.Subresource == "binding":
+		return []claim{{held: r, uid: r.RefUID, name: r.name(), kind: byBinding}}
+	case r.Resource == "pods" && r.Group == "" && r.Subresource == "eviction":
+		return []claim{{held: r, uid: r.RefUID, name: r.name(), kind: byEviction}}
 	case r.Verb == "deletecollection":
 		return ofCollection(r)
 	case r.Verb == "delete" && r.DeletedUID != "":
@@ -68,11 +97,15 @@ const created = 201
 const unlocked = "0"
 
 // concerns says whether a claim is one of this change.
-func (c *claim) concerns(of *Change) bool {
-	if c.uid != of.UID {
+func (c *claim) concerns(of *pending) bool {
+	if c.at() != of.UID && c.at() != of.name() {
 		return false
 	}
 	switch c.kind {
+	case byBinding:
+		return of.binds
+	case byEviction:
+		return of.evicts
 	case byVersion:
 		return c.version == of.Version
 	case byDelete, byListed:
@@ -93,6 +126,8 @@ func (c *claim) firm(of *Change) bool {
 	switch c.kind {
 	case byDelete, byNote:
 		return true
+	case byBinding: // a pod is bound once
+		return c.uid != ""
 	case byVersion:
 		switch of.Type {
 		case event.Added:
@@ -108,6 +143,12 @@ func (c *claim) firm(of *Change) bool {
 
 // own says whether the answer has the change's own version, so that others can only repeat it.
 func (c *claim) own() bool { return c.kind == byVersion || c.kind == byDelete || c.kind == byNote }
+
+// misses says that a request which names an object by its name only may have been about another one of that name: it came before
+// this one was seen to have taken the name over.
+func (c *claim) misses(of *pending, skew time.Duration) bool {
+	return c.uid == "" && !of.since.IsZero() && c.Received <= audit.Time(of.since.Add(skew).UnixNano())
+}
 
 // idle says that the request has changed nothing, and was answered with a version that was there.
 func (c *claim) idle(of *Change) bool {

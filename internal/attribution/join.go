@@ -28,6 +28,7 @@ func Reasons() []Reason { return []Reason{NoEvent, Several, Late, Crowded, Compa
 type Conclusion struct {
 	Change
 	By          *Request // nil: unresolved, and Reason says why
+	Likely      bool     // By is a guess
 	Reason      Reason
 	RequestedBy *Request // on a delete that another identity had asked for; nil else
 }
@@ -38,6 +39,7 @@ type Limits struct {
 	Window time.Duration // how long a change waits for a claim, and a claim for its change
 	Skew   time.Duration // how far the clock of an API server may be ahead of ours
 	Bytes  int           // bound of what is held, half of it for changes and half for requests
+	Likely bool          // guesses are wanted where nothing is certain
 }
 
 // Join holds changes and requests that wait for each other. It looks at no clock and does no I/O: the same input gives the
@@ -48,12 +50,20 @@ type Join struct {
 	changes  []*pending         // by offset
 	requests []*held            // by arrival
 	known    map[string]bool    // of requests that are held: their identity
-	asked    marks
-	next     uint64 // number of the next request without one
+	marks    newest[*Mark]      // by UID
+	pods     newest[podState]   // by UID
+	names    newest[holder]     // by name
+	next     uint64             // number of the next request or mark
 	bytes    struct{ changes, requests int }
-	done     []Conclusion // not yet fetched
-	dropped  []uint64     // numbers of requests that are not needed any more, not yet fetched
-	crowded  uint64       // requests that had to make room
+	found    Findings // not yet fetched
+	crowded  uint64   // requests that had to make room
+}
+
+// Findings are what a [Join] has concluded.
+type Findings struct {
+	Done  []Conclusion
+	Marks []*Mark  // that are to be kept
+	Drop  []uint64 // numbers of requests and marks that are not needed any more
 }
 
 // object is what waits of one object.
@@ -64,8 +74,12 @@ type object struct {
 
 type pending struct {
 	Change
-	decided     bool
-	requestedBy *Request
+	decided bool
+	binds   bool      // gives a pod its node
+	evicts  bool      // is one of those that an eviction makes
+	ends    bool      // takes away what was waited for: the same request deletes the object
+	since   time.Time // when the object was seen to have taken its name over from another one; zero where that is not known
+	mark    *Mark     // of a delete: who had asked for it; nil where that is not known
 }
 
 // held is a request that waits for its changes.
@@ -78,7 +92,10 @@ type held struct {
 
 // NewJoin returns an empty join.
 func NewJoin(limits Limits) *Join {
-	return &Join{limits: limits, objects: map[string]*object{}, known: map[string]bool{}, asked: newMarks(), next: 1}
+	return &Join{
+		limits: limits, objects: map[string]*object{}, known: map[string]bool{}, next: 1,
+		marks: keepNewest[*Mark](maxMarks), pods: keepNewest[podState](maxPods), names: keepNewest[holder](maxPods),
+	}
 }
 
 func (j *Join) object(uid string) *object {
@@ -93,8 +110,16 @@ func (j *Join) object(uid string) *object {
 // Change takes a change. Offsets grow from call to call.
 func (j *Join) Change(c Change) {
 	p := &pending{Change: c}
+	before, known := j.Learn(&p.Change)
+	if known && c.Type == event.Updated {
+		p.binds, p.evicts = c.bound && !before.bound, c.evicted && c.Marks == before.evicted
+		p.ends = c.over && !before.over
+	}
+	if h, there := j.names.get(c.name()); there && h.uid == c.UID {
+		p.since = h.since
+	}
 	if c.Type == event.Deleted {
-		p.requestedBy = j.asked.take(c.UID)
+		p.mark, _ = j.marks.take(c.UID)
 	}
 	o := j.object(c.UID)
 	o.changes = append(o.changes, p)
@@ -102,7 +127,7 @@ func (j *Join) Change(c Change) {
 	j.bytes.changes += changeSize
 	for j.bytes.changes > j.limits.Bytes/2 && len(j.changes) > 0 {
 		if oldest := j.changes[0]; !oldest.decided {
-			j.conclude(oldest, nil, Crowded)
+			j.conclude(oldest, finding{reason: Crowded})
 		}
 		j.changes = j.changes[1:]
 	}
@@ -121,12 +146,12 @@ func identity(r *Request) string {
 // or is held already, is not.
 func (j *Join) Request(r *Request) bool {
 	h := &held{Request: r}
-	h.claims = claims(h)
+	h.claims = claims(h, j.limits.Likely)
 	if len(h.claims) == 0 || j.Knows(r) {
 		return false
 	}
 	if r.Number == 0 {
-		r.Number = j.next
+		r.Number = j.Number()
 	}
 	j.next = max(j.next, r.Number+1)
 	h.open = len(h.claims)
@@ -134,7 +159,7 @@ func (j *Join) Request(r *Request) bool {
 	j.known[identity(r)] = true
 	j.bytes.requests += r.size()
 	for _, c := range h.claims {
-		o := j.object(c.uid)
+		o := j.object(c.at())
 		o.claims = append(o.claims, c)
 	}
 	for j.bytes.requests > j.limits.Bytes/2 && len(j.requests) > 0 {
@@ -147,24 +172,30 @@ func (j *Join) Request(r *Request) bool {
 	return true
 }
 
+// Number returns a number that nothing has.
+func (j *Join) Number() uint64 {
+	j.next++
+	return j.next - 1
+}
+
 // drop lets go of a request and of all its claims.
 func (j *Join) drop(h *held) {
 	h.dropped = true
 	j.bytes.requests -= h.size()
 	delete(j.known, identity(h.Request))
-	j.dropped = append(j.dropped, h.Number)
+	j.found.Drop = append(j.found.Drop, h.Number)
 	for _, c := range h.claims {
-		if o := j.objects[c.uid]; o != nil {
+		if o := j.objects[c.at()]; o != nil {
 			o.claims = slices.DeleteFunc(o.claims, func(c claim) bool { return c.held == h })
-			j.tidy(c.uid, o)
+			j.tidy(c.at(), o)
 		}
 	}
 }
 
 // tidy forgets an object of which nothing waits.
-func (j *Join) tidy(uid string, o *object) {
+func (j *Join) tidy(at string, o *object) {
 	if len(o.changes) == 0 && len(o.claims) == 0 {
-		delete(j.objects, uid)
+		delete(j.objects, at)
 	}
 }
 
@@ -188,7 +219,7 @@ func (j *Join) Decide(now time.Time) {
 func (j *Join) Expire() {
 	for _, p := range j.changes {
 		if !p.decided {
-			j.conclude(p, nil, Crowded)
+			j.conclude(p, finding{reason: Crowded})
 		}
 	}
 }
@@ -203,11 +234,19 @@ func (j *Join) Waiting() (uint64, bool) {
 	return 0, false
 }
 
-// Fetch returns what was concluded since the last call, and the numbers of the requests that are not needed any more.
-func (j *Join) Fetch() ([]Conclusion, []uint64) {
-	done, dropped := j.done, j.dropped
-	j.done, j.dropped = nil, nil
-	return done, dropped
+// Fetch returns what was concluded since the last call.
+func (j *Join) Fetch() Findings {
+	found := j.found
+	j.found = Findings{}
+	return found
+}
+
+// finding is what is known of who made a change.
+type finding struct {
+	by     *Request // nil: nobody can be named, and reason says why
+	likely bool     // it is a guess
+	reason Reason
+	firm   bool // no later event can contradict
 }
 
 // decide concludes a change if it is time to.
@@ -217,12 +256,12 @@ func (j *Join) decide(p *pending, now time.Time) {
 	if mark := o.markOf(p); mark != nil && age <= j.limits.Window {
 		return // who marked it is decided first: its claims may be those of the delete
 	}
-	by, reason, firm := j.name(o, p)
-	switch {
-	case by != nil && (firm || age > j.limits.Settle):
-		j.conclude(p, by, "")
-	case age > j.limits.Window:
-		j.conclude(p, nil, reason)
+	f := j.name(o, p)
+	if f.by == nil && f.reason == NoEvent && j.limits.Likely {
+		f = j.guess(p)
+	}
+	if f.by != nil && (f.firm || age > j.limits.Settle) || age > j.limits.Window {
+		j.conclude(p, f)
 	}
 }
 
@@ -239,14 +278,13 @@ func (o *object) markOf(p *pending) *pending {
 	return nil
 }
 
-// name returns the request that alone can have made a change, or why there is none. firm says that no later event can
-// contradict.
-func (j *Join) name(o *object, p *pending) (by *Request, reason Reason, firm bool) {
+// name returns the request that alone can have made a change, or why there is none.
+func (j *Join) name(o *object, p *pending) finding {
 	var own, inferred, certain []claim
 	late := false
-	for _, c := range o.claims {
+	for _, c := range j.claimsOf(o, p) {
 		switch {
-		case !c.concerns(&p.Change) || c.idle(&p.Change):
+		case c.idle(&p.Change):
 		case c.firm(&p.Change):
 			certain = append(certain, c)
 		case c.late(&p.Change, j.limits.Skew):
@@ -259,9 +297,9 @@ func (j *Join) name(o *object, p *pending) (by *Request, reason Reason, firm boo
 	}
 	if len(certain) > 0 {
 		if !one(certain) {
-			return nil, Several, false
+			return finding{reason: Several}
 		}
-		return earliest(certain), "", true
+		return finding{by: earliest(certain), firm: true}
 	}
 	own = append(own, j.deletersOf(o, p)...)
 	for _, left := range [][]claim{own, inferred} {
@@ -269,20 +307,40 @@ func (j *Join) name(o *object, p *pending) (by *Request, reason Reason, firm boo
 			continue
 		}
 		if by := only(left); by != nil {
-			return by, "", false
+			return finding{by: by}
 		}
-		return nil, Several, false
+		return finding{reason: Several}
 	}
-	if late {
-		return nil, Late, false
+	switch {
+	case p.mark != nil && p.mark.Deletes:
+		return finding{by: p.mark.By}
+	case late:
+		return finding{reason: Late}
 	}
-	return nil, NoEvent, false
+	return finding{reason: NoEvent}
+}
+
+// claimsOf returns the claims of a change: those of its object, and those of its name that can be of no other object.
+func (j *Join) claimsOf(o *object, p *pending) (all []claim) {
+	for _, c := range o.claims {
+		if c.concerns(p) {
+			all = append(all, c)
+		}
+	}
+	if named := j.objects[p.name()]; named != nil {
+		for _, c := range named.claims {
+			if c.concerns(p) && !c.misses(p, j.limits.Skew) {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
 }
 
 // deletersOf returns the claims of what deleted an object that p had marked a moment before: the API server writes twice
 // for one delete of a pod, and answers with the second write.
 func (j *Join) deletersOf(o *object, p *pending) []claim {
-	if !p.Marks {
+	if !p.Marks && !p.ends {
 		return nil
 	}
 	var found []claim
@@ -291,7 +349,7 @@ func (j *Join) deletersOf(o *object, p *pending) []claim {
 			continue
 		}
 		for _, c := range o.claims {
-			deletes := (c.Verb == "delete" || c.kind == byListed) && c.concerns(&d.Change)
+			deletes := (c.Verb == "delete" || c.kind == byListed) && c.concerns(d)
 			if deletes && c.Received <= audit.Time(p.Observed.Add(-j.limits.Skew).UnixNano()) {
 				found = append(found, c)
 			}
@@ -334,39 +392,35 @@ func one(all []claim) bool {
 }
 
 // conclude ends the wait of a change, and of the claims that were of no other.
-func (j *Join) conclude(p *pending, by *Request, reason Reason) {
+func (j *Join) conclude(p *pending, f finding) {
 	p.decided = true
 	j.bytes.changes -= changeSize
 	o := j.objects[p.UID]
-	if p.Marks && by != nil {
-		j.remember(o, p, by)
+	if p.Marks && f.by != nil && !f.likely {
+		j.remember(o, p, f.by)
 	}
-	c := Conclusion{Change: p.Change, By: by, Reason: reason}
-	if asked := p.requestedBy; asked != nil && by != nil && asked.Actor() != by.Actor() {
-		c.RequestedBy = asked
-	}
-	j.done = append(j.done, c)
-	o.changes = slices.DeleteFunc(o.changes, func(q *pending) bool { return q == p })
-	j.settle(o, p)
-	j.tidy(p.UID, o)
-}
-
-// remember keeps who asked for a delete until the object is gone.
-func (j *Join) remember(o *object, mark *pending, by *Request) {
-	for _, d := range o.changes {
-		if d.Type == event.Deleted {
-			d.requestedBy = by
-			return
+	c := Conclusion{Change: p.Change, By: f.by, Likely: f.likely, Reason: f.reason}
+	if p.mark != nil {
+		if f.by != nil && p.mark.By.Actor() != f.by.Actor() {
+			c.RequestedBy = p.mark.By
 		}
+		j.found.Drop = append(j.found.Drop, p.mark.Number)
 	}
-	j.asked.put(mark.UID, by)
+	j.found.Done = append(j.found.Done, c)
+	o.changes = slices.DeleteFunc(o.changes, func(q *pending) bool { return q == p })
+	j.settle(p.UID, p)
+	j.settle(p.name(), p)
 }
 
 // settle lets go of the claims of what is decided, and of requests that have no other.
-func (j *Join) settle(o *object, p *pending) {
+func (j *Join) settle(at string, p *pending) {
+	o := j.objects[at]
+	if o == nil {
+		return
+	}
 	var over []*held
 	o.claims = slices.DeleteFunc(o.claims, func(c claim) bool {
-		if !c.concerns(&p.Change) {
+		if c.stays() || !c.concerns(p) {
 			return false
 		}
 		if c.open--; c.open == 0 {
@@ -377,4 +431,5 @@ func (j *Join) settle(o *object, p *pending) {
 	for _, h := range over {
 		j.drop(h)
 	}
+	j.tidy(at, o)
 }

@@ -21,7 +21,9 @@ func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecon
 // to conclude, one conclusion a line:
 //
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
-//	event user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [noted=UID] [item=UID:RV[:held]] [origin=…]
+//	change … [name=NAME [bound] [evicted] [over]]   of a pod of that name
+//	guesses                                        are wanted from here on
+//	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [noted=UID] [item=UID:RV[:held]] [origin=…]
 //	decide MS
 type script struct {
 	join   *Join
@@ -62,7 +64,10 @@ func (s *script) line(line string) []string {
 		a := parse(words[2:])
 		s.offset++
 		s.join.Change(Change{Offset: s.offset, Type: event.Type(words[1]), UID: a["uid"], Version: a["rv"], Previous: a["prev"],
-			Marks: a["marks"] != "", Observed: at(a.ms("at"))})
+			Marks: a["marks"] != "", Observed: at(a.ms("at")), Resource: resourceOf(a), Name: a["name"],
+			state: state{bound: a["bound"] != "", evicted: a["evicted"] != "", over: a["over"] != ""}, body: true})
+	case "guesses":
+		s.join.limits.Likely = true
 	case "event":
 		s.join.Request(s.request(parse(words[1:])))
 	case "decide":
@@ -74,7 +79,7 @@ func (s *script) line(line string) []string {
 	default:
 		panic(line)
 	}
-	done, _ := s.join.Fetch()
+	done := s.join.Fetch().Done
 	var lines []string
 	for _, c := range done {
 		lines = append(lines, describe(c))
@@ -82,10 +87,21 @@ func (s *script) line(line string) []string {
 	return lines
 }
 
+// resourceOf is pods where a name is given, and config maps else.
+func resourceOf(a arguments) event.Resource {
+	if a["name"] != "" {
+		return event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+	}
+	return event.Resource{Version: "v1", Resource: "configmaps", Kind: "ConfigMap"}
+}
+
 func describe(c Conclusion) string {
 	line := fmt.Sprintf("%s %s@%s", c.Type, c.UID, c.Version)
 	if c.By == nil {
 		return line + " unresolved: " + string(c.Reason)
+	}
+	if c.Likely {
+		line += " likely"
 	}
 	line += " by " + strings.ReplaceAll(c.By.Actor(), "\x00", " as ") + " (" + c.By.Verb + ")"
 	if c.RequestedBy != nil {
@@ -97,7 +113,8 @@ func describe(c Conclusion) string {
 func (s *script) request(a arguments) *Request {
 	s.n++
 	r := &Request{Event: audit.Event{
-		ID: strconv.Itoa(s.n), Stage: "ResponseComplete", Verb: a["verb"], Code: a.ms("code"), User: a["user"], Resource: "configmaps",
+		ID: strconv.Itoa(s.n), Stage: "ResponseComplete", Verb: a["verb"], Code: a.ms("code"), User: a["user"], Resource: resourceOf(a).Resource,
+		Name: a["name"], RefUID: a["refuid"],
 		Subresource: a["sub"], Received: audit.Time(at(a.ms("from")).UnixNano()), Done: audit.Time(at(a.ms("to")).UnixNano()),
 		DryRun: a["dry"] != "", ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"],
 		Answer: audit.Object{UID: a["uid"], ResourceVersion: a["rv"], Deleting: a["deleting"] != "", Held: a["held"] != "", Grace: a["grace"] != ""},

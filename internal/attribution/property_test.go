@@ -146,8 +146,7 @@ func (w *world) play(t *testing.T, events []*Request) (named, wrong int) {
 	j := NewJoin(Limits{Settle: time.Second, Window: time.Minute, Bytes: 64 << 20})
 	concluded := 0
 	check := func() {
-		done, _ := j.Fetch()
-		for _, c := range done {
+		for _, c := range j.Fetch().Done {
 			concluded++
 			if c.By == nil {
 				continue
@@ -235,11 +234,11 @@ func TestBoundsHold(t *testing.T) {
 	if j.bytes.changes > 1<<19 || j.bytes.requests > 1<<19 || len(j.objects) > 4000 {
 		t.Errorf("%d bytes of changes, %d of requests, %d objects", j.bytes.changes, j.bytes.requests, len(j.objects))
 	}
-	done, dropped := j.Fetch()
-	if len(done) < 18_000 || len(dropped) < 18_000 || j.crowded == 0 {
-		t.Errorf("%d concluded, %d dropped, %d crowded", len(done), len(dropped), j.crowded)
+	found := j.Fetch()
+	if len(found.Done) < 18_000 || len(found.Drop) < 18_000 || j.crowded == 0 {
+		t.Errorf("%d concluded, %d dropped, %d crowded", len(found.Done), len(found.Drop), j.crowded)
 	}
-	for _, c := range done {
+	for _, c := range found.Done {
 		if c.Reason != Crowded {
 			t.Fatalf("unresolved: %s", c.Reason)
 		}

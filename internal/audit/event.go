@@ -69,9 +69,12 @@ func timeOf(text string) Time {
 // Time returns t for people, in UTC.
 func (t Time) Time() time.Time { return time.Unix(0, int64(t)).UTC() }
 
+// Complete is the stage of a request that was answered whole.
+const Complete = "ResponseComplete"
+
 // Wrote says whether the request may have changed a stored object: it succeeded, was no dry run and no read.
 func (e *Event) Wrote() bool {
-	if e.Stage != "ResponseComplete" || e.Code/100 != 2 || e.DryRun || e.Resource == "" || e.Subresource == "token" {
+	if e.Stage != Complete || e.Code/100 != 2 || e.DryRun || e.Resource == "" || e.Subresource == "token" {
 		return false
 	}
 	switch e.Verb {

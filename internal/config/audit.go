@@ -29,6 +29,10 @@ func (d *decoder) validateAudit(a Audit) {
 	if a.Window <= a.Settle {
 		d.report("audit.window", Problem{Message: "not more than audit.settle", Found: a.Window.String(), Expected: "more than " + a.Settle.String()})
 	}
+	if a.Wait < 0 || a.Wait > a.Window {
+		d.report("audit.wait", Problem{Message: "not between 0 and audit.window", Found: a.Wait.String(),
+			Expected: "0, or at most " + a.Window.String()})
+	}
 	if a.ClockSkew < 0 {
 		d.report("audit.clockSkew", Problem{Message: "must not be negative", Found: a.ClockSkew.String(), Expected: expectDuration})
 	}

@@ -207,6 +207,12 @@ type Audit struct {
 	Settle time.Duration `mapstructure:"settle"`
 	// How long a change waits for its audit event, and an event for its change.
 	Window time.Duration `mapstructure:"window"`
+	// How long sinks hold a change back until it is known who made it, so that the record that says so follows at once. 0: not at
+	// all. Other changes of the journal wait behind it; nothing waits in front of the journal.
+	Wait time.Duration `mapstructure:"wait"`
+	// Guesses are emitted where nothing is certain: the one identity that was at the object when it changed, as the audit log tells,
+	// in a member of its own, "likely". A guess can be wrong.
+	Likely bool `mapstructure:"likely"`
 	// How far the clock of an API server may be ahead of the exporter's.
 	ClockSkew time.Duration `mapstructure:"clockSkew"`
 	// Bound of the memory for changes and events that wait; at the bound the oldest give way, which is counted.

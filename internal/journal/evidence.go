@@ -59,9 +59,11 @@ func (j *Journal) Place(name string) (string, error) {
 	return string(value), j.checked("place", err)
 }
 
-// Conclude appends changes, drops the evidence that they were concluded from, and settles for a declared sink, all in one
-// write: each is there with the others or not at all. Durable when it returns nil.
-func (j *Journal) Conclude(ctx context.Context, sink string, c event.Cursor, changes []*event.Change, drop []uint64) error {
+// Conclude appends changes, stores the evidence that is to be kept beyond them, drops what they were concluded from, and settles
+// for a declared sink, all in one write: each is there with the others or not at all. Durable when it returns nil.
+func (j *Journal) Conclude(
+	ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64,
+) error {
 	c = c.Normal()
 	return j.submit(ctx, func(g *group) error {
 		if err := g.settle(sink, c, nil); err != nil {
@@ -69,6 +71,9 @@ func (j *Journal) Conclude(ctx context.Context, sink string, c event.Cursor, cha
 		}
 		for _, change := range changes {
 			g.add(change)
+		}
+		for _, e := range keep {
+			g.set(keyEvidence(e.Number), e.Value)
 		}
 		for _, number := range drop {
 			g.delete(keyEvidence(number))

@@ -124,11 +124,14 @@ type Attribution struct {
 	Of          string // ID of the change
 	By          Identity
 	RequestedBy *Identity // on a delete that somebody else had asked for, and By only ended; nil else
-	Certainty   string    // [Exact]
+	Certainty   string    // [Exact] or [Likely]
 }
 
-// Exact says that nobody else can have made the change, see docs/audit-trail.md.
-const Exact = "exact"
+// The certainties of an attribution, see docs/audit-trail.md.
+const (
+	Exact  = "exact"  // nobody else can have made the change
+	Likely = "likely" // By was at the object when it changed: a guess
+)
 
 // DeadLetterInfo says on a copy of a change why it is not where it should be.
 type DeadLetterInfo struct {

@@ -115,7 +115,11 @@ func appendAttribution(b []byte, a *event.Attribution) []byte {
 		return b
 	}
 	b = appendMember(b, `,"of":`, a.Of)
-	b = appendIdentity(b, `,"by":`, &a.By)
+	member := `,"by":`
+	if a.Certainty == event.Likely { // no reader of by takes a guess for what is known
+		member = `,"likely":`
+	}
+	b = appendIdentity(b, member, &a.By)
 	if a.RequestedBy != nil {
 		b = appendIdentity(b, `,"requestedBy":`, a.RequestedBy)
 	}

@@ -1,0 +1,96 @@
+package attribution
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+const (
+	maxMarks = 4096  // objects that wait for their finalizers, or for their time to end
+	maxPods  = 32768 // pods of which the state and the name are known: about 300 bytes each
+)
+
+// Mark is who asked for the deletion of an object that still exists.
+type Mark struct {
+	Number  uint64   `json:"-"` // its own, among requests and marks
+	UID     string   `json:"asked"`
+	By      *Request `json:"by"`
+	Deletes bool     `json:"deletes,omitempty"` // the request deletes the object, too: nothing is waited for
+}
+
+// remember keeps who asked for a delete until the object is gone.
+func (j *Join) remember(o *object, p *pending, by *Request) {
+	m := &Mark{Number: j.Number(), UID: p.UID, By: by, Deletes: p.over && by.Subresource == "eviction"}
+	j.found.Marks = append(j.found.Marks, m)
+	for _, d := range o.changes {
+		if d.Type == event.Deleted {
+			d.mark = m
+			return
+		}
+	}
+	j.Remember(m)
+}
+
+// Remember takes a mark, of an earlier process for instance.
+func (j *Join) Remember(m *Mark) {
+	j.next = max(j.next, m.Number+1)
+	if gone, made := j.marks.put(m.UID, m); made {
+		j.found.Drop = append(j.found.Drop, gone.Number)
+	}
+}
+
+// podState is how a pod was at a version.
+type podState struct {
+	state
+	version string
+}
+
+// holder is the object that has a name.
+type holder struct {
+	uid   string
+	since time.Time // when it was seen to have taken the name over from another object; zero where it was the first
+}
+
+// Learn takes note of a change, whether anybody can be named for it or not. It returns the state that the change found; known
+// is false where that is not known.
+func (j *Join) Learn(c *Change) (before state, known bool) {
+	if !isPod(c.Resource) {
+		return state{}, false
+	}
+	last, there := j.pods.take(c.UID)
+	if c.Type == event.Deleted {
+		return state{}, false
+	}
+	if c.body {
+		j.pods.put(c.UID, podState{c.state, c.Version})
+	}
+	name := c.name()
+	switch h, there := j.names.get(name); {
+	case !there:
+		j.names.put(name, holder{uid: c.UID})
+	case h.uid != c.UID:
+		j.names.put(name, holder{uid: c.UID, since: c.Observed})
+	}
+	return last.state, there && c.Previous != "" && last.version == c.Previous
+}
+
+// decodeEvidence reads what was kept: a mark, or a request.
+func decodeEvidence(e event.Evidence) (*Mark, *Request, error) {
+	m := &Mark{}
+	if err := json.Unmarshal(e.Value, m); err != nil {
+		return nil, nil, err
+	}
+	if m.UID != "" && m.By != nil {
+		m.Number = e.Number
+		return m, nil, nil
+	}
+	r := &Request{}
+	if err := json.Unmarshal(e.Value, r); err != nil {
+		return nil, nil, err
+	}
+	r.Number, r.Stage = e.Number, audit.Complete
+	return nil, r, nil
+}
