@@ -166,11 +166,9 @@ func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, na
 		http.Error(response, err.Error(), http.StatusBadRequest)
 		return
 	}
-	host, _, err := net.SplitHostPort(request.RemoteAddr)
-	if err != nil {
-		host = request.RemoteAddr
-	}
-	if err := w.take(request.Context(), name+"@"+host, events, "", ""); err != nil {
+	// The connection stands for the API server: behind a proxy several of them share an address.
+	origin := name + "@" + request.RemoteAddr
+	if err := w.take(request.Context(), origin, events, "", ""); err != nil {
 		http.Error(response, "not taken: the exporter is stopping", http.StatusServiceUnavailable)
 		return
 	}

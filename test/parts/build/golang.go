@@ -32,6 +32,13 @@ func APIServer(ctx context.Context) (string, error) {
 	return program{module: "test/controlplane", name: "kube-apiserver", takes: "about 5 minutes", link: kubernetesVersion}.provide(ctx)
 }
 
+// ControllerManager returns the path of the Kubernetes controller manager.
+func ControllerManager(ctx context.Context) (string, error) {
+	return program{
+		module: "test/controllermanager", name: "kube-controller-manager", takes: "about 3 minutes", link: kubernetesVersion,
+	}.provide(ctx)
+}
+
 // NATSServer returns the path of the NATS server.
 func NATSServer(ctx context.Context) (string, error) {
 	return program{module: "test/natsserver", name: "nats-server", takes: "about 30 seconds"}.provide(ctx)
@@ -150,7 +157,7 @@ func (p program) linkFlags(module string) (string, error) {
 
 var kubernetesRequirement = regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)`)
 
-// kubernetesVersion gives the API server the version that its module has. A plain build would call itself v0.0.0,
+// kubernetesVersion gives a Kubernetes program the version that its module has. A plain build would call itself v0.0.0,
 // and clients decide by this number.
 func kubernetesVersion(gomod string) ([]string, error) {
 	match := kubernetesRequirement.FindStringSubmatch(gomod)

@@ -50,6 +50,8 @@ type ControlPlane struct {
 	etcd      *process.Service
 	apiServer *process.Service
 	second    *APIServer // nil without Options.Second
+
+	controllers *process.Service // nil before StartControllerManager
 }
 
 // APIServer is one of several API servers. Its methods may be called concurrently.
@@ -160,6 +162,9 @@ func (c *ControlPlane) APIServers() []*APIServer {
 func (c *ControlPlane) Stop() error {
 	// The order saves the API servers a fruitless search for their etcd.
 	var errs []error
+	if c.controllers != nil {
+		errs = append(errs, c.controllers.Stop())
+	}
 	for _, a := range c.APIServers() {
 		errs = append(errs, a.Stop())
 	}

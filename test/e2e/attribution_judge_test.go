@@ -1,0 +1,168 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// answers is what the clients were told, which is the truth: who was answered with which version, and who removed what.
+type answers struct {
+	mu       sync.Mutex
+	versions map[string]map[string]bool // uid@version: actors
+	removed  map[string]map[string]bool // uid: actors who may have deleted the object
+}
+
+func newAnswers() *answers {
+	return &answers{versions: map[string]map[string]bool{}, removed: map[string]map[string]bool{}}
+}
+
+func (b *answers) note(u *user, h head, removes bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	add := func(to map[string]map[string]bool, key string) {
+		if to[key] == nil {
+			to[key] = map[string]bool{}
+		}
+		to[key][u.actor()] = true
+	}
+	uid := h.Metadata.UID
+	if h.Kind == "Status" {
+		uid = h.Details.UID
+	} else if uid != "" {
+		add(b.versions, uid+"@"+h.Metadata.ResourceVersion)
+	}
+	if removes && uid != "" {
+		add(b.removed, uid)
+	}
+	for _, item := range h.Items {
+		add(b.removed, item.Metadata.UID)
+	}
+}
+
+// author is who made a change, as far as one client alone can have.
+func (b *answers) author(c, before map[string]any) string {
+	uid, _ := c["uid"].(string)
+	if c["type"] == "deleted" {
+		return alone(b.removed[uid])
+	}
+	after, was := signature(c), signature(before)
+	if after != "" && after != masked && after != was { // every write of content signs it
+		return after
+	}
+	if c["class"] == "deleting" || evicted(c) && !evicted(before) {
+		return alone(b.removed[uid])
+	}
+	return alone(b.versions[uid+"@"+c["resourceVersion"].(string)])
+}
+
+// evicted says whether the state that a record carries has the condition of an eviction.
+func evicted(c map[string]any) bool {
+	after, _ := c["after"].(map[string]any)
+	status, _ := after["status"].(map[string]any)
+	conditions, _ := status["conditions"].([]any)
+	return slices.ContainsFunc(conditions, func(c any) bool { return c.(map[string]any)["type"] == "DisruptionTarget" })
+}
+
+func alone(actors map[string]bool) string {
+	if len(actors) != 1 {
+		return ""
+	}
+	for actor := range actors {
+		return actor
+	}
+	return ""
+}
+
+// signature is who signed the state that a record carries; the rest of the annotation makes each signature another.
+func signature(c map[string]any) string {
+	after, _ := c["after"].(map[string]any)
+	metadata, _ := after["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	text, _ := annotations["signed"].(string)
+	who, _, _ := strings.Cut(text, "#")
+	return who
+}
+
+// verdict is what came of all changes.
+type verdict struct {
+	changes, named, judged, wrong int
+	secrets, secretsNamed         int
+	unnamed                       map[string]int
+}
+
+// judge compares what the stream says with what the clients know.
+func (a *audited) judge() verdict {
+	a.t.Helper()
+	v := verdict{unnamed: map[string]int{}}
+	by, again := map[string]string{}, map[string]bool{}
+	records := a.records()
+	for _, c := range records {
+		if c["type"] != "attributed" {
+			continue
+		}
+		who, _ := c["by"].(map[string]any)
+		name, _ := who["user"].(string)
+		if impersonator, _ := who["impersonator"].(string); impersonator != "" {
+			name += " by " + impersonator
+		}
+		of, _ := c["of"].(string)
+		if by[of] != "" && by[of] != name {
+			a.t.Errorf("%s is named twice, %s and %s", of, by[of], name)
+		}
+		by[of] = name
+	}
+	before := map[string]map[string]any{}
+	for _, c := range records {
+		id, _ := c["id"].(string)
+		uid, _ := c["uid"].(string)
+		if !slices.Contains([]any{"added", "updated", "deleted"}, c["type"]) || c["coalesced"] == true || again[id] {
+			continue
+		}
+		again[id] = true
+		truth := a.by.author(c, before[uid])
+		before[uid] = c
+		if c["resource"] == "secrets" {
+			v.secrets++
+			if by[id] != "" {
+				v.secretsNamed++
+			}
+		} else {
+			v.changes++
+			if by[id] != "" {
+				v.named++
+			} else {
+				v.unnamed[fmt.Sprint(c["type"], " ", c["resource"], " ", c["class"])]++
+			}
+		}
+		if by[id] == "" || truth == "" {
+			continue
+		}
+		v.judged++
+		if by[id] != truth {
+			v.wrong++
+			a.t.Errorf("%s %s is named %s, and was %s", c["resource"], id, by[id], truth)
+		}
+	}
+	return v
+}
+
+func (a *audited) records() []map[string]any {
+	a.t.Helper()
+	text, err := os.ReadFile(a.stream)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	var all []map[string]any
+	for line := range bytes.Lines(text) {
+		var c map[string]any
+		if json.Unmarshal(line, &c) == nil {
+			all = append(all, c)
+		}
+	}
+	return all
+}

@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// user writes as one user, and sometimes on behalf of another.
+type user struct {
+	a           *audited
+	name        string
+	as          string
+	url         string // of the API server that it writes to
+	contentType string
+}
+
+func (a *audited) user(i int) *user {
+	servers := a.plane.APIServers()
+	return &user{a: a, name: writer(i), url: "https://" + servers[i%len(servers)].Address()}
+}
+
+// actor is the identity as the stream has it: the user, and who impersonated them.
+func (u *user) actor() string {
+	if u.as != "" {
+		return u.as + " by " + u.name
+	}
+	return u.name
+}
+
+func (u *user) do(ctx context.Context, method, path, body string) (int, head) {
+	request, err := http.NewRequestWithContext(ctx, method, u.url+path, strings.NewReader(body))
+	if err != nil {
+		return 0, head{}
+	}
+	request.Header.Set("Authorization", "Bearer token-"+u.name)
+	request.Header.Set("Content-Type", u.contentType)
+	if u.contentType == "" {
+		request.Header.Set("Content-Type", "application/json")
+		if method == http.MethodPatch {
+			request.Header.Set("Content-Type", "application/merge-patch+json")
+		}
+	}
+	if u.as != "" {
+		request.Header.Set("Impersonate-User", u.as)
+		request.Header.Set("Impersonate-Group", "system:masters")
+	}
+	response, err := u.a.client.Do(request)
+	if err != nil {
+		return 0, head{}
+	}
+	defer response.Body.Close()
+	var h head
+	text, err := io.ReadAll(response.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &h)
+	}
+	if err != nil {
+		return 0, head{}
+	}
+	h.text = text
+	return response.StatusCode, h
+}
+
+func (u *user) mustDo(t *testing.T, method, path, body string) {
+	t.Helper()
+	if code, h := u.do(t.Context(), method, path, body); code/100 != 2 {
+		t.Fatalf("%s %s: %d %s", method, path, code, h.text)
+	}
+}
+
+// head is what an answer says of an object, or of a list of them.
+type head struct {
+	Kind     string
+	Metadata struct {
+		Name, UID, ResourceVersion, DeletionTimestamp string
+		Annotations                                   map[string]string
+		Finalizers                                    []string
+	}
+	Details struct{ UID string }
+	Items   []head
+	text    []byte
+}
+
+var attributedKinds = []struct{ path, head, spec string }{
+	{"/api/v1/namespaces/%s/configmaps", `"apiVersion":"v1","kind":"ConfigMap"`, `"data":{"x":"V"}`},
+	{"/api/v1/namespaces/%s/secrets", `"apiVersion":"v1","kind":"Secret"`, `"stringData":{"x":"` + planted + `"}`},
+	{"/apis/apps/v1/namespaces/%s/deployments", `"apiVersion":"apps/v1","kind":"Deployment"`, `"spec":{"replicas":0,"selector":{"matchLabels":{"a":"b"}},` +
+		`"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"x"}]}}}`},
+	{"/api/v1/namespaces/%s/services", `"apiVersion":"v1","kind":"Service"`, `"spec":{"clusterIP":"None","ports":[{"port":80}]}`},
+	{"/api/v1/namespaces/%s/pods", `"apiVersion":"v1","kind":"Pod"`, `"spec":{"containers":[{"name":"c","image":"x"}]}`},
+}
+
+// load makes random writes by all users at once, to that many names of each kind in each namespace.
+func (a *audited) load(writes, names int) {
+	var all sync.WaitGroup
+	for i := range auditedUsers {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), uint64(writes)))
+			u := a.user(i)
+			for n := range writes / auditedUsers {
+				u.as = ""
+				if i >= auditedUsers-2 && r.IntN(2) == 0 {
+					u.as = []string{"alice", "bob"}[r.IntN(2)]
+				}
+				u.one(a.t.Context(), r, n, names)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// one makes one write of a random kind.
+func (u *user) one(ctx context.Context, r *rand.Rand, n, names int) {
+	kind := attributedKinds[r.IntN(len(attributedKinds))]
+	base := fmt.Sprintf(kind.path, "busy-"+strconv.Itoa(r.IntN(2)))
+	name := "n" + strconv.Itoa(r.IntN(names))
+	item := base + "/" + name
+	signed := fmt.Sprintf(`"annotations":{"signed":"%s#%d-%d"}`, u.actor(), n, r.Int64())
+	whole := func(meta string) string {
+		return "{" + kind.head + `,"metadata":{` + meta + "," + signed + "}," + kind.spec + "}"
+	}
+	write := func(method, path, body string, removes bool) {
+		if code, h := u.do(ctx, method, path, body); code/100 == 2 && !strings.Contains(path, "dryRun") {
+			u.a.by.note(u, h, removes)
+		}
+	}
+	scalable, pod := strings.Contains(base, "deployments"), strings.HasSuffix(base, "pods")
+	if pod && r.IntN(8) == 0 {
+		u.bindOrEvict(ctx, r, base, name, signed)
+		return
+	}
+	switch p := r.IntN(100); {
+	case p < 20:
+		write("POST", base, whole(`"name":"`+name+`"`), false)
+	case p < 26:
+		write("POST", base, whole(`"generateName":"g-","labels":{"g":"`+strconv.Itoa(r.IntN(3))+`"}`), false)
+	case p < 38:
+		u.readAndWrite(ctx, item, signed, write)
+	case p < 56:
+		write("PATCH", item, `{"metadata":{`+signed+`}}`, false)
+	case p < 60: // often changes nothing
+		write("PATCH", item, `{"metadata":{"labels":{"same":"`+strconv.Itoa(r.IntN(2))+`"}}}`, false)
+	case p < 66 && !pod:
+		u.contentType = "application/apply-patch+yaml"
+		write("PATCH", item+"?force=true&fieldManager=m", whole(`"name":"`+name+`"`), false)
+		u.contentType = ""
+	case p < 70 && scalable:
+		write("PATCH", item+"/scale", `{"spec":{"replicas":`+strconv.Itoa(r.IntN(4))+`}}`, false)
+	case p < 73 && (scalable || pod):
+		write("PATCH", item+"/status", `{"metadata":{`+signed+`},"status":{"conditions":[{"type":"X","status":"True","message":"`+signed[15:30]+`"}]}}`, false)
+	case p < 84 && pod && r.IntN(2) == 0:
+		write("DELETE", item+"?gracePeriodSeconds=0", "", true)
+	case p < 84:
+		write("DELETE", item, "", true)
+	case p < 88:
+		write("PATCH", item, `{"metadata":{"finalizers":["example.io/x"],`+signed+`}}`, false)
+	case p < 94:
+		write("PATCH", item, `{"metadata":{"finalizers":null}}`, true)
+	case p < 96:
+		write("DELETE", base+"?labelSelector=g%3D"+strconv.Itoa(r.IntN(3)), "", true)
+	case p < 98:
+		write("PATCH", item+"?dryRun=All", `{"metadata":{`+signed+`}}`, false)
+	default:
+		write("PATCH", item, `{"metadata":{"resourceVersion":"1",`+signed+`}}`, false)
+	}
+}
+
+// readAndWrite updates what it has read, insisting on its version.
+func (u *user) readAndWrite(ctx context.Context, item, signed string, write func(method, path, body string, removes bool)) {
+	code, h := u.do(ctx, "GET", item, "")
+	var o map[string]any
+	if code != http.StatusOK || json.Unmarshal(h.text, &o) != nil {
+		return
+	}
+	var annotations map[string]any
+	if json.Unmarshal([]byte("{"+signed+"}"), &annotations) != nil {
+		return
+	}
+	o["metadata"].(map[string]any)["annotations"] = annotations["annotations"]
+	if body, err := json.Marshal(o); err == nil {
+		write("PUT", item, string(body), false)
+	}
+}
+
+// bindOrEvict gives a pod a node, or evicts it. Neither is answered with the object, so the UID of the request says which it was;
+// the API server's own record of it has that of half of the bindings only, as of those of the scheduler.
+func (u *user) bindOrEvict(ctx context.Context, r *rand.Rand, base, name, signed string) {
+	code, h := u.do(ctx, "GET", base+"/"+name, "")
+	if code != http.StatusOK {
+		return
+	}
+	uid := h.Metadata.UID
+	if r.IntN(3) > 0 {
+		given := ""
+		if r.IntN(2) == 0 {
+			given = `"uid":"` + uid + `",`
+		}
+		u.do(ctx, "POST", base+"/"+name+"/binding", `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"`+name+`",`+given+signed+
+			`},"target":{"apiVersion":"v1","kind":"Node","name":"node-1"}}`) // it signs the pod
+		return
+	}
+	code, _ = u.do(ctx, "POST", base+"/"+name+"/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"`+name+
+		`"},"deleteOptions":{"preconditions":{"uid":"`+uid+`"}}}`)
+	if code/100 == 2 {
+		h.Kind = "Status"
+		h.Details.UID = uid
+		u.a.by.note(u, h, true)
+	}
+}
