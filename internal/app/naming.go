@@ -9,6 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/attribution"
 	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/audit/topic"
+	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
@@ -23,6 +25,7 @@ type naming struct {
 	wait       time.Duration  // that sinks hold changes back for
 	webhook    *audit.Webhook // nil without one
 	files      []*audit.File
+	topics     []*topic.Topic
 	rule       atomic.Pointer[func(event.Resource) (int, bool)] // that selects a resource, as the rules are now
 
 	tasks []*task // in the order of their start
@@ -67,6 +70,11 @@ func newNaming(cfg *config.Config, j *journal.Journal, log *slog.Logger) (*namin
 	for _, path := range c.Files {
 		n.files = append(n.files, audit.NewFile(path, n.attributor.Take, j.Place, n.attributor.Lost, log))
 	}
+	for _, name := range c.Kafka.Topics {
+		n.topics = append(n.topics, topic.New(topic.Options{
+			Config: c.Kafka, Topic: name, Take: n.attributor.Take, Place: j.Place, Lost: n.attributor.Lost, Logger: log,
+		}))
+	}
 	return n, nil
 }
 
@@ -91,6 +99,9 @@ func (n *naming) start(failed func(error)) {
 	}
 	for _, f := range n.files {
 		run("audit log "+f.Path(), f.Run)
+	}
+	for _, t := range n.topics {
+		run("audit topic "+t.Name(), t.Run)
 	}
 }
 
@@ -135,12 +146,19 @@ func (n *naming) status() *admin.AuditStatus {
 	if n.webhook != nil {
 		a.Refused, a.Malformed = n.webhook.Refused()
 	}
-	for _, f := range n.files {
-		status, malformed := f.Status()
+	read := func(name string, status condition.Status, malformed uint64) {
 		a.Malformed += malformed
 		if d := status.Degraded(); d != "" {
-			a.Degraded = f.Path() + ": " + d
+			a.Degraded = name + ": " + d
 		}
+	}
+	for _, f := range n.files {
+		status, malformed := f.Status()
+		read(f.Path(), status, malformed)
+	}
+	for _, t := range n.topics {
+		status, malformed := t.Status()
+		read(t.Name(), status, malformed)
 	}
 	return a
 }

@@ -69,7 +69,7 @@ const changeSize = 900
 // Request is one audited request that may have made changes.
 type Request struct {
 	audit.Event
-	// Origin names the API server, as far as that is known: clocks of one origin are compared with each other.
+	// Origin names the API server; "" where that is not known. Clocks of one origin are compared with each other.
 	Origin string `json:"origin,omitempty"`
 	// Number is its own, among all requests of a [Join].
 	Number uint64 `json:"-"`

@@ -366,7 +366,7 @@ func only(all []claim) *Request {
 		return earliest(all)
 	}
 	for _, c := range all[1:] {
-		if c.Origin != all[0].Origin {
+		if c.Origin == "" || c.Origin != all[0].Origin {
 			return nil
 		}
 	}

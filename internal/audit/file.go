@@ -92,7 +92,7 @@ func sleep(ctx context.Context) bool {
 
 // follow reads file after file, beginning where it stopped last.
 func (f *File) follow(ctx context.Context) error {
-	open, at, err := f.resume()
+	open, at, err := f.resume(ctx)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (f *File) store(ctx context.Context, open *os.File, events []Event, at int6
 }
 
 // resume opens the file that was read last, which may have been rotated away since, where it was read to.
-func (f *File) resume() (*os.File, int64, error) {
+func (f *File) resume(ctx context.Context) (*os.File, int64, error) {
 	stored, err := f.place(f.path)
 	if err != nil {
 		return nil, 0, err
@@ -248,7 +248,13 @@ func (f *File) resume() (*os.File, int64, error) {
 			return nil, 0, err
 		}
 		end, err := open.Seek(0, io.SeekEnd)
-		return open, end, err
+		if err == nil { // so that after a restart what came meanwhile is not taken for what was there before
+			err = f.store(ctx, open, nil, end)
+		}
+		if err != nil {
+			return nil, 0, errors.Join(err, open.Close())
+		}
+		return open, end, nil
 	}
 	siblings, err := f.siblings()
 	if err != nil {

@@ -14,6 +14,7 @@ const leastPending Bytes = 1 << 20
 
 func (d *decoder) validateAudit(a Audit) {
 	d.validateAuditWebhook(a)
+	d.reportAll("audit", "audit.kafka", a.Kafka.Validate())
 	for i, path := range a.Files {
 		at := fmt.Sprintf("audit.files[%d]", i)
 		switch {
@@ -68,14 +69,22 @@ func (d *decoder) validateAuditWebhook(a Audit) {
 	}
 }
 
-// files are those that the webhook reads.
+// files are those that the intakes read certificates and credentials from.
 func (a Audit) files() []sinks.File {
-	w := a.Webhook
-	if w.Listen == "" {
-		return nil
+	var all []sinks.File
+	if w := a.Webhook; w.Listen != "" {
+		all = []sinks.File{
+			{Key: "audit.webhook.certificate", Path: w.Certificate, PEM: true}, {Key: "audit.webhook.key", Path: w.Key, PEM: true},
+			{Key: "audit.webhook.clientCA", Path: w.ClientCA, PEM: true},
+		}
 	}
-	return []sinks.File{
-		{Key: "audit.webhook.certificate", Path: w.Certificate, PEM: true}, {Key: "audit.webhook.key", Path: w.Key, PEM: true},
-		{Key: "audit.webhook.clientCA", Path: w.ClientCA, PEM: true},
-	}
+	k := a.Kafka
+	return append(all, sinks.NamedFiles(
+		sinks.File{Key: "audit.kafka.tls.caFile", Path: k.TLS.CAFile, PEM: true},
+		sinks.File{Key: "audit.kafka.tls.certFile", Path: k.TLS.CertFile, PEM: true},
+		sinks.File{Key: "audit.kafka.tls.keyFile", Path: k.TLS.KeyFile, PEM: true},
+		sinks.File{Key: "audit.kafka.sasl.passwordFile", Path: k.SASL.PasswordFile},
+		sinks.File{Key: "audit.kafka.sasl.tokenFile", Path: k.SASL.TokenFile},
+		sinks.File{Key: "audit.kafka.sasl.oauth.clientSecretFile", Path: k.SASL.OAuth.ClientSecretFile},
+	)...)
 }

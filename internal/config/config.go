@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/audit/topic"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
@@ -202,6 +203,8 @@ type Audit struct {
 	Webhook audit.WebhookConfig `mapstructure:"webhook"`
 	// Paths of audit log files that API servers write. They are followed through rotation.
 	Files []string `mapstructure:"files"`
+	// Kafka topics of audit events, as managed clouds and log shippers fill them.
+	Kafka topic.Config `mapstructure:"kafka"`
 	// How long after a change the audit events of all API servers are waited for, before the one request left that may have
 	// made it is believed to have. Longer than the API servers hold events back: 30 s by default.
 	Settle time.Duration `mapstructure:"settle"`
@@ -220,7 +223,7 @@ type Audit struct {
 }
 
 // On says whether there is a source of audit events.
-func (a Audit) On() bool { return a.Webhook.Listen != "" || len(a.Files) > 0 }
+func (a Audit) On() bool { return a.Webhook.Listen != "" || len(a.Files) > 0 || a.Kafka.On() }
 
 // State configures the replicated state.
 type State struct {

@@ -41,9 +41,10 @@ var mayImport = map[string][]string{
 
 	"internal/condition":   nil,
 	"internal/audit":       {"pkg/rawjson", "internal/condition"},
-	"internal/attribution": {"pkg/event", "internal/audit", "internal/condition"},
+	"internal/audit/topic": {"internal/audit", "internal/condition", "pkg/sinks/kafka/auth"},
+	"internal/attribution": {"pkg/event", "pkg/rawjson", "internal/audit", "internal/condition"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "internal/condition"},
-	"internal/config":      {"internal/audit", "pkg/event", "pkg/format", "pkg/shape", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
+	"internal/config":      {"internal/audit", "internal/audit/topic", "pkg/event", "pkg/format", "pkg/shape", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/config/gen":  {"internal/config"},
 	"internal/admin":       {"internal/condition"},
 
@@ -71,7 +72,7 @@ var onlyFrom = map[string][]string{
 	"k8s.io/client-go/discovery":      nil,                   // it brings in all types of Kubernetes, a third of the binary
 	"k8s.io/client-go/kubernetes":     {"internal/election"}, // so does this, and leaderelection uses it
 	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
-	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
+	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "internal/audit/topic"},
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats"},
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},
 	"github.com/spf13/viper":          {"internal/config"},

@@ -41,9 +41,11 @@ func (c *ControlPlane) StartControllerManager(ctx context.Context, controllers .
 				"--root-ca-file=" + c.CAFile(),
 				"--controllers=" + strings.Join(controllers, ","),
 			},
-			Dir:   c.dir,
-			Log:   c.path("controller-manager.log"),
-			Ready: func(ctx context.Context) error { return expectOK(ctx, client, "https://"+ports.Address(free[0])+"/healthz", "") },
+			Dir: c.dir,
+			Log: c.path("controller-manager.log"),
+			Ready: func(ctx context.Context) error {
+				return expectOK(ctx, client, "https://"+ports.Address(free[0])+"/healthz", "")
+			},
 		})
 		if err := service.Start(ctx); err != nil {
 			return errors.Join(err, service.Stop())

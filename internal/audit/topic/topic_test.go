@@ -1,0 +1,235 @@
+package topic_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/audit/topic"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
+)
+
+func TestMain(m *testing.M) { leaks.Main(m) }
+
+const name = "audit"
+
+// reading is a topic and who reads it. What is stored outlives the reader, as a journal does.
+type reading struct {
+	t       *testing.T
+	cluster *kfake.Cluster
+	client  *kgo.Client
+	brokers []string
+
+	mu     sync.Mutex
+	places map[string]string
+	ids    []string
+	lost   []string
+	refuse error
+	reader *topic.Topic
+	ended  chan error
+}
+
+func newReading(t *testing.T) *reading {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return &reading{t: t, cluster: cluster, client: client, brokers: cluster.ListenAddrs(), places: map[string]string{}}
+}
+
+func (r *reading) take(_ context.Context, origin string, events []audit.Event, place, position string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refuse != nil {
+		return r.refuse
+	}
+	for _, e := range events {
+		r.ids = append(r.ids, e.ID)
+	}
+	if origin != "" {
+		r.t.Errorf("origin %q", origin)
+	}
+	r.places[place] = position
+	return nil
+}
+
+// run reads until the returned function is called.
+func (r *reading) run() (stop func() error) {
+	r.t.Helper()
+	r.reader = topic.New(topic.Options{
+		Config: topic.Config{Brokers: r.brokers, Topics: []string{name}}, Topic: name, Take: r.take,
+		Place: func(name string) (string, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.places[name], nil
+		},
+		Lost: func(reason string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.lost = append(r.lost, reason)
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	r.ended = make(chan error, 1)
+	go func() { r.ended <- r.reader.Run(ctx) }()
+	r.t.Cleanup(cancel)
+	return func() error {
+		cancel()
+		return <-r.ended
+	}
+}
+
+// await waits for a condition, with the lock held.
+func (r *reading) await(what string, met func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		r.mu.Lock()
+		is := met()
+		r.mu.Unlock()
+		if is {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.t.Fatalf("%s: events %v, places %v, lost %v", what, r.ids, r.places, r.lost)
+		}
+	}
+}
+
+func (r *reading) begun() {
+	r.await("all partitions are begun", func() bool { return len(r.places) == 2 })
+}
+
+func (r *reading) write(partition int32, ids ...string) {
+	r.t.Helper()
+	for _, id := range ids {
+		text := `{"apiVersion":"audit.k8s.io/v1","auditID":"` + id + `","stage":"ResponseComplete","verb":"patch"}`
+		if id == "broken" {
+			text = `{"apiVersion":`
+		}
+		if err := r.client.ProduceSync(r.t.Context(), &kgo.Record{Topic: name, Partition: partition, Value: []byte(text)}).FirstErr(); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+func (r *reading) has(ids ...string) {
+	r.t.Helper()
+	r.await(fmt.Sprint("events ", ids), func() bool {
+		got := slices.Clone(r.ids)
+		slices.Sort(got)
+		return slices.Equal(got, ids)
+	})
+}
+
+func TestATopicIsReadFromItsEndAndThenFromWhereItWasReadTo(t *testing.T) {
+	r := newReading(t)
+	r.write(0, "before")
+	stop := r.run()
+	r.begun()
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	r.write(0, "a", "broken", "b")
+	r.write(1, "c")
+	stop = r.run()
+	r.has("a", "b", "c")
+	if _, malformed := r.reader.Status(); malformed != 1 {
+		t.Errorf("%d malformed", malformed)
+	}
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	r.write(1, "d")
+	stop = r.run()
+	r.has("a", "b", "c", "d")
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if len(r.lost) > 0 {
+		t.Error(r.lost)
+	}
+}
+
+func TestRecordsThatAreGoneAreSaidToBeLost(t *testing.T) {
+	r := newReading(t)
+	stop := r.run()
+	r.begun()
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	r.write(0, "a", "b", "c")
+	part := kmsg.NewDeleteRecordsRequestTopicPartition()
+	part.Offset = 2
+	of := kmsg.NewDeleteRecordsRequestTopic()
+	of.Topic, of.Partitions = name, []kmsg.DeleteRecordsRequestTopicPartition{part}
+	drop := kmsg.NewPtrDeleteRecordsRequest()
+	drop.Topics = []kmsg.DeleteRecordsRequestTopic{of}
+	if _, err := drop.RequestWith(t.Context(), r.client); err != nil {
+		t.Fatal(err)
+	}
+	stop = r.run()
+	r.has("c")
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if len(r.lost) != 1 || !strings.Contains(r.lost[0], "partition 0 of the audit topic audit") {
+		t.Errorf("lost %q", r.lost)
+	}
+}
+
+func TestWhatCannotBeStoredEndsTheReader(t *testing.T) {
+	r := newReading(t)
+	r.refuse = errors.New("disk gone")
+	r.run()
+	if err := <-r.ended; !errors.Is(err, r.refuse) {
+		t.Error(err)
+	}
+}
+
+func TestATopicThatIsAwayIsSaid(t *testing.T) {
+	r := newReading(t)
+	r.brokers = []string{"127.0.0.1:1"}
+	stop := r.run()
+	r.await("the topic cannot be read", func() bool {
+		status, _ := r.reader.Status()
+		return status.Degraded() != ""
+	})
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestMistakesAreNamedByTheirKeys(t *testing.T) {
+	for want, c := range map[string]topic.Config{
+		"":                     {},
+		"kafka.topics: none":   {Brokers: []string{"a:1"}},
+		"kafka.brokers: miss":  {Topics: []string{"a"}},
+		"kafka.brokers[0]: no": {Topics: []string{"a"}, Brokers: []string{"a"}},
+		"kafka.topics[1]: \"a": {Topics: []string{"a", "a"}, Brokers: []string{"a:1"}},
+	} {
+		if err := c.Validate(); want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
