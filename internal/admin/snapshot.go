@@ -145,6 +145,7 @@ type AuditStatus struct {
 	Malformed    uint64            // bodies and lines that were no audit events
 	Lost         uint64            // times that events were lost, and events that had to make room
 	Attributed   uint64            // changes that somebody was named for
+	Likely       uint64            // changes that somebody was guessed for
 	Unresolved   map[string]uint64 // changes that nobody was named for, by reason
 	Pending      int64             // changes that wait
 	PendingBytes int64             // of changes and events that wait, in memory

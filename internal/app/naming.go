@@ -137,7 +137,7 @@ func (n *naming) status() *admin.AuditStatus {
 	}
 	s := n.attributor.Stats()
 	a := &admin.AuditStatus{
-		Degraded: s.Condition.Explanation(), Events: s.Events, Kept: s.Kept, Lost: s.Lost, Attributed: s.Attributed,
+		Degraded: s.Condition.Explanation(), Events: s.Events, Kept: s.Kept, Lost: s.Lost, Attributed: s.Attributed, Likely: s.Likely,
 		Unresolved: map[string]uint64{}, Pending: s.Pending, PendingBytes: s.PendingBytes, LastEvent: s.LastEvent,
 	}
 	for reason, count := range s.Unresolved {

@@ -151,8 +151,11 @@ func (c *claim) misses(of *pending, skew time.Duration) bool {
 }
 
 // idle says that the request has changed nothing, and was answered with a version that was there.
-func (c *claim) idle(of *Change) bool {
+func (c *claim) idle(of *pending) bool {
+	deletes := c.Verb == "delete"
 	switch {
+	case c.kind == byVersion && of.Type == event.Updated && (deletes && of.keeps || !deletes && of.Marks):
+		return true // only a delete changes what an object waits for, and nothing else
 	case of.Type == event.Updated && c.Verb == "update" && c.ResourceVersion == of.Version:
 		return true // it wrote what it had read
 	case of.Type != event.Deleted && c.Replaces == of.Version:

@@ -51,7 +51,7 @@ type Join struct {
 	requests []*held            // by arrival
 	known    map[string]bool    // of requests that are held: their identity
 	marks    newest[*Mark]      // by UID
-	pods     newest[podState]   // by UID
+	states   newest[stateAt]    // by UID
 	names    newest[holder]     // by name
 	next     uint64             // number of the next request or mark
 	bytes    struct{ changes, requests int }
@@ -77,6 +77,7 @@ type pending struct {
 	decided bool
 	binds   bool      // gives a pod its node
 	evicts  bool      // is one of those that an eviction makes
+	keeps   bool      // leaves what the object waits for until it is deleted as it was
 	ends    bool      // takes away what was waited for: the same request deletes the object
 	since   time.Time // when the object was seen to have taken its name over from another one; zero where that is not known
 	mark    *Mark     // of a delete: who had asked for it; nil where that is not known
@@ -94,7 +95,7 @@ type held struct {
 func NewJoin(limits Limits) *Join {
 	return &Join{
 		limits: limits, objects: map[string]*object{}, known: map[string]bool{}, next: 1,
-		marks: keepNewest[*Mark](maxMarks), pods: keepNewest[podState](maxPods), names: keepNewest[holder](maxPods),
+		marks: keepNewest[*Mark](maxMarks), states: keepNewest[stateAt](maxKnown), names: keepNewest[holder](maxKnown),
 	}
 }
 
@@ -113,7 +114,7 @@ func (j *Join) Change(c Change) {
 	before, known := j.Learn(&p.Change)
 	if known && c.Type == event.Updated {
 		p.binds, p.evicts = c.bound && !before.bound, c.evicted && c.Marks == before.evicted
-		p.ends = c.over && !before.over
+		p.keeps, p.ends = c.deleting && c.waits == before.waits, c.over && !before.over
 	}
 	if h, there := j.names.get(c.name()); there && h.uid == c.UID {
 		p.since = h.since
@@ -265,13 +266,13 @@ func (j *Join) decide(p *pending, now time.Time) {
 	}
 }
 
-// markOf returns the change that marked the object which p deletes, as long as that waits.
+// markOf returns the change that marked the object which p deletes, or ended its grace, as long as that waits.
 func (o *object) markOf(p *pending) *pending {
 	if p.Type != event.Deleted || p.Previous == "" {
 		return nil
 	}
 	for _, m := range o.changes {
-		if m.Marks && m.Version == p.Previous {
+		if (m.Marks || m.ends) && m.Version == p.Previous {
 			return m
 		}
 	}
@@ -284,7 +285,7 @@ func (j *Join) name(o *object, p *pending) finding {
 	late := false
 	for _, c := range j.claimsOf(o, p) {
 		switch {
-		case c.idle(&p.Change):
+		case c.idle(p):
 		case c.firm(&p.Change):
 			certain = append(certain, c)
 		case c.late(&p.Change, j.limits.Skew):

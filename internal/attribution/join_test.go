@@ -1,6 +1,7 @@
 package attribution
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +22,7 @@ func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecon
 // to conclude, one conclusion a line:
 //
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
-//	change … [name=NAME [bound] [evicted] [over]]   of a pod of that name
+//	change … [deleting] [name=NAME [bound] [evicted] [over]]   of a pod of that name
 //	guesses                                        are wanted from here on
 //	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [noted=UID] [item=UID:RV[:held]] [origin=…]
 //	decide MS
@@ -65,7 +66,8 @@ func (s *script) line(line string) []string {
 		s.offset++
 		s.join.Change(Change{Offset: s.offset, Type: event.Type(words[1]), UID: a["uid"], Version: a["rv"], Previous: a["prev"],
 			Marks: a["marks"] != "", Observed: at(a.ms("at")), Resource: resourceOf(a), Name: a["name"],
-			state: state{bound: a["bound"] != "", evicted: a["evicted"] != "", over: a["over"] != ""}, body: true})
+			state: state{bound: a["bound"] != "", evicted: a["evicted"] != "", over: a["over"] != "",
+				deleting: a["marks"] != "" || a["deleting"] != ""}, body: true})
 	case "guesses":
 		s.join.limits.Likely = true
 	case "event":
@@ -118,7 +120,7 @@ func (s *script) request(a arguments) *Request {
 		Subresource: a["sub"], Received: audit.Time(at(a.ms("from")).UnixNano()), Done: audit.Time(at(a.ms("to")).UnixNano()),
 		DryRun: a["dry"] != "", ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"],
 		Answer: audit.Object{UID: a["uid"], ResourceVersion: a["rv"], Deleting: a["deleting"] != "", Held: a["held"] != "", Grace: a["grace"] != ""},
-	}, Origin: a["origin"], Arrived: at(a.ms("to"))}
+	}, Origin: cmp.Or(a["origin"], "api"), Arrived: at(a.ms("to"))}
 	if a["as"] != "" {
 		r.Impersonated = &audit.User{Name: a["as"]}
 	}

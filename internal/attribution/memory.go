@@ -10,7 +10,7 @@ import (
 
 const (
 	maxMarks = 4096  // objects that wait for their finalizers, or for their time to end
-	maxPods  = 32768 // pods of which the state and the name are known: about 300 bytes each
+	maxKnown = 32768 // pods, and objects that are being deleted, of which the state is known: about 300 bytes each
 )
 
 // Mark is who asked for the deletion of an object that still exists.
@@ -42,8 +42,8 @@ func (j *Join) Remember(m *Mark) {
 	}
 }
 
-// podState is how a pod was at a version.
-type podState struct {
+// stateAt is how an object was at a version.
+type stateAt struct {
 	state
 	version string
 }
@@ -57,16 +57,19 @@ type holder struct {
 // Learn takes note of a change, whether anybody can be named for it or not. It returns the state that the change found; known
 // is false where that is not known.
 func (j *Join) Learn(c *Change) (before state, known bool) {
-	if !isPod(c.Resource) {
-		return state{}, false
+	last, there := j.states.take(c.UID)
+	pod := isPod(c.Resource)
+	if c.body && (pod || c.deleting) && c.Type != event.Deleted {
+		j.states.put(c.UID, stateAt{c.state, c.Version})
 	}
-	last, there := j.pods.take(c.UID)
-	if c.Type == event.Deleted {
-		return state{}, false
+	if pod && c.Type != event.Deleted {
+		j.learnName(c)
 	}
-	if c.body {
-		j.pods.put(c.UID, podState{c.state, c.Version})
-	}
+	return last.state, there && c.Previous != "" && last.version == c.Previous
+}
+
+// learnName takes note of which pod has a name.
+func (j *Join) learnName(c *Change) {
 	name := c.name()
 	switch h, there := j.names.get(name); {
 	case !there:
@@ -74,7 +77,6 @@ func (j *Join) Learn(c *Change) (before state, known bool) {
 	case h.uid != c.UID:
 		j.names.put(name, holder{uid: c.UID, since: c.Observed})
 	}
-	return last.state, there && c.Previous != "" && last.version == c.Previous
 }
 
 // decodeEvidence reads what was kept: a mark, or a request.

@@ -37,7 +37,7 @@ func (w *world) request(user, verb string, code int, o *modelObject) *Request {
 	r := &Request{Event: audit.Event{
 		ID: strconv.Itoa(len(w.requests)), Stage: "ResponseComplete", Verb: verb, Code: code, User: user, Resource: "configmaps", Name: o.uid,
 		Received: audit.Time(at(w.now - 1 - w.r.IntN(2)).UnixNano()), Done: audit.Time(at(w.now + 1 + w.r.IntN(3)).UnixNano()),
-	}, Arrived: at(w.now + 1)}
+	}, Origin: "api", Arrived: at(w.now + 1)}
 	if w.notes && code != created {
 		r.Replaces = strconv.Itoa(o.version)
 	}

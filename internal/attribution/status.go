@@ -17,6 +17,7 @@ type Stats struct {
 	Kept         uint64 // of these, that may name somebody
 	Lost         uint64 // times that events were lost, or had to make room
 	Attributed   uint64 // changes that somebody was named for
+	Likely       uint64 // changes that somebody was guessed for
 	Unresolved   map[Reason]uint64
 	Pending      int64 // changes that wait
 	PendingBytes int64 // of changes and events that wait, in memory
@@ -27,7 +28,7 @@ type Stats struct {
 // Stats never waits.
 func (a *Attributor) Stats() Stats {
 	s := Stats{
-		Events: a.events.Load(), Kept: a.kept.Load(), Lost: a.lost.Load(), Attributed: a.attributed.Load(),
+		Events: a.events.Load(), Kept: a.kept.Load(), Lost: a.lost.Load(), Attributed: a.attributed.Load(), Likely: a.likely.Load(),
 		Unresolved: map[Reason]uint64{}, Pending: a.pendingCount.Load(), PendingBytes: a.pendingBytes.Load(),
 		LastEvent: a.heard(), Condition: a.state.Status(),
 	}

@@ -36,7 +36,9 @@ func (b *answers) note(u *user, h head, removes bool) {
 	} else if uid != "" {
 		add(b.versions, uid+"@"+h.Metadata.ResourceVersion)
 	}
-	if removes && uid != "" {
+	// A write to an object that nothing holds any more deletes it, whatever it was meant to do.
+	ends := h.Metadata.DeletionTimestamp != "" && len(h.Metadata.Finalizers) == 0
+	if (removes || ends) && uid != "" {
 		add(b.removed, uid)
 	}
 	for _, item := range h.Items {

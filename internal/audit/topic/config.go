@@ -38,11 +38,10 @@ func (c Config) On() bool { return len(c.Topics) > 0 }
 // Validate says everything that is wrong with c, joined into one error. Each part begins with the path of the field, as
 // "kafka.topics: …", and shows no secret. It opens nothing.
 func (c Config) Validate() error {
-	given := len(c.Brokers) > 0 || c.ClientID != "" || c.RequestTimeout != 0 || c.TLS != (auth.TLS{}) || c.SASL != (auth.SASL{})
-	if !c.On() {
-		if given {
-			return errors.New("kafka.topics: none is given, and without one the rest of audit.kafka means nothing")
-		}
+	switch {
+	case !c.On() && len(c.Brokers) > 0:
+		return errors.New("kafka.topics: none is given, and without one the rest of audit.kafka means nothing")
+	case !c.On():
 		return nil
 	}
 	errs := []error{c.TLS.Validate(), c.SASL.Validate()}
