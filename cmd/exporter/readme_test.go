@@ -9,28 +9,35 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 )
 
-// TestTheConfigurationOfTheReadmeDelivers takes every YAML block of the README as a file. A newcomer's broker has no topics and
-// no streams, so they have to be made.
+// TestTheConfigurationOfTheReadmeDelivers takes every YAML block of the README and of the recipes as a file. A newcomer's broker has
+// no topics and no streams, so they have to be made.
 func TestTheConfigurationOfTheReadmeDelivers(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "recipes", "*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := strings.Split(string(readme), "```yaml\n")[1:]
-	if len(blocks) == 0 {
-		t.Fatal("the README has no configuration")
-	}
-	for _, block := range blocks {
-		text, _, _ := strings.Cut(block, "```")
-		cfg, err := config.Load(write(t, "readme.yaml", text))
+	found := 0
+	for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
+		content, err := os.ReadFile(page)
 		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
+			t.Fatal(err)
 		}
-		for _, s := range cfg.Sinks {
-			if s.Kafka != nil && !s.Kafka.CreateTopics.Enabled || s.NATS != nil && !s.NATS.Create.Enabled {
-				t.Errorf("sink %s waits for somebody to make its topics or stream", s.Name)
+		for _, block := range strings.Split(string(content), "```yaml\n")[1:] {
+			text, _, _ := strings.Cut(block, "```")
+			cfg, err := config.Load(write(t, "page.yaml", text))
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", page, err, text)
+			}
+			found++
+			for _, s := range cfg.Sinks {
+				if s.Kafka != nil && !s.Kafka.CreateTopics.Enabled || s.NATS != nil && !s.NATS.Create.Enabled {
+					t.Errorf("%s: sink %s waits for somebody to make its topics or stream", page, s.Name)
+				}
 			}
 		}
+	}
+	if found < 3 {
+		t.Fatalf("%d configurations in pages", found)
 	}
 }
 

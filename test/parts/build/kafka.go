@@ -10,6 +10,16 @@ import (
 // Kafka returns the directory that holds the Apache Kafka broker and everything it needs at run time, as jar files:
 // the class path is "DIRECTORY/*". Maven fetches them, from where its own settings say.
 func Kafka(ctx context.Context) (string, error) {
+	return classPath(ctx, "the Kafka broker's class path", "kafka", "test/kafka/pom.xml")
+}
+
+// KafkaTools returns the same of Kafka's console consumer and of Kafka Connect.
+func KafkaTools(ctx context.Context) (string, error) {
+	return classPath(ctx, "the class path of Kafka's tools", "kafka-tools", "test/kafka/tools/pom.xml")
+}
+
+// classPath copies what a pom.xml depends on into the cache.
+func classPath(ctx context.Context, title, name, description string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
@@ -18,15 +28,15 @@ func Kafka(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	pom := filepath.Join(root, "test", "kafka", "pom.xml")
+	pom := filepath.Join(root, filepath.FromSlash(description))
 	key, err := digest([]string{pom})
 	if err != nil {
-		return "", fmt.Errorf("description of the Kafka broker: %w", err)
+		return "", fmt.Errorf("%s: %w", description, err)
 	}
 	return artifact{
-		title: "the Kafka broker's class path",
+		title: title,
 		takes: "about 20 seconds, 44 MB",
-		path:  filepath.Join(cache, "kafka", key),
+		path:  filepath.Join(cache, name, key),
 		make: func(ctx context.Context, temporary, log string) error {
 			return copyDependencies(ctx, pom, temporary, log)
 		},

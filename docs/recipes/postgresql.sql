@@ -1,0 +1,14 @@
+-- What exists, one row an object, and how far it was read. Both are written in one transaction, so that nothing counts twice.
+CREATE TABLE IF NOT EXISTS kubernetes_objects (
+    topic  text  NOT NULL,
+    key    text  NOT NULL, -- group/resource/namespace/name; the core group is "core"
+    object jsonb NOT NULL,
+    PRIMARY KEY (topic, key)
+);
+
+CREATE TABLE IF NOT EXISTS kubernetes_offsets (
+    topic     text   NOT NULL,
+    partition int    NOT NULL,
+    next      bigint NOT NULL,
+    PRIMARY KEY (topic, partition)
+);

@@ -1,0 +1,55 @@
+"""Prints each change of topics in the format json once, with confluent-kafka.
+
+usage: table.py BROKERS PATTERN-OF-TOPICS
+
+Records may come again after a restart of the exporter. They are known by rule 4 of docs/consuming.md: same id, or a lower
+resourceVersion than that of the newest record of the object. What else a table of objects has to know is in pkg/consumer.
+"""
+
+import json
+import sys
+
+import confluent_kafka
+
+newest = {}  # by object: id, uid and resourceVersion of its newest record, of deleted objects too
+
+
+def is_new(change):
+    if not change["type"] in ("added", "updated", "deleted", "snapshot", "sync"):
+        return True  # gap, snapshot.begin and snapshot.end say something about a resource
+    key = (change["cluster"], change["group"], change["resource"], change.get("namespace"), change["name"])
+    known = newest.get(key)
+    if known and not change.get("coalesced"):
+        if change["id"] == known["id"] or int(change["resourceVersion"]) < int(known["resourceVersion"]):
+            return False
+    newest[key] = {name: change[name] for name in ("id", "uid", "resourceVersion")}
+    return True
+
+
+def main():
+    brokers, pattern = sys.argv[1:]
+    client = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": brokers,
+            "group.id": "recipe",
+            "enable.auto.commit": False,  # the memory begins empty, so each start reads everything
+            "auto.offset.reset": "earliest",
+            "topic.metadata.refresh.interval.ms": 5000,  # finds topics of new types
+        }
+    )
+    client.subscribe([pattern])
+    while True:
+        message = client.poll(1.0)
+        if message is None:
+            continue
+        if message.error():
+            raise confluent_kafka.KafkaException(message.error())
+        change = json.loads(message.value())
+        if is_new(change):
+            print(change["type"], change["resource"], change.get("namespace", ""), change.get("name", ""), flush=True)
+
+
+try:
+    main()
+except KeyboardInterrupt:
+    pass

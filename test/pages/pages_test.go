@@ -1,0 +1,84 @@
+package pages
+
+import "testing"
+
+// exporterRuns is what pages see of "exporter run": it watches.
+var exporterRuns = command{begins: "bin/exporter run", ready: `msg=watching`}
+
+// TestTheReadmeRuns: own changes in the terminal with one command after the build, in Kafka with two.
+func TestTheReadmeRuns(t *testing.T) {
+	w := newWalk(t, running(t), []command{
+		{begins: "bin/exporter tap", ready: `watching 2 resources`, prints: []string{`\+ deployments\.apps default/readme`}},
+		exporterRuns,
+		{
+			begins: "kafka-console-consumer.sh", ready: `"type":"snapshot.end"`,
+			prints: []string{`"type":"added"[^\n]*"resource":"deployments"[^\n]*"name":"readme"`},
+		},
+	})
+	w.follow("README.md")
+	w.run("a change of one's own", "kubectl create deployment readme --image nginx\n")
+	w.awaitPrints()
+	w.run("tidying up", "kubectl delete deployment readme\n")
+}
+
+func TestTheQuickStartRuns(t *testing.T) {
+	w := newWalk(t, running(t), []command{
+		{
+			begins: "bin/exporter tap", ready: `watching 2 resources`,
+			prints: []string{`\+ deployments\.apps default/web`, `nginx:1\.25 → nginx:1\.26`, `\+ configmaps default/colours`},
+		},
+		exporterRuns,
+		{
+			begins: "kafka-console-consumer.sh", ready: `"type":"snapshot.end"`,
+			prints: []string{
+				`"type":"snapshot"[^\n]*"name":"colours"`, `"type":"updated"[^\n]*"name":"sea"[^\n]*"depth":"deeper"`,
+				`"type":"deleted"[^\n]*"name":"sea"`,
+			},
+		},
+	})
+	w.follow("docs/quickstart.md")
+	w.awaitPrints()
+}
+
+// makeBuild is what recipes take for granted.
+const makeBuild = "make build\n"
+
+func TestTheGoRecipeRuns(t *testing.T) {
+	w := newWalk(t, running(t), []command{exporterRuns, {
+		begins: "go run ./docs/recipes/go", ready: `snapshot.end`,
+		prints: []string{`added default/go; there are [1-9]`, `updated default/go;`, `deleted default/go;`},
+	}})
+	w.run("a build", makeBuild)
+	w.follow("docs/recipes/go.md")
+	w.awaitPrints()
+}
+
+func TestThePythonRecipeRuns(t *testing.T) {
+	w := newWalk(t, running(t), []command{exporterRuns, {
+		begins: "python3 docs/recipes/table.py", ready: `snapshot.end configmaps`,
+		prints: []string{`added configmaps default python\n`, `deleted configmaps default python\n`},
+	}})
+	w.run("a build", makeBuild)
+	w.follow("docs/recipes/python.md")
+	w.awaitPrints()
+}
+
+func TestThePostgreSQLRecipeRuns(t *testing.T) {
+	w := newWalk(t, running(t), []command{exporterRuns, {begins: "python3 docs/recipes/postgresql.py", ready: `stored`}})
+	w.run("a build", makeBuild)
+	w.run("something that runs", "kubectl create deployment shop --image shop:7\n")
+	w.follow("docs/recipes/postgresql.md")
+	const colour = `psql --tuples-only --command "SELECT key, object->'data'->>'colour' FROM kubernetes_objects WHERE key LIKE '%/rows'"`
+	w.await(colour, `core/configmaps/default/rows +\| green`)
+	w.await(`psql --command "SELECT object->'spec' FROM kubernetes_objects WHERE key = 'apps/deployments/default/shop'"`, `shop:7`)
+	w.run("a delete", "kubectl delete configmap rows\nkubectl delete deployment shop\n")
+	w.await(colour, `^\s*$`)
+}
+
+func TestTheKafkaConnectRecipeRuns(t *testing.T) {
+	w := newWalk(t, running(t), []command{exporterRuns, {begins: "connect-standalone.sh", ready: ``}})
+	w.run("a build", makeBuild)
+	w.follow("docs/recipes/kafka-connect.md")
+	w.await("cat changes.jsonl", `(?m)^\{"id":.*"type":"added".*"resource":"configmaps".*"name":"connect"`)
+	w.run("tidying up", "kubectl delete configmap connect\n")
+}

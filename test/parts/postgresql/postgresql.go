@@ -1,0 +1,91 @@
+package postgresql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/process"
+)
+
+// nobody is the user and the group that own nothing.
+const nobody = 65534
+
+// Server is a started server.
+type Server struct {
+	programs string
+	env      []string
+	process  *process.Process
+}
+
+// Start makes a database below the directory, which has to be new, and starts a server on it. ctx bounds the start; the server
+// runs until Stop or the end of this process.
+func Start(ctx context.Context, dir string) (*Server, error) {
+	programs, env, err := build.PostgreSQL(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Clients find the server, its database and its user by these.
+	s := &Server{programs: programs, env: append(env, "PGHOST="+dir, "PGUSER=postgres", "PGDATABASE=postgres")}
+	if err := errors.Join(os.MkdirAll(dir, 0o755), own(dir)); err != nil {
+		return nil, err
+	}
+	data := filepath.Join(dir, "data")
+	initdb := s.command("initdb", "--pgdata", data, "--username", "postgres", "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C")
+	prepare := exec.CommandContext(ctx, initdb[0], initdb[1:]...)
+	prepare.Env, prepare.Dir = append(os.Environ(), s.env...), dir
+	if out, err := prepare.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	server := s.command("postgres", "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off")
+	s.process, err = process.Start(ctx, process.Options{
+		Name: "postgres", Path: server[0], Args: server[1:], Dir: dir, Env: prepare.Env, Log: filepath.Join(filepath.Dir(dir), "postgres.log"),
+		Ready: s.answers,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// own gives the directory to nobody where this is root.
+func own(dir string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return os.Chown(dir, nobody, nobody)
+}
+
+// command is a program of PostgreSQL with its arguments, as nobody where this is root. It ends with this process.
+func (s *Server) command(program string, args ...string) []string {
+	command := append([]string{filepath.Join(s.programs, program)}, args...)
+	if os.Geteuid() != 0 {
+		return command
+	}
+	id := strconv.Itoa(nobody)
+	return append([]string{"setpriv", "--reuid", id, "--regid", id, "--clear-groups", "--pdeathsig", "KILL"}, command...)
+}
+
+func (s *Server) answers(ctx context.Context) error {
+	ask := exec.CommandContext(ctx, s.Psql(), "--command", "SELECT 1")
+	ask.Env = append(os.Environ(), s.env...)
+	out, err := ask.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// Psql is the path of psql.
+func (s *Server) Psql() string { return filepath.Join(s.programs, "psql") }
+
+// Env are the environment variables that lead clients of libpq here.
+func (s *Server) Env() []string { return s.env }
+
+// Stop ends the server when its clients have gone.
+func (s *Server) Stop() error { return s.process.Stop() }
