@@ -37,7 +37,7 @@ func (c *scene) ownDisk(more string) {
 	if out, err := exec.Command(unshare[0], append(unshare[1:], "mount", "-t", "tmpfs", "tmpfs", dir)...).CombinedOutput(); err != nil {
 		require.Skip(c.t, fmt.Sprintf("a disk of its own cannot be mounted (%v: %s): allow unprivileged user namespaces, or run as root", err, out))
 	}
-	c.settings.Wrap = slices.Concat(unshare, []string{"sh", "-c", `mount -t tmpfs -o size=192m tmpfs "$1"; `+more+` shift && exec "$@"`, "sh", dir})
+	c.settings.Wrap = slices.Concat(unshare, []string{"sh", "-c", `mount -t tmpfs -o size=192m tmpfs "$1"; ` + more + ` shift && exec "$@"`, "sh", dir})
 }
 
 // diskFull has somebody else take all of the disk.
