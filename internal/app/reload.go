@@ -224,9 +224,7 @@ func (c *composition) takeOverSinks(ctx context.Context, before *composition) er
 			gone = append(gone, r)
 		}
 	}
-	stopping, cancel := context.WithTimeout(ctx, before.cfg.Delivery.DrainTimeout)
-	defer cancel()
-	before.stopRunners(stopping, gone)
+	before.drainRunners(ctx, gone)
 	if err := before.closeRunners(c); err != nil {
 		c.log.Warn("a sink that is not used any more could not be closed in order", "error", err)
 	}
@@ -244,6 +242,24 @@ func (c *composition) takeOverSinks(ctx context.Context, before *composition) er
 		}
 	}
 	return nil
+}
+
+// drainRunners lets sinks deliver what the journal holds for as long as the configuration allows, and stops them. One that nothing
+// gets through to is not waited for: it would take all the time, and the new configuration may be what cures it.
+func (c *composition) drainRunners(ctx context.Context, runners []*runner) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Delivery.DrainTimeout)
+	defer cancel()
+	over, end := context.WithCancel(ctx)
+	end()
+	var alive []*runner
+	for _, r := range runners {
+		if r.status().NotReady == "" {
+			alive = append(alive, r)
+			continue
+		}
+		r.stop(over)
+	}
+	c.stopRunners(ctx, alive)
 }
 
 // declareSinks tells the journal which sinks there are now.
