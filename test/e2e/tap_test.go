@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -128,4 +129,37 @@ func TestTapSaysWhatItMayNotRead(t *testing.T) {
 	}
 	cancel()
 	_ = cmd.Wait() // it was told to end
+}
+
+// tapped is for how many seconds a busy cluster is shown; "make fullsize" sets ten minutes.
+const tapped = 8
+
+// TestATapOfABusyClusterStaysSmall shows a cluster in which 32 clients write as fast as they can. What was shown before half of the
+// time costs nothing more later, and it ends when told to, however much is on its way.
+func TestATapOfABusyClusterStaysSmall(t *testing.T) {
+	l := newLeast(t, leastRules)
+	v := l.tap("--select", "*")
+	load := l.cluster.Start(t.Context(), workload.Plan{
+		Namespace: "web", Prefix: "busy", Kinds: workload.AllKinds()[:4], Clients: clients, Objects: clients, Updates: math.MaxInt32,
+	})
+	t.Cleanup(load.Stop)
+	seconds := sizeOf(t, "KUBECDC_E2E_TAP_SECONDS", tapped)
+	half := time.Duration(seconds) * time.Second / 2
+	pause(t, half)
+	before := v.Usage().PeakRSS
+	pause(t, half)
+	after := v.Usage()
+	began := time.Now()
+	l.must(syscall.Kill(v.Pid(), syscall.SIGINT))
+	<-v.Done()
+	t.Logf("%d writes a second; %d MiB after %v, %d MiB at the end; %.1f %% of a core; it ended after %v", load.Operations()/seconds,
+		before>>20, half, after.PeakRSS>>20, 100*after.CPU.Seconds()/float64(seconds), time.Since(began).Round(time.Millisecond))
+	var exit *exec.ExitError
+	if err := v.Result(); errors.As(err, &exit) {
+		t.Errorf("^C ends it with %v", err)
+	}
+	const settled = 2 * time.Minute // by then everything that is bounded has reached its bound
+	if half >= settled && after.PeakRSS > before+before/10 {
+		t.Errorf("memory grew from %d MiB to %d", before>>20, after.PeakRSS>>20)
+	}
 }
