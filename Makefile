@@ -59,6 +59,7 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 		go test -C test/e2e -v -timeout 30m -run 'TestRestartsAndCutWatchesLoseNothing|TestAStartOnManyObjectsReadsThemOnce' .
 	KUBECDC_E2E_RELOADS=50 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestEditsWhileItRuns .
 	KUBECDC_E2E_TAP_SECONDS=600 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestATapOfABusyCluster .
+	KUBECDC_E2E_VIEWED_SECONDS=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 10m -run TestTwentyViewers ./page
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
 
 .PHONY: attribution

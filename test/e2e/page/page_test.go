@@ -81,11 +81,16 @@ func (e *exporter) change(n int) {
 	e.ObserveChange(write, write)
 }
 
+func newExporter() *exporter {
+	e := &exporter{}
+	e.Server = admin.New(admin.Options{Listen: "127.0.0.1:0", Version: "v1.2.3", Snapshot: e.snapshot, DeadLetters: e.deadLetters})
+	return e
+}
+
 // start runs an exporter until the test ends and returns its address.
 func start(t *testing.T) (*exporter, string) {
 	t.Helper()
-	e := &exporter{}
-	e.Server = admin.New(admin.Options{Listen: "127.0.0.1:0", Version: "v1.2.3", Snapshot: e.snapshot, DeadLetters: e.deadLetters})
+	e := newExporter()
 	if err := e.Listen(); err != nil {
 		t.Fatal(err)
 	}
