@@ -1,0 +1,75 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// fenced fences a sink as one that takes over lanes.
+func fenced(t testing.TB, s *Sink, lanes ...sinks.Lane) {
+	t.Helper()
+	note := func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }
+	if err := s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", Note: note}, lanes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWhereverATrainBreaksAFencedLaneLosesAndRepeatsNothing is about what a sink that is not fenced answers with an epoch of its
+// own. Each of these epochs must be one that the coordinator has handed out.
+func TestWhereverATrainBreaksAFencedLaneLosesAndRepeatsNothing(t *testing.T) {
+	for _, failure := range []*kerr.Error{
+		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, // applied by kfake
+		kerr.NotLeaderForPartition, kerr.CorruptMessage, kerr.MessageTooLarge, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID,
+	} {
+		for _, version := range []int{2, 8, 39} {
+			c, brokers := fake(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
+			s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
+			lane := laneOf(t, s, pod("a", 1))
+			fenced(t, s, lane)
+			publish(t, s, lane, pods("a", 1, 2))
+			c.Fault(faultAt(t, failure, version))
+			insist(t, s, lane, pods("a", 2, 40))
+			wantVersions(t, read(t, brokers, topicA), 1, 40)
+			if place := s.Places()[lane]; int64(place) != ends(t, brokers, topicA)[0] {
+				t.Errorf("the place is %d, the end %v", place, ends(t, brokers, topicA))
+			}
+			if t.Failed() {
+				t.Fatalf("after %s at version %d", failure.Message, version)
+			}
+		}
+	}
+}
+
+// TestAFencedLaneThatIsUsedAgainGoesOnWithItsNumbers: batches under numbers that were used are taken for copies.
+func TestAFencedLaneThatIsUsedAgainGoesOnWithItsNumbers(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	lane := laneOf(t, s, pod("a", 1))
+	fenced(t, s)
+	for v := 1; v < 9; v++ {
+		publish(t, s, lane, pods("a", v, v+1))
+		s.Forget([]sinks.Lane{lane})
+	}
+	wantVersions(t, read(t, brokers, topicA), 1, 9)
+}
+
+func TestARefusedEpochEndsTheRightToPublishForGood(t *testing.T) {
+	c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	fenced(t, s, laneName(topicA, 0, 2), laneName(topicA, 1, 2))
+	insist(t, s, laneName(topicA, 0, 2), pods("a", 1, 2))
+	c.Fault(faultAt(t, kerr.InvalidProducerEpoch, 2))
+	for _, partition := range []int32{0, 1, 0} { // what one lane was told holds for all
+		n, err := s.Publish(t.Context(), laneName(topicA, partition, 2), pods("a", 2, 3))
+		var deposed *sinks.DeposedError
+		if n != 0 || !errors.As(err, &deposed) {
+			t.Errorf("partition %d: published %d: %v; want a DeposedError", partition, n, err)
+		}
+	}
+}

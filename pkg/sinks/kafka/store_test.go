@@ -1,0 +1,179 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+const stateName = "kubecdc-state"
+
+// keeper is a process that keeps a state, or follows one.
+type keeper struct {
+	t     *testing.T
+	store sinks.StateStore
+	known map[string]string
+}
+
+func newKeeper(t *testing.T, brokers []string) *keeper {
+	t.Helper()
+	s := open(t, Config{Brokers: brokers, Topic: topicA, RequestTimeout: 5 * time.Second})
+	store, err := s.OpenState(stateName, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &keeper{t, store, map[string]string{}}
+}
+
+// eventually repeats what may fail while brokers start or move.
+func (k *keeper) eventually(what string, do func() error) {
+	k.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := do()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			k.t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(20 * time.Millisecond) // between two attempts
+	}
+}
+
+func (k *keeper) claim() {
+	k.t.Helper()
+	k.eventually("claim", func() error { return k.store.Claim(k.t.Context(), sinks.Claim{Group: "test", Owner: "a test"}) })
+}
+
+// read follows the state to its end, and says whether it was reset on the way.
+func (k *keeper) read() (reset bool) {
+	k.t.Helper()
+	k.eventually("read", func() error {
+		again, err := k.store.Read(k.t.Context(), func(e sinks.StateEntry) error {
+			if e.Value == nil {
+				delete(k.known, string(e.Key))
+			} else {
+				k.known[string(e.Key)] = string(e.Value)
+			}
+			return nil
+		})
+		if again {
+			k.known, reset = map[string]string{}, true
+			return errors.New("it was reset")
+		}
+		return err
+	})
+	return reset
+}
+
+func (k *keeper) write(entries ...sinks.StateEntry) {
+	k.t.Helper()
+	k.eventually("write", func() error { return k.store.Write(k.t.Context(), entries) })
+}
+
+func entry(key, value string) sinks.StateEntry {
+	return sinks.StateEntry{Key: []byte(key), Value: []byte(value)}
+}
+
+func removed(key string) sinks.StateEntry { return sinks.StateEntry{Key: []byte(key)} }
+
+func (k *keeper) wants(want map[string]string) {
+	k.t.Helper()
+	if !maps.Equal(k.known, want) {
+		k.t.Errorf("the state is %v, want %v", k.known, want)
+	}
+}
+
+func TestAStateIsKeptInACompactedTopic(t *testing.T) {
+	b := apache(t)
+	first, follower := newKeeper(t, b.Brokers()), newKeeper(t, b.Brokers())
+	if follower.read() {
+		t.Error("a state that does not exist was reset")
+	}
+	first.claim()
+	first.read()
+	first.wants(map[string]string{})
+	first.write(entry("a", "1"), entry("b", "1"), entry("empty", ""))
+	first.write(removed("a"), entry("b", "2"))
+	follower.read()
+	follower.wants(map[string]string{"b": "2", "empty": ""})
+	if settings := settingsOf(t, b.Brokers(), stateName); settings["cleanup.policy"] != "compact" {
+		t.Errorf("cleanup.policy is %q", settings["cleanup.policy"])
+	}
+
+	follower.claim()
+	follower.read()
+	follower.write(entry("c", "1"))
+	for range 2 {
+		err := first.store.Write(t.Context(), []sinks.StateEntry{entry("b", "late")})
+		var deposed *sinks.DeposedError
+		if !errors.As(err, &deposed) {
+			t.Errorf("an older owner writes: %v; want a DeposedError", err)
+		}
+	}
+	last := newKeeper(t, b.Brokers())
+	last.read()
+	last.wants(map[string]string{"b": "2", "empty": "", "c": "1"})
+	if follower.read() {
+		t.Error("what is read by its owner was reset")
+	}
+	follower.wants(map[string]string{"b": "2", "empty": "", "c": "1"})
+
+	if err := b.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := follower.store.Write(ctx, []sinks.StateEntry{entry("d", "1")}); err == nil || !strings.Contains(err.Error(), stateName) {
+		t.Errorf("without a broker: %v; want an error that names the topic", err)
+	}
+	restart(t, b)
+	follower.write(entry("d", "2"), removed("c"))
+	last.read()
+	last.wants(map[string]string{"b": "2", "empty": "", "d": "2"})
+}
+
+// TestAStateThatIsTakenAwayIsNoticed deletes the topic under its owner and a follower. Kafka does not purge compacted topics.
+func TestAStateThatIsTakenAwayIsNoticed(t *testing.T) {
+	b := apache(t)
+	owner, follower := newKeeper(t, b.Brokers()), newKeeper(t, b.Brokers())
+	owner.claim()
+	owner.read()
+	for i := range 5 {
+		owner.write(entry("a", itoa(i)), entry("b", itoa(i)))
+	}
+	follower.read()
+	follower.wants(map[string]string{"a": "4", "b": "4"})
+
+	deleteTopic(t, b.Brokers(), stateName)
+	owner.eventually("a topic that is deleted", func() error {
+		err := owner.store.Write(t.Context(), []sinks.StateEntry{entry("x", "early")})
+		var lost *sinks.StateLostError
+		if errors.As(err, &lost) {
+			return nil
+		}
+		return fmt.Errorf("%w; want a StateLostError", err)
+	})
+	owner.write(entry("a", "again"), entry("x", "1"))
+	if !follower.read() {
+		t.Error("a follower did not notice that the topic was made anew")
+	}
+	follower.wants(map[string]string{"a": "again", "x": "1"})
+}
+
+func settingsOf(t *testing.T, brokers []string, topic string) map[string]string {
+	t.Helper()
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	all, err := s.cluster.settings(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
