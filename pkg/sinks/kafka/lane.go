@@ -73,7 +73,7 @@ func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
 
 // publish is [sinks.Sink.Publish] for this lane.
 func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) {
-	leave, err := l.sink.repairs.take(ctx, l.topic.name, l.partition)
+	leave, err := l.sink.repairs.take(ctx, l.place())
 	if err != nil {
 		return 0, err
 	}

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/segmentio/kafka-go"
+	kproto "github.com/segmentio/kafka-go/protocol"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -51,34 +51,28 @@ type repairs struct {
 	slots chan struct{} // has room for those that read
 
 	mu      sync.Mutex
-	pending map[string]*repair // by scope
-	turns   map[turn]chan struct{}
-	writing map[string]int // by topic: partitions to which tombstones are being written
-}
-
-// turn names a partition, to which a lane or a repair writes, one at a time.
-type turn struct {
-	topic     string
-	partition int32
+	pending map[string]*repair          // by scope
+	turns   map[partition]chan struct{} // hold a token while somebody writes there: a lane or a repair
+	writing map[string]int              // by topic: partitions to which tombstones are being written
 }
 
 func newRepairs(s *Sink) *repairs {
 	return &repairs{
 		sink: s, again: repairAgain, most: maxGhosts, slots: make(chan struct{}, repairsAtOnce),
-		pending: map[string]*repair{}, turns: map[turn]chan struct{}{}, writing: map[string]int{},
+		pending: map[string]*repair{}, turns: map[partition]chan struct{}{}, writing: map[string]int{},
 	}
 }
 
 // take waits until nobody else writes to a partition, and returns what ends that.
-func (r *repairs) take(ctx context.Context, topic string, partition int32) (leave func(), err error) {
+func (r *repairs) take(ctx context.Context, p partition) (leave func(), err error) {
 	if r == nil {
 		return func() {}, nil
 	}
 	r.mu.Lock()
-	one := r.turns[turn{topic, partition}]
+	one := r.turns[p]
 	if one == nil {
 		one = make(chan struct{}, 1)
-		r.turns[turn{topic, partition}] = one
+		r.turns[p] = one
 	}
 	r.mu.Unlock()
 	select {
@@ -253,41 +247,35 @@ type pass struct {
 }
 
 // topic repairs the partitions that are not repaired yet, as far as they can be.
-func (p *pass) topic(ctx context.Context) error {
-	s := p.sink
-	t := s.topic(p.repair.topic)
-	seen := t.current.Load()
-	if seen == nil {
+func (p *pass) topic(ctx context.Context) (first error) {
+	t := p.sink.topic(p.repair.topic)
+	layout := t.current.Load()
+	if layout == nil {
 		var err error
-		if seen, err = s.refresh(ctx, t, nil); err != nil {
+		if layout, err = p.sink.refresh(ctx, t, nil); err != nil {
 			return err
 		}
 	}
-	var errs []error
-	for i := range seen.leads {
-		if n := int32(i); !p.done[n] {
-			if err := p.partition(ctx, t, n, seen); err != nil {
-				errs = append(errs, fmt.Errorf("partition %d: %w", n, err))
-			} else {
-				p.done[n] = true
-			}
+	for i := range layout.leads {
+		n := int32(i)
+		if p.done[n] {
+			continue
+		}
+		if err := p.partition(ctx, partition{t.name, n}, len(layout.leads)); err == nil {
+			p.done[n] = true
+		} else if first == nil {
+			first = err
 		}
 	}
-	if len(errs) == 0 {
-		return nil
-	}
-	if errors.Is(errs[0], kafka.TopicAuthorizationFailed) {
-		return fmt.Errorf("grant READ on it, or set kafka.repair to false: %w", errs[0])
-	}
-	_, _ = s.refresh(ctx, t, seen) // a leader may have moved
-	return errs[0]
+	return first
 }
 
-// partition gives tombstones to the keys of one partition. It is read in several parts where it has very many ghosts.
-func (p *pass) partition(ctx context.Context, t *topic, n int32, seen *layout) error {
+// partition gives tombstones to the keys of one partition of so many. It is read in several parts where it has very many
+// ghosts.
+func (p *pass) partition(ctx context.Context, at partition, count int) error {
 	const all = 64 // bits of a hash
 	for part, bits := uint64(0), 0; part < 1<<bits; {
-		err := p.part(ctx, t, n, seen, func(key string) bool { return maphash.String(p.seed, key)>>(all-bits) == part })
+		err := p.part(ctx, at, count, func(key []byte) bool { return maphash.Bytes(p.seed, key)>>(all-bits) == part })
 		if errors.Is(err, errManyGhosts) {
 			part, bits = part*2, bits+1
 			continue
@@ -303,46 +291,38 @@ func (p *pass) partition(ctx context.Context, t *topic, n int32, seen *layout) e
 var errManyGhosts = errors.New("more keys than can be remembered at once")
 
 // part is partition for some keys.
-func (p *pass) part(ctx context.Context, t *topic, n int32, seen *layout, has func(key string) bool) error {
-	by, err := seen.lead(n)
-	if err != nil {
-		return err
-	}
-	ghosts, many := map[string]ghost{}, false
-	consider := func(r storedRecord) {
-		if !many && has(r.key) {
-			p.consider(ghosts, r)
-			many = len(ghosts) > p.most
+func (p *pass) part(ctx context.Context, at partition, count int, has func(key []byte) bool) error {
+	ghosts := map[string]ghost{}
+	read := func(r *kproto.Record) error {
+		key, err := bytesOf(r.Key)
+		if err != nil || !has(key) {
+			return err
 		}
+		if p.consider(ghosts, string(key), r); len(ghosts) > p.most {
+			return errManyGhosts
+		}
+		return nil
 	}
-	end, err := p.sink.cluster.readBack(ctx, by, t.name, n, 0, consider)
-	if err == nil && many {
-		err = errManyGhosts
-	}
+	end, err := p.sink.scan(ctx, at, 0, read)
 	if err != nil || len(ghosts) == 0 {
 		return err
 	}
-	p.write(t.name, 1)
-	defer p.write(t.name, -1)
-	leave, err := p.take(ctx, t.name, n)
+	p.write(at.topic, 1)
+	defer p.write(at.topic, -1)
+	leave, err := p.take(ctx, at)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	// What has come since: nobody writes to the partition now.
-	_, err = p.sink.cluster.readBack(ctx, by, t.name, n, end, consider)
-	if err == nil && many {
-		err = errManyGhosts
-	}
-	if err != nil {
+	if _, err = p.sink.scan(ctx, at, end, read); err != nil { // what has come since: nobody writes to the partition now
 		return err
 	}
-	return p.bury(ctx, t, n, len(seen.leads), ghosts)
+	return p.bury(ctx, at, count, ghosts)
 }
 
 // bury writes tombstones.
-func (p *pass) bury(ctx context.Context, t *topic, n int32, count int, ghosts map[string]ghost) error {
-	l, err := p.sink.laneTo(t.name, n, count)
+func (p *pass) bury(ctx context.Context, at partition, count int, ghosts map[string]ghost) error {
+	l, err := p.sink.laneTo(at, count)
 	if err != nil {
 		return err
 	}
@@ -361,17 +341,17 @@ type ghost struct{ uid, version string }
 // consider takes up the newest record of a key. It is a ghost when it is ours, of an object that the snapshot speaks of, and
 // neither of this snapshot, nor observed after its beginning, nor in a version that its list did not know. That is the rule
 // of docs/consuming.md, and a little more careful.
-func (p *pass) consider(ghosts map[string]ghost, r storedRecord) {
-	delete(ghosts, r.key)
+func (p *pass) consider(ghosts map[string]ghost, key string, r *kproto.Record) {
+	delete(ghosts, key)
 	c := p.snapshot
-	if r.null || r.header("cluster") != c.Cluster || r.header("resource") != c.Resource.String() || !p.speaksOf(r.key) {
+	if r.Value == nil || headerOf(r, "cluster") != c.Cluster || headerOf(r, "resource") != c.Resource.String() || !p.speaksOf(key) {
 		return
 	}
-	at, err := time.Parse(time.RFC3339Nano, r.header("observedAt"))
-	if err != nil || r.header("snapshot") == c.Snapshot.ID || !at.Before(p.began) {
+	at, err := time.Parse(time.RFC3339Nano, headerOf(r, "observedAt"))
+	if err != nil || headerOf(r, "snapshot") == c.Snapshot.ID || !at.Before(p.began) {
 		return
 	}
-	id, ours := strings.CutPrefix(r.header("id"), c.Cluster+"/")
+	id, ours := strings.CutPrefix(headerOf(r, "id"), c.Cluster+"/")
 	parts := strings.Split(id, "/") // uid, resourceVersion, type
 	if !ours || len(parts) < 3 {
 		return
@@ -381,7 +361,7 @@ func (p *pass) consider(ghosts map[string]ghost, r storedRecord) {
 	if err != nil || perr != nil || version > position {
 		return
 	}
-	ghosts[strings.Clone(r.key)] = ghost{strings.Clone(parts[0]), strings.Clone(parts[1])}
+	ghosts[key] = ghost{parts[0], parts[1]}
 }
 
 // speaksOf says whether the snapshot covers the object of a key.

@@ -148,6 +148,7 @@ func TestATopicRepairsItself(t *testing.T) {
 		"without the right to read":                                testNoRead,
 		"what is made again meanwhile stays":                       testMadeAgain,
 		"more than fit into memory":                                testManyGhosts,
+		"one that others take over from":                           testFenced,
 	} {
 		t.Run(name, func(t *testing.T) { test(newTable(t, b, "table-"+itoa(len(name)))) })
 	}
@@ -365,6 +366,37 @@ func testManyGhosts(w *table) {
 	w.snapshot(s, "7", "", 1000, pod("here", 50))
 	w.repaired(s)
 	w.want("core/pods/default/here")
+}
+
+func testFenced(w *table) {
+	s := w.open(slog.New(slog.DiscardHandler), &kept{})
+	for i := range 20 {
+		w.put(s, pod("ghost"+itoa(i), 1+i))
+	}
+	next := func(lanes ...sinks.Lane) *Sink {
+		s, err := New(w.cfg, format.Upsert, slog.New(slog.DiscardHandler))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.Cleanup(func() { closeSink(w.T, s) })
+		note := func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }
+		if err := s.Fence(w.Context(), sinks.Claim{Group: "g", Sink: w.cfg.Topic, Owner: "o", Note: note}, lanes); err != nil {
+			w.Fatal(err)
+		}
+		return s
+	}
+	old := next()
+	w.snapshot(old, "7", "", 1000, pod("here", 50))
+	w.put(old, pod("here", 1001))
+	w.repaired(old)
+	w.put(old, pod("ghost3", 1002)) // behind its tombstone
+	w.want("core/pods/default/ghost3", "core/pods/default/here")
+
+	s = next(lanesOf(w.cfg.Topic, 3)...)
+	w.put(s, pod("here", 1003))
+	if _, err := old.Publish(w.Context(), laneOf(w.T, old, pod("here", 1)), []sinks.Message{{Offset: w.at + 1, Change: pod("here", 1004)}}); err == nil {
+		w.Error("an older process was not turned away")
+	}
 }
 
 func TestARepairThatCannotBeIsRefused(t *testing.T) {

@@ -176,12 +176,12 @@ func (s *Sink) lane(name sinks.Lane) (*lane, error) {
 	return l, nil
 }
 
-// laneTo returns the lane that writes to a partition of a topic, of which there are so many.
-func (s *Sink) laneTo(topic string, partition int32, count int) (*lane, error) {
-	name := laneName(topic, partition, count)
+// laneTo returns the lane that writes to a partition, of which there are so many.
+func (s *Sink) laneTo(p partition, count int) (*lane, error) {
+	name := laneName(p.topic, p.index, count)
 	s.mu.RLock()
 	for _, l := range s.lanes { // it may still have the name from when there were fewer
-		if s.lanes[name] == nil && l.topic.name == topic && l.partition == partition {
+		if s.lanes[name] == nil && l.place() == p {
 			name = l.name
 		}
 	}

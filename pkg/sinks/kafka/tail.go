@@ -28,13 +28,14 @@ func (s *Sink) Tail(ctx context.Context, lane sinks.Lane, from sinks.Place, emit
 	if f := s.fence.Load(); f != nil && f.gone[p] {
 		return nil
 	}
-	return s.scan(ctx, p, int64(from), func(r *kproto.Record) error {
+	_, err = s.scan(ctx, p, int64(from), func(r *kproto.Record) error {
 		e, ours, err := emittedBy(r)
 		if err != nil || !ours {
 			return err
 		}
 		return emitted(sinks.Emitted{Emitted: e, Place: sinks.Place(r.Offset)})
 	})
+	return err
 }
 
 // emittedBy says which change a record tells of.
@@ -51,14 +52,19 @@ func emittedBy(r *kproto.Record) (e event.Emitted, ours bool, err error) {
 		if name == format.BesideKey {
 			return string(key)
 		}
-		for _, h := range r.Headers { // they have the names that ReadEmitted asks for
-			if h.Key == name {
-				return string(h.Value)
-			}
-		}
-		return ""
+		return headerOf(r, name) // they have the names that ReadEmitted asks for
 	})
 	return e, ours, nil
+}
+
+// headerOf returns the value of a header; "" where there is none.
+func headerOf(r *kproto.Record, name string) string {
+	for _, h := range r.Headers {
+		if h.Key == name {
+			return string(h.Value)
+		}
+	}
+	return ""
 }
 
 // bytesOf reads a key or a value; nil for one that is null.
@@ -71,17 +77,17 @@ func bytesOf(b kproto.Bytes) ([]byte, error) {
 	return all, err
 }
 
-// scan calls each for the records of a partition from an offset on, up to the end that it has now. An offset that the partition
-// does not have means its oldest record.
-func (s *Sink) scan(ctx context.Context, p partition, from int64, each func(*kproto.Record) error) error {
+// scan calls each for the records of a partition from an offset on, up to the end that it has now, which it returns. An offset
+// that the partition does not have means its oldest record.
+func (s *Sink) scan(ctx context.Context, p partition, from int64, each func(*kproto.Record) error) (end int64, err error) {
 	var said error // by each
-	err := s.retryLayout(ctx, s.topic(p.topic), func(by *layout) error {
+	err = s.retryLayout(ctx, s.topic(p.topic), func(by *layout) error {
 		lead, err := by.lead(p.index)
 		if err != nil {
 			return err
 		}
-		first, end, err := s.cluster.extent(ctx, lead, p)
-		if err != nil {
+		var first int64
+		if first, end, err = s.cluster.extent(ctx, lead, p); err != nil {
 			return err
 		}
 		if from < first || from > end {
@@ -103,13 +109,13 @@ func (s *Sink) scan(ctx context.Context, p partition, from int64, each func(*kpr
 	})
 	switch {
 	case said != nil:
-		return said
+		return 0, said
 	case errors.Is(err, kafka.TopicAuthorizationFailed):
-		return fmt.Errorf("no right to read topic %q, which tells what was delivered before: grant READ on it: %w", p.topic, err)
+		return 0, fmt.Errorf("no right to read topic %q, which tells what it holds: grant READ on it: %w", p.topic, err)
 	case err != nil:
-		return fmt.Errorf("reading %s: %w", p, err)
+		return 0, fmt.Errorf("reading %s: %w", p, err)
 	}
-	return nil
+	return end, nil
 }
 
 // extent asks the leader of a partition for the offset of its oldest record, and for that behind the newest which all in-sync
