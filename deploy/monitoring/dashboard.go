@@ -166,6 +166,20 @@ var sections = []section{
 		{kind: "table", title: "Lanes that fail, and why", unit: "dateTimeFromNow", wide: 24, help: "A hundred of a sink at most; empty when all is well.",
 			queries: []query{{`kubecdc_sink_lane_failing_since_seconds{$s} * 1000`, ""}}},
 	}},
+	{"Who", []view{
+		{kind: "timeseries", title: "Changes by what is known of their author", unit: "cps", wide: 12, help: "Where audit is configured: named, guessed, or not, and why.",
+			queries: []query{
+				{`sum(rate(kubecdc_attributed_total{$s}[$__rate_interval]))`, "named"},
+				{`sum(rate(kubecdc_attributed_likely_total{$s}[$__rate_interval]))`, "guessed"},
+				{`sum by (reason) (rate(kubecdc_unresolved_total{$s}[$__rate_interval]))`, "not named: {{reason}}"},
+			}},
+		{kind: "timeseries", title: "Audit events", unit: "cps", wide: 12, help: "Taken, of strangers, and lost or made to give way.",
+			queries: []query{
+				{`sum(rate(kubecdc_audit_events_total{$s}[$__rate_interval]))`, "taken"},
+				{`sum(rate(kubecdc_audit_refused_total{$s}[$__rate_interval]))`, "refused"},
+				{`sum(rate(kubecdc_audit_lost_total{$s}[$__rate_interval]))`, "lost"},
+			}},
+	}},
 	{"Why", []view{
 		{kind: "timeseries", title: "Answers of the destination", unit: "s", wide: 8, help: "Duration of calls, acknowledgement included, failed ones too.",
 			queries: []query{

@@ -242,8 +242,6 @@ var auditMetrics = []metric{
 		func(a *AuditStatus) float64 { return float64(a.Attributed) }),
 	ofAudit("kubecdc_attributed_likely_total", "Changes that an authenticated user was guessed for, where audit.likely asks for it.",
 		prometheus.CounterValue, func(a *AuditStatus) float64 { return float64(a.Likely) }),
-	ofAudit("kubecdc_audit_degraded", "1 while no audit events come and changes do, or a source of them cannot be read.",
-		prometheus.GaugeValue, func(a *AuditStatus) float64 { return truth(a.Degraded != "") }),
 	{"kubecdc_unresolved_total", "Changes that nobody was named for, by reason: none, several, late, bound or list, see docs/audit-trail.md.", prometheus.CounterValue,
 		[]string{"reason"}, func(s Snapshot, _ time.Time, emit emit) {
 			if s.Audit == nil {

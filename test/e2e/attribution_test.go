@@ -47,15 +47,16 @@ type audited struct {
 	dir      string
 	stream   string // file of the stream
 	webhook  string // address
+	sendTo   string // host, or host and port, that the API servers send their events to
 	ca       []byte
 	client   *http.Client
 	by       *answers
 }
 
 // newAudited starts the control plane. The exporter is not started.
-func newAudited(t *testing.T, with ...func(*controlplane.Options)) *audited {
+func newAudited(t *testing.T, with ...func(*audited, *controlplane.Options)) *audited {
 	t.Helper()
-	a := &audited{t: t, program: program(t), dir: t.TempDir(), by: newAnswers()}
+	a := &audited{t: t, program: program(t), dir: t.TempDir(), sendTo: "127.0.0.1", by: newAnswers()}
 	free, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,6 @@ func newAudited(t *testing.T, with ...func(*controlplane.Options)) *audited {
 		"resources": settings.Resources, "audit": settings.Audit, "sinks": []any{map[string]any{"name": "out", "stdout": map[string]any{}}},
 	})))
 	a.write("audit-policy.yaml", a.auditPolicy("policy"))
-	a.write("audit-webhook.kubeconfig", a.auditPolicy("kubeconfig"))
 	options := controlplane.Options{Dir: filepath.Join(a.dir, "plane"), APIServerArgs: []string{"--request-timeout=5s"}}
 	for _, flag := range strings.Split(string(a.auditPolicy("flags")), "\n") {
 		if strings.HasPrefix(flag, "--") {
@@ -86,8 +86,9 @@ func newAudited(t *testing.T, with ...func(*controlplane.Options)) *audited {
 		options.Users = append(options.Users, controlplane.User{Name: writer(i), Token: "token-" + writer(i), Groups: []string{"system:masters"}})
 	}
 	for _, edit := range with {
-		edit(&options)
+		edit(a, &options)
 	}
+	a.write("audit-webhook.kubeconfig", a.auditPolicy("kubeconfig"))
 	if a.plane, err = controlplane.Start(t.Context(), options); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func (a *audited) settings(kubeconfig string) exporter.Settings {
 	file := func(name string) string { return filepath.Join(a.dir, name) }
 	return exporter.Settings{
 		Dir: a.dir, Kubeconfig: kubeconfig, File: a.stream,
-		Resources: []map[string]any{{"select": []string{"configmaps", "secrets", "deployments.apps", "pods", "services"},
+		Resources: []map[string]any{{"select": []string{"configmaps", "secrets", "deployments.apps", "replicasets.apps", "pods", "services"},
 			"namespaces": map[string]any{"include": []string{"busy-*"}}}},
 		Audit: map[string]any{
 			"webhook": map[string]any{
@@ -151,7 +152,7 @@ func (a *audited) auditPolicy(part string) []byte {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, a.program, "audit-policy", part, "-c", filepath.Join(a.dir, "offline.yaml"), "--dir", a.dir, "--server", "127.0.0.1")
+	cmd := exec.CommandContext(ctx, a.program, "audit-policy", part, "-c", filepath.Join(a.dir, "offline.yaml"), "--dir", a.dir, "--server", a.sendTo)
 	out, err := cmd.Output()
 	if err != nil {
 		a.t.Fatalf("audit-policy %s: %v", part, err)
@@ -281,7 +282,7 @@ func TestUsersAtTheSameObjectsAreNamed(t *testing.T) {
 // TestSeveralAPIServersAreHeard has the users write through two API servers, which have clocks of their own as far as anybody can
 // tell.
 func TestSeveralAPIServersAreHeard(t *testing.T) {
-	a := newAudited(t, func(o *controlplane.Options) { o.Second = true })
+	a := newAudited(t, func(_ *audited, o *controlplane.Options) { o.Second = true })
 	if err := a.exporter.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

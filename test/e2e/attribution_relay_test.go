@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+)
+
+// relay stands between the API server and the exporter, and mangles what passes.
+type relay struct {
+	*httptest.Server
+	to     string
+	client *http.Client
+
+	mu     sync.Mutex
+	random *rand.Rand
+	mangle func(*relay, []json.RawMessage) []json.RawMessage
+	held   []json.RawMessage // that leave later
+}
+
+// through has the API server send its events to the relay.
+func (l *relay) through(a *audited, _ *controlplane.Options) {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(a.ca)
+	pair := func(name string) tls.Certificate {
+		return must(tls.LoadX509KeyPair(filepath.Join(a.dir, name+".crt"), filepath.Join(a.dir, name+".key")))
+	}
+	l.to = "https://" + a.webhook + "/"
+	l.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair("client")}}}}
+	l.Server = httptest.NewUnstartedServer(l)
+	l.TLS = &tls.Config{Certificates: []tls.Certificate{pair("server")}}
+	l.StartTLS()
+	a.sendTo = strings.TrimPrefix(l.URL, "https://")
+	a.t.Cleanup(func() {
+		l.Close()
+		l.client.CloseIdleConnections()
+	})
+}
+
+// ServeHTTP passes a batch on, mangled, with the answer.
+func (l *relay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var list struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Items      []json.RawMessage `json:"items"`
+	}
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = json.Unmarshal(body, &list)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	l.mu.Lock()
+	list.Items = l.mangle(l, list.Items)
+	l.mu.Unlock()
+	response, err := l.client.Post(l.to, "application/json", bytes.NewReader(must(json.Marshal(list))))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer response.Body.Close()
+	w.WriteHeader(response.StatusCode)
+}
+
+func (l *relay) become(mangle func(*relay, []json.RawMessage) []json.RawMessage) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mangle = mangle
+}
+
+// whole passes everything, and what was held before.
+func whole(l *relay, all []json.RawMessage) []json.RawMessage {
+	all, l.held = append(l.held, all...), nil
+	return all
+}
+
+func loseOneOf(every int) func(*relay, []json.RawMessage) []json.RawMessage {
+	return func(l *relay, all []json.RawMessage) []json.RawMessage {
+		return slices.DeleteFunc(all, func(json.RawMessage) bool { return l.random.IntN(every) == 0 })
+	}
+}
+
+// double sends everything twice, in any order, and some of it later.
+func double(l *relay, all []json.RawMessage) []json.RawMessage {
+	all = append(slices.Concat(all, all), l.held...)
+	l.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	l.held = slices.Clone(all[len(all)*2/3:])
+	return all[:len(all)*2/3]
+}
+
+// one gives all events one audit ID.
+func one(_ *relay, all []json.RawMessage) []json.RawMessage {
+	for i, text := range all {
+		var event map[string]json.RawMessage
+		if json.Unmarshal(text, &event) == nil {
+			event["auditID"] = json.RawMessage(`"00000000-0000-0000-0000-000000000000"`)
+			all[i] = must(json.Marshal(event))
+		}
+	}
+	return all
+}
+
+// TestMangledAuditEventsNameNobodyWrongly loses, doubles, reorders and delays audit events, gives them one audit ID, and counts what
+// stays without a name.
+func TestMangledAuditEventsNameNobodyWrongly(t *testing.T) {
+	l := &relay{random: rand.New(rand.NewPCG(1, 2)), mangle: whole}
+	a := newAudited(t, l.through)
+	if err := a.exporter.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, mangle := range []func(*relay, []json.RawMessage) []json.RawMessage{loseOneOf(10), loseOneOf(2), double, one} {
+		l.become(mangle)
+		a.load(max(fewWrites/2, writesOf(t)/4), hot+2)
+	}
+	l.become(whole)
+	a.load(10, spread) // what is held leaves with it
+	a.settled()
+	v := a.judge()
+	t.Logf("%d changes, %d named (%.2f %%), %d judged, %d wrong", v.changes, v.named, 100*float64(v.named)/float64(v.changes), v.judged, v.wrong)
+	if v.named < v.changes/2 {
+		t.Error("too few are named")
+	}
+	if unnamed := v.changes - v.named + v.secrets - v.secretsNamed; float64(unnamed) != a.metric("kubecdc_unresolved_total") {
+		t.Errorf("%d are without a name, and %v are counted", unnamed, a.metric("kubecdc_unresolved_total"))
+	}
+	a.strangersAreRefused()
+	a.showsNoSecret()
+}
