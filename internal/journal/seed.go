@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,14 +17,14 @@ const seedStep = 1 << 20
 
 // Seed is what a journal begins with that goes on where another one ended.
 type Seed struct {
+	ID        string                 // of the journal from then on
 	Cluster   string                 // as RememberCluster stores it; "" where nobody knows
 	Resources []event.StoredResource // with their scopes
 	// Known calls each for all known objects, by the name of their resource, until it returns an error, which it returns.
 	Known func(each func(resource string, k event.Known) error) error
 }
 
-// ID returns what tells this journal from all others, and from what it was before [Journal.Seed]; "" until Seed or
-// [Journal.Name] has given it one.
+// ID returns what tells this journal from all others, as Seed or SetID stored it; "" before.
 func (j *Journal) ID() (string, error) {
 	done, err := j.use()
 	if err != nil {
@@ -36,33 +35,26 @@ func (j *Journal) ID() (string, error) {
 	return string(value), j.checked("id", err)
 }
 
-// Name gives the journal an ID, if it has none, and returns it. Durable when it returns nil.
-func (j *Journal) Name(ctx context.Context) (string, error) {
-	id, err := j.ID()
-	if err != nil || id != "" {
-		return id, err
-	}
-	id = rand.Text()
-	return id, j.submit(ctx, func(g *group) error { g.set(codec.KeyID, []byte(id)); return nil }, nil)
+// SetID gives the journal an ID. Durable when it returns nil.
+func (j *Journal) SetID(ctx context.Context, id string) error {
+	return j.submit(ctx, func(g *group) error { g.set(codec.KeyID, []byte(id)); return nil }, nil)
 }
 
-// Seed drops all changes, and all that is stored of resources, stores the seed in their place and gives the journal another
-// ID, which it returns. Offsets go on: every declared sink has settled all that was there. Dead letters stay. Nobody appends or reads
+// Seed drops all changes, and all that is stored of resources, and stores the seed in their place. Offsets go on: every declared sink has settled all that was there. Dead letters stay. Nobody appends or reads
 // meanwhile; Run runs. Durable when it returns nil. After an error, or when the process ends before, nothing is stored of any
 // resource, and the journal has no ID.
-func (j *Journal) Seed(ctx context.Context, s Seed) (id string, err error) {
+func (j *Journal) Seed(ctx context.Context, s Seed) error {
 	if err := j.submit(ctx, (*group).empty, func(b *bodies) { *b = newBodies() }); err != nil {
-		return "", err
+		return err
 	}
 	step := &seeding{j: j, ctx: ctx}
 	if err := s.Known(step.add); err != nil {
-		return "", fmt.Errorf("journal: seed: %w", err)
+		return fmt.Errorf("journal: seed: %w", err)
 	}
 	if err := step.flush(); err != nil {
-		return "", fmt.Errorf("journal: seed: %w", err)
+		return fmt.Errorf("journal: seed: %w", err)
 	}
-	id = rand.Text()
-	return id, j.submit(ctx, func(g *group) error { return g.seeded(s, id) }, nil)
+	return j.submit(ctx, func(g *group) error { return g.seeded(s) }, nil)
 }
 
 // seeding writes known objects in steps.
@@ -131,7 +123,7 @@ func (g *group) empty() error {
 }
 
 // seeded stores the rest of a seed, and that it is whole.
-func (g *group) seeded(s Seed, id string) error {
+func (g *group) seeded(s Seed) error {
 	for _, r := range s.Resources {
 		if err := g.storeResource(r.Resource); err != nil {
 			return err
@@ -141,7 +133,7 @@ func (g *group) seeded(s Seed, id string) error {
 	if s.Cluster != "" {
 		g.set(codec.KeyCluster, []byte(s.Cluster))
 	}
-	g.set(codec.KeyID, []byte(id))
+	g.set(codec.KeyID, []byte(s.ID))
 	g.delete(codec.KeySeeding)
 	g.delete(codec.KeyRecovery) // what was lost is back
 	g.announced = true

@@ -17,6 +17,7 @@ import (
 func pods(n int) Seed {
 	r := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
 	return Seed{
+		ID:        fmt.Sprint(n),
 		Cluster:   "cluster",
 		Resources: []event.StoredResource{{Resource: r, Scopes: []event.StoredScope{{ID: "pods", Position: "900"}}}},
 		Known: func(each func(string, event.Known) error) error {
@@ -34,13 +35,11 @@ func pods(n int) Seed {
 	}
 }
 
-func (r *running) seed(s Seed) string {
+func (r *running) seed(s Seed) {
 	r.t.Helper()
-	id, err := r.Seed(r.t.Context(), s)
-	if err != nil {
+	if err := r.Seed(r.t.Context(), s); err != nil {
 		r.t.Fatal(err)
 	}
-	return id
 }
 
 func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
@@ -50,7 +49,7 @@ func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
 		j.append(observe("deployments.apps", n))
 	}
 	j.waitFor(5)
-	id := j.seed(pods(30_000))
+	j.seed(pods(30_000))
 	for life := range 2 {
 		known, scope := j.stored("pods")
 		if len(known) != 30_000 || scope.Position != "900" || known[3].Told != "u3 901 " || known[4].Told != "" {
@@ -62,8 +61,8 @@ func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
 		if cluster, _ := j.Cluster(); cluster != "cluster" {
 			t.Errorf("life %d: cluster %q", life, cluster)
 		}
-		if now, _ := j.ID(); now != id {
-			t.Errorf("life %d: ID %q, was %q", life, now, id)
+		if now, _ := j.ID(); now != "30000" {
+			t.Errorf("life %d: ID %q", life, now)
 		}
 		if j.Oldest() != 6 || j.Newest() != 5 || j.Settled() != 5 {
 			t.Errorf("life %d: %d to %d, settled to %d", life, j.Oldest(), j.Newest(), j.Settled())
@@ -80,9 +79,6 @@ func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
 	if got := j.readTo(5, 6); got[0].Offset != 6 {
 		t.Errorf("the first change after a seed has the offset %d", got[0].Offset)
 	}
-	if again := j.seed(pods(1)); again == id {
-		t.Error("two seeds have one ID")
-	}
 	j.end()
 }
 
@@ -96,7 +92,7 @@ func TestACrashWithinASeedLeavesAnEmptyJournal(t *testing.T) {
 	seed.Known = func(each func(string, event.Known) error) error {
 		return errors.Join(pods(30_000).Known(each), broken)
 	}
-	if _, err := j.Seed(t.Context(), seed); !errors.Is(err, broken) {
+	if err := j.Seed(t.Context(), seed); !errors.Is(err, broken) {
 		t.Fatal(err)
 	}
 	j.end()
@@ -112,16 +108,16 @@ func TestACrashWithinASeedLeavesAnEmptyJournal(t *testing.T) {
 	j.end()
 }
 
-func TestAJournalIsNamedOnce(t *testing.T) {
+func TestAJournalKeepsItsID(t *testing.T) {
 	opts := Options{FS: vfs.NewMem()}
 	j := start(t, opts)
-	first, err := j.Name(t.Context())
-	second, err2 := j.Name(t.Context())
+	before, err := j.ID()
+	set := j.SetID(t.Context(), "x")
 	j.end()
 	j = start(t, opts)
-	third, err3 := j.ID()
-	if first == "" || first != second || first != third || errors.Join(err, err2, err3) != nil {
-		t.Errorf("%q %q %q", first, second, third)
+	after, err2 := j.ID()
+	if before != "" || after != "x" || errors.Join(err, set, err2) != nil {
+		t.Errorf("%q, then %q: %v %v %v", before, after, err, set, err2)
 	}
 	j.end()
 }

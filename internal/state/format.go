@@ -1,0 +1,231 @@
+package state
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// Version is that of the format which docs/state-format.md specifies. A change that an older exporter would misread raises it.
+const Version = 1
+
+// First bytes of the keys.
+const (
+	keyMeta     = 'm' // once: who owns the state
+	keyMark     = 'a' // once: how far the journal of the owner is covered
+	keyResource = 'r' // number
+	keyScope    = 't' // number of the resource, ID of the scope
+	keyKnown    = 'k' // number of the resource, key of the object
+	keyLane     = 'l' // number
+	keyPlace    = 'p' // number of the lane
+)
+
+var errMalformed = errors.New("malformed entry of the state")
+
+// meta is the record of the owner.
+type meta struct {
+	version  uint64
+	group    string
+	cluster  string // UID, "" where it is not known
+	owner    Owner
+	complete bool // known objects and positions are all there
+}
+
+func (m meta) encode() []byte {
+	b := binary.AppendUvarint(nil, Version)
+	b = appendString(appendString(b, m.group), m.cluster)
+	b = appendString(appendString(b, m.owner.Identity), m.owner.Journal)
+	b = binary.AppendUvarint(b, m.owner.Generation)
+	b = binary.AppendVarint(b, m.owner.Since.UnixMilli())
+	if m.complete {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+// decodeMeta reads no more than the version of a newer format.
+func decodeMeta(b string) (m meta, err error) {
+	s := scanner{s: b}
+	if m.version = s.uvarint(); m.version > Version {
+		return m, nil
+	}
+	m.group, m.cluster, m.owner.Identity, m.owner.Journal = s.string(), s.string(), s.string(), s.string()
+	m.owner.Generation = s.uvarint()
+	m.owner.Since = time.UnixMilli(s.varint()).UTC()
+	m.complete = s.byte() == 1
+	return m, s.end("owner")
+}
+
+// mark says how far the journal of the owner of this generation is covered.
+type mark struct {
+	generation uint64
+	offset     uint64
+	at         time.Time // when it was taken
+}
+
+func (m mark) encode() []byte {
+	b := binary.AppendUvarint(binary.AppendUvarint(nil, m.generation), m.offset)
+	return binary.AppendVarint(b, m.at.UnixMilli())
+}
+
+func decodeMark(b string) (m mark, err error) {
+	s := scanner{s: b}
+	m.generation, m.offset = s.uvarint(), s.uvarint()
+	m.at = time.UnixMilli(s.varint()).UTC()
+	return m, s.end("mark")
+}
+
+func keyOf(first byte, number uint64, rest string) []byte {
+	return append(binary.AppendUvarint([]byte{first}, number), rest...)
+}
+
+// cutKey takes a key with a number apart.
+func cutKey(key string) (number uint64, rest string, err error) {
+	s := scanner{s: key[1:]}
+	number = s.uvarint()
+	if s.failed {
+		return 0, "", fmt.Errorf("%w: key %x", errMalformed, key)
+	}
+	return number, s.s, nil
+}
+
+func encodeResource(r event.Resource) []byte {
+	return appendString(appendString(appendString(appendString(nil, r.Group), r.Version), r.Resource), r.Kind)
+}
+
+func decodeResource(b string) (r event.Resource, err error) {
+	s := scanner{s: b}
+	r.Group, r.Version, r.Resource, r.Kind = s.string(), s.string(), s.string(), s.string()
+	return r, s.end("resource")
+}
+
+func encodeScope(s event.StoredScope) []byte {
+	return appendString(appendString(appendString(appendString(nil, s.Position), s.Snapshot), s.Lost), s.Pass)
+}
+
+func decodeScope(id, b string) (event.StoredScope, error) {
+	s := scanner{s: b}
+	scope := event.StoredScope{ID: id, Position: s.string(), Snapshot: s.string(), Lost: s.string(), Pass: s.string()}
+	return scope, s.end("scope")
+}
+
+func encodeLane(sink string, lane sinks.Lane) []byte {
+	return appendString(appendString(nil, sink), string(lane))
+}
+
+func decodeLane(b string) (sink string, lane sinks.Lane, err error) {
+	s := scanner{s: b}
+	sink, lane = s.string(), sinks.Lane(s.string())
+	return sink, lane, s.end("lane")
+}
+
+func decodePlace(b string) (sinks.Place, error) {
+	s := scanner{s: b}
+	place := sinks.Place(s.uvarint())
+	return place, s.end("place")
+}
+
+// Bits of the first byte of a known object: the usual UID and the usual resourceVersion are numbers.
+const (
+	knownUUID = 1 << iota
+	knownNumber
+)
+
+// appendKnown appends an identity. Its form is one of several thousand in a write, so it is short.
+func appendKnown(b []byte, uid, resourceVersion string) []byte {
+	at := len(b)
+	b = append(b, 0)
+	if id, err := uuid.Parse(uid); err == nil && id.String() == uid {
+		b[at] |= knownUUID
+		b = append(b, id[:]...)
+	} else {
+		b = appendString(b, uid)
+	}
+	if n, ok := number(resourceVersion); ok {
+		b[at] |= knownNumber
+		return binary.AppendUvarint(b, n)
+	}
+	return appendString(b, resourceVersion)
+}
+
+func decodeKnown(key, b string) (event.Known, error) {
+	s := scanner{s: b}
+	flags := s.byte()
+	k := event.Known{Key: key}
+	if flags&knownUUID != 0 {
+		k.UID = uuid.UUID([]byte(s.take(16))).String()
+	} else {
+		k.UID = s.string()
+	}
+	if flags&knownNumber != 0 {
+		k.ResourceVersion = strconv.FormatUint(s.uvarint(), 10)
+	} else {
+		k.ResourceVersion = s.string()
+	}
+	return k, s.end("known object")
+}
+
+// number reads a resourceVersion that is the plain number it should be.
+func number(text string) (uint64, bool) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	return n, err == nil && (n == 0 && text == "0" || n > 0 && text[0] != '0' && text[0] != '+')
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// scanner takes values from the front of a text.
+type scanner struct {
+	s      string
+	failed bool
+}
+
+func (s *scanner) end(what string) error {
+	if s.failed || s.s != "" {
+		return fmt.Errorf("%w: %s", errMalformed, what)
+	}
+	return nil
+}
+
+// take returns n bytes, zeros where there are fewer.
+func (s *scanner) take(n int) string {
+	if n > len(s.s) {
+		s.failed, s.s = true, ""
+		return string(make([]byte, min(n, 16)))
+	}
+	v := s.s[:n]
+	s.s = s.s[n:]
+	return v
+}
+
+func (s *scanner) byte() byte { return s.take(1)[0] }
+
+func (s *scanner) uvarint() uint64 {
+	var b [binary.MaxVarintLen64]byte
+	n, size := binary.Uvarint(b[:copy(b[:], s.s)])
+	s.take(max(size, 0))
+	s.failed = s.failed || size <= 0
+	return n
+}
+
+func (s *scanner) varint() int64 {
+	n := s.uvarint()
+	return int64(n>>1) ^ -int64(n&1)
+}
+
+func (s *scanner) string() string {
+	n := s.uvarint()
+	if n > uint64(len(s.s)) {
+		s.failed, s.s = true, ""
+		return ""
+	}
+	return s.take(int(n))
+}
