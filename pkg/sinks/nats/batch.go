@@ -41,6 +41,7 @@ type openBatch struct {
 	ended    bool            // no more of it will be: acked is exact
 	sequence uint64          // of the last one, when it has ended and there is one
 	unknown  bool            // the server does not know it: nothing of it is on the way, unless it begins only now
+	stray    bool            // the server did not know it when a message came: it is over, and the rest of the answers may not come
 	refused  *refusedMessage // the first message that was refused
 	trouble  error           // why no more answers may come
 }
@@ -102,7 +103,7 @@ func (b *openBatch) answered(reply string, a answer) {
 	case said.Type == "err":
 		b.refuse(said.Sequence, said.Error)
 	case said.Error != nil && said.Error.ErrCode == codeUnknownBatch:
-		b.unknown = b.unknown || ping
+		b.unknown, b.stray = b.unknown || ping, b.stray || !ping
 	case said.Error != nil && ping: // of the ping, not of the batch
 		b.trouble = said.Error
 	case said.Error != nil:
@@ -131,6 +132,7 @@ func wake(c chan struct{}) {
 type batchState struct {
 	acked, sequence uint64
 	ended, unknown  bool
+	stray           bool
 	refused         *refusedMessage
 	trouble         error
 }
@@ -138,14 +140,14 @@ type batchState struct {
 func (b *openBatch) state() batchState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return batchState{b.acked, b.sequence, b.ended, b.unknown, b.refused, b.trouble}
+	return batchState{b.acked, b.sequence, b.ended, b.unknown, b.stray, b.refused, b.trouble}
 }
 
 // over says that the server takes nothing more, or that it is not known.
 func (b *openBatch) over() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ended || b.refused != nil || b.trouble != nil
+	return b.ended || b.stray || b.refused != nil || b.trouble != nil
 }
 
 // forget drops what was known of trouble: another question is asked.

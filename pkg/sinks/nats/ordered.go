@@ -86,6 +86,9 @@ func (s *Sink) begin(ctx context.Context, l *link) error {
 	}
 	if !known {
 		found, err := s.streamState(ctx, l)
+		if err == nil {
+			err = s.stillOurs(ctx, l, found.State.LastSeq)
+		}
 		if err != nil {
 			return err
 		}
@@ -185,7 +188,7 @@ func (s *Sink) oneBatch(ctx context.Context, l *link, messages []sinks.Message) 
 	}
 	size := o.size
 	o.doubt, o.size = b, 0
-	st, err := s.await(ctx, b, func(st batchState) bool { return st.ended || st.refused != nil || st.trouble != nil })
+	st, err := s.await(ctx, b, func(st batchState) bool { return st.ended || st.stray || st.refused != nil || st.trouble != nil })
 	o.stored(b, st)
 	var denied *deniedError
 	switch {
@@ -370,6 +373,9 @@ func (s *Sink) refusedStart(ctx context.Context, l *link, refused *refusedMessag
 	if !wrong {
 		return s.refusal(refused, subject)
 	}
+	if err := s.stillOurs(ctx, l, end); err != nil {
+		return err
+	}
 	if last, _, _ := s.ordered.place(); end < last {
 		return s.wentBack(ctx, l, end)
 	}
@@ -398,7 +404,7 @@ func (s *Sink) lookAt(ctx context.Context, l *link, end uint64) error {
 		place, ours := m.place()
 		switch {
 		case !ours || place.epoch != o.epoch:
-			if m.Sequence != 0 && !m.deadLetter() {
+			if m.Sequence != 0 && !m.deadLetter() && m.Subject != s.cfg.fenceSubject() {
 				foreign = m.Subject
 			}
 			continue

@@ -41,6 +41,9 @@ type Sink struct {
 
 	ordered  ordered
 	progress progress
+	fencing  atomic.Bool // Fence was called: a stream that is made has a place for the fence
+	fenced   atomic.Bool // and has succeeded
+	tenure   tenure
 	flying   atomic.Int64  // messages on their way by ID
 	omitted  atomic.Uint64 // control records that a bucket has no place for
 	expiring atomic.Bool   // the stream takes messages that expire (AllowMsgTTL)
@@ -65,6 +68,8 @@ var _ interface {
 	sinks.Omitting
 	sinks.Pinger
 	sinks.Stateful
+	sinks.Fenced
+	sinks.StateKeeper
 } = (*Sink)(nil)
 
 // New makes a sink that writes changes in the format f. It reads no file, dials nothing and starts nothing: the first use does. Its errors are those of
@@ -129,11 +134,19 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	if err != nil {
 		return 0, err
 	}
+	if s.fenced.Load() {
+		if err := s.admit(ctx, l, lane); err != nil {
+			return 0, err
+		}
+	}
 	publish := s.send
 	if s.cfg.Repair {
 		publish = s.publishAndRepair
 	}
 	n, err := publish(ctx, l, lane, batch)
+	if err == nil && s.fenced.Load() {
+		s.tenure.passed(lane, s.reached(lane))
+	}
 	for i := range batch[:n] {
 		if s.omits(batch[i].Change) {
 			s.omitted.Add(1)

@@ -93,6 +93,10 @@ func (s *Sink) create(ctx context.Context, l *link, missing error) error {
 	for _, pattern := range s.routed {
 		config.Subjects = withSubject(config.Subjects, pattern)
 	}
+	if s.fencing.Load() {
+		config.Subjects = withSubject(config.Subjects, s.cfg.fenceSubject())
+		config.AllowMsgTTL = config.AllowMsgTTL || config.AllowBatchPublish // so that the fence outlasts max_age
+	}
 	request, err := json.Marshal(config)
 	if err != nil {
 		return fmt.Errorf("encode the stream's configuration: %w", err)

@@ -1,0 +1,306 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// tenure is the time in which this process may publish, from Fence on.
+//
+// The fence is a message of a subject of its own in the stream of the changes. It says whose the stream is, and moves its
+// end: the first message of each batch names the end, so that no other process begins a batch any more. What the process before
+// had begun is ended first. Whoever is refused, or learns the end anew, looks at the fence before anything else.
+//
+// Where changes go by message ID nothing refuses a single message. There the fence is looked at before each Publish, and what
+// an older process had on its way then is stored.
+type tenure struct {
+	mu      sync.Mutex
+	claim   sinks.Claim
+	owner   ownerRecord // zero where the stream has no place for a fence
+	end     uint64      // the stream's last sequence when it began
+	direct  bool        // the stream allows direct access
+	deposed error       // for good
+	places  map[sinks.Lane]sinks.Place
+	noted   map[sinks.Lane]bool
+}
+
+// current is what this process has claimed, if there is a fence.
+func (t *tenure) current() (claim sinks.Claim, owner ownerRecord, held bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.claim, t.owner, t.owner.sequence != 0
+}
+
+func (t *tenure) set(owner ownerRecord) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.owner = owner
+}
+
+// lose ends it: another process publishes.
+func (t *tenure) lose(err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.deposed = err
+	return err
+}
+
+// fenceSubject is where the fence is, beside what any template can give.
+func (c Config) fenceSubject() string {
+	if c.Mode == modeKV {
+		return bucketSubject + c.Bucket + ".kubecdc.fence"
+	}
+	return "kubecdc.fence." + c.Stream
+}
+
+// fenceOf describes the fence, for a stream that is configured so.
+func (s *Sink) fenceOf(l *link) ownership {
+	o := ownership{streamClient: streamClient{s, l, s.cfg.Stream}, subject: s.cfg.fenceSubject(), of: "the right to publish"}
+	if s.expiring.Load() {
+		o.header = nats.Header{nats.MsgTTLHdr: {"never"}}
+	}
+	return o
+}
+
+// Fence is [sinks.Fenced.Fence].
+func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
+	s.fencing.Store(true)
+	l, err := s.ready(ctx)
+	if err != nil {
+		return err
+	}
+	next := &tenure{claim: claim, places: map[sinks.Lane]sinks.Place{}, noted: map[sinks.Lane]bool{}}
+	for _, lane := range lanes {
+		next.noted[lane] = true
+	}
+	if s.cfg.Mode != modeCore {
+		if err := s.fenceStream(ctx, l, next); err != nil {
+			return err
+		}
+	}
+	s.beginTenure(next)
+	return nil
+}
+
+// fenceStream turns older processes away, as far as the stream can.
+func (s *Sink) fenceStream(ctx context.Context, l *link, next *tenure) error {
+	found, err := s.streamState(ctx, l)
+	if err != nil {
+		return err
+	}
+	s.caution("writers", "")
+	s.take(found.Config)
+	next.direct, next.end = found.Config.AllowDirect, found.State.LastSeq
+	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return covers(subject, s.cfg.fenceSubject()) })
+	switch batches := s.ordered.possible.Load(); {
+	case !covered && batches:
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q has no place for the fence that turns older exporters away: add the subject %q to it: nats stream edit %s --subjects %s",
+			s.cfg.Stream, s.cfg.fenceSubject(), s.cfg.Stream, strings.Join(append(found.Config.Subjects, s.cfg.fenceSubject()), ","))}
+	case !covered:
+		return nil
+	case !batches:
+		next.owner, err = s.fenceOf(l).take(ctx, next.claim, ownerRecord{})
+		next.end = max(next.end, next.owner.sequence)
+		return err
+	}
+	return s.fenceBatches(ctx, l, next)
+}
+
+// fenceBatches ends what the process before has begun, and moves the stream's end. What had begun between the two is found, and
+// ended, too.
+func (s *Sink) fenceBatches(ctx context.Context, l *link, next *tenure) error {
+	ended := ""
+	for range maxStarts {
+		found, err := s.streamState(ctx, l)
+		if err != nil {
+			return err
+		}
+		first := found.State.FirstSeq
+		if ended, err = s.endBatch(ctx, l, first, found.State.LastSeq, ended); err != nil {
+			return err
+		}
+		if next.owner, err = s.fenceOf(l).take(ctx, next.claim, next.owner); err != nil {
+			return err
+		}
+		newest, err := s.newestBatch(ctx, l, first, next.owner.sequence-1)
+		if err != nil {
+			return err
+		}
+		if newest == nil || newest.id == ended {
+			next.end = next.owner.sequence
+			return nil
+		}
+	}
+	return fmt.Errorf("stream %q: an older exporter begins a batch whenever its last one is ended", s.cfg.Stream)
+}
+
+// endBatch ends the newest batch between two sequences of the stream, and returns its ID. Nothing of one that is ended is
+// stored any more.
+func (s *Sink) endBatch(ctx context.Context, l *link, first, end uint64, ended string) (string, error) {
+	b, err := s.newestBatch(ctx, l, first, end)
+	if err != nil || b == nil || b.id == ended {
+		return ended, err
+	}
+	_, err = s.fence(ctx, l, b)
+	return b.id, err
+}
+
+// newestBatch finds the newest message of an exporter's batch between two sequences; nil when there is none near the end.
+func (s *Sink) newestBatch(ctx context.Context, l *link, first, end uint64) (*openBatch, error) {
+	for at, left := end, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
+		m, err := s.storedAt(ctx, l, at)
+		if err != nil {
+			return nil, err
+		}
+		if place, ours := m.place(); ours {
+			b := newBatch(place.batch)
+			b.first = m.Subject
+			return b, nil
+		}
+	}
+	return nil, nil
+}
+
+// beginTenure forgets what an earlier one, or a stored state, has left: what is in the stream is in the tails.
+func (s *Sink) beginTenure(next *tenure) {
+	s.mu.Lock()
+	clear(s.ahead)
+	clear(s.snapshots)
+	s.mu.Unlock()
+	s.ordered.restart(next.end)
+	s.progress.restart(next.end)
+	t := &s.tenure
+	t.mu.Lock()
+	t.claim, t.owner, t.end, t.direct, t.deposed = next.claim, next.owner, next.end, next.direct, nil
+	t.places, t.noted = next.places, next.noted
+	t.mu.Unlock()
+	s.fenced.Store(true)
+}
+
+// restart begins a new epoch in a stream that ends there.
+func (o *ordered) restart(end uint64) {
+	o.beside.Store(false)
+	o.size, o.doubt = 0, nil
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.epoch, o.newest, o.save, o.saved = nuid.Next(), 0, nil, true
+	o.known, o.last, o.through, o.lost = true, end, 0, nil
+}
+
+func (p *progress) restart(end uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.newest, p.attempted, p.marks, p.lost, p.again, p.losses = end, 0, nil, nil, 0, 0
+}
+
+// stillOurs says nil while no other process has claimed the stream, which ends there.
+func (s *Sink) stillOurs(ctx context.Context, l *link, end uint64) error {
+	claim, mine, held := s.tenure.current()
+	if !held {
+		return nil
+	}
+	o := s.fenceOf(l)
+	found, err := o.current(ctx)
+	last, _, _ := s.ordered.place()
+	switch {
+	case err != nil:
+		return err
+	case found.Claim == mine.Claim:
+		return nil
+	case o.newer(found, mine):
+		return s.tenure.lose(o.deposed(found, nil))
+	case end >= last: // it has not gone back
+		return s.tenure.lose(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was purged, or is older than max_age; "+
+			"nobody knows who may publish until it is claimed anew", s.cfg.Stream, o.subject)})
+	}
+	again, err := o.take(ctx, claim, mine) // the stream went back, or was made anew, and the fence with it
+	if errors.As(err, new(*sinks.DeposedError)) {
+		return s.tenure.lose(err)
+	}
+	if err == nil {
+		s.tenure.set(again)
+	}
+	return err
+}
+
+// inBatches says whether a lane goes to the stream in ordered batches.
+func (s *Sink) inBatches(lane sinks.Lane) bool { return lane == whole && s.ordered.possible.Load() }
+
+// reached is a sequence that no message of a lane, which is not acknowledged yet, is before.
+func (s *Sink) reached(lane sinks.Lane) uint64 {
+	if s.inBatches(lane) {
+		last, _, _ := s.ordered.place()
+		return last
+	}
+	s.progress.mu.Lock()
+	defer s.progress.mu.Unlock()
+	return s.progress.newest
+}
+
+// admit is called before each Publish of a tenure: it says that this process is deposed, and sees to it that the lane is noted.
+func (s *Sink) admit(ctx context.Context, l *link, lane sinks.Lane) error {
+	if err := s.lookAtFence(ctx, l, lane); err != nil {
+		return err
+	}
+	t := &s.tenure
+	t.mu.Lock()
+	note, noted := t.claim.Note, t.noted[lane]
+	place, known := t.places[lane]
+	t.mu.Unlock()
+	if !known {
+		place = sinks.Place(s.reached(lane)) + 1
+	}
+	if note != nil && !noted {
+		if err := note(ctx, map[sinks.Lane]sinks.Place{lane: place}); err != nil {
+			return err
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.noted[lane], t.places[lane] = true, place
+	return nil
+}
+
+// lookAtFence says that this process is deposed, where no condition does.
+func (s *Sink) lookAtFence(ctx context.Context, l *link, lane sinks.Lane) error {
+	s.tenure.mu.Lock()
+	deposed := s.tenure.deposed
+	s.tenure.mu.Unlock()
+	switch {
+	case deposed != nil:
+		return deposed
+	case s.cfg.Mode == modeCore:
+		return nil
+	case s.inBatches(lane):
+		s.caution("fence", "")
+		return nil
+	}
+	s.caution("fence", fmt.Sprintf("stream %q takes changes by message ID now, and cannot refuse those of an older exporter that was stopped and goes on: it is "+
+		"told before it sends more, and what it repeats within duplicate_window is dropped; let the stream take batches (allow_batched), and have no other writer", s.cfg.Stream))
+	return s.stillOurs(ctx, l, math.MaxUint64)
+}
+
+// passed notes that everything that a lane was given is acknowledged.
+func (t *tenure) passed(lane sinks.Lane, reached uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.places[lane] = sinks.Place(reached) + 1
+}
+
+// Places is [sinks.Fenced.Places].
+func (s *Sink) Places() map[sinks.Lane]sinks.Place {
+	s.tenure.mu.Lock()
+	defer s.tenure.mu.Unlock()
+	return maps.Clone(s.tenure.places)
+}
