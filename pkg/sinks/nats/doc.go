@@ -13,6 +13,12 @@
 // In mode kv the stream is the one behind a key-value bucket, and a deleted object becomes the purge marker of its key. In
 // mode core there is no stream: a batch counts when the server has read it, and nobody says whether anyone listens.
 //
+// # Taking over
+//
+// A sink that is fenced (fence.go) has put a message of a subject of its own, kubecdc.fence.STREAM.GROUP.SINK, into the stream, and so moved
+// its end: batches of an older process are refused. It reads what is there (tail.go). The state of an exporter is kept in a
+// stream of its own (statestore.go).
+//
 // # Messages
 //
 // The subject comes from a template; values are escaped by [AppendToken] so that each is one token. The payload is one JSON

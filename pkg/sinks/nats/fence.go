@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,17 +57,23 @@ func (t *tenure) lose(err error) error {
 	return err
 }
 
-// fenceSubject is where the fence is, beside what any template can give.
-func (c Config) fenceSubject() string {
+// fencePrefix begins the subjects of fences: beside what any template can give.
+func (c Config) fencePrefix() string {
 	if c.Mode == modeKV {
-		return bucketSubject + c.Bucket + ".kubecdc.fence"
+		return bucketSubject + c.Bucket + ".kubecdc.fence."
 	}
-	return "kubecdc.fence." + c.Stream
+	return "kubecdc.fence." + c.Stream + "."
+}
+
+// fenceSubject is where the fence of a sink is: others may publish to the same stream.
+func (c Config) fenceSubject(claim sinks.Claim) string {
+	subject := append(AppendToken([]byte(c.fencePrefix()), cmp.Or(claim.Group, "-")), '.')
+	return string(AppendToken(subject, cmp.Or(claim.Sink, "-")))
 }
 
 // fenceOf describes the fence, for a stream that is configured so.
-func (s *Sink) fenceOf(l *link) ownership {
-	o := ownership{streamClient: streamClient{s, l, s.cfg.Stream}, subject: s.cfg.fenceSubject(), of: "the right to publish"}
+func (s *Sink) fenceOf(l *link, claim sinks.Claim) ownership {
+	o := ownership{streamClient: streamClient{s, l, s.cfg.Stream}, subject: s.cfg.fenceSubject(claim), of: "the right to publish"}
 	if s.expiring.Load() {
 		o.header = nats.Header{nats.MsgTTLHdr: {"never"}}
 	}
@@ -102,15 +109,16 @@ func (s *Sink) fenceStream(ctx context.Context, l *link, next *tenure) error {
 	s.caution("writers", "")
 	s.take(found.Config)
 	next.direct, next.end = found.Config.AllowDirect, found.State.LastSeq
-	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return covers(subject, s.cfg.fenceSubject()) })
+	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return covers(subject, s.cfg.fencePrefix()+">") })
 	switch batches := s.ordered.possible.Load(); {
 	case !covered && batches:
-		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q has no place for the fence that turns older exporters away: add the subject %q to it: nats stream edit %s --subjects %s",
-			s.cfg.Stream, s.cfg.fenceSubject(), s.cfg.Stream, strings.Join(append(found.Config.Subjects, s.cfg.fenceSubject()), ","))}
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q has no place for the fence that turns older exporters away: add the "+
+			"subject %q to it: nats stream edit %s --subjects %s",
+			s.cfg.Stream, s.cfg.fencePrefix()+">", s.cfg.Stream, strings.Join(append(found.Config.Subjects, s.cfg.fencePrefix()+">"), ","))}
 	case !covered:
 		return nil
 	case !batches:
-		next.owner, err = s.fenceOf(l).take(ctx, next.claim, ownerRecord{})
+		next.owner, err = s.fenceOf(l, next.claim).take(ctx, next.claim, ownerRecord{})
 		next.end = max(next.end, next.owner.sequence)
 		return err
 	}
@@ -130,7 +138,7 @@ func (s *Sink) fenceBatches(ctx context.Context, l *link, next *tenure) error {
 		if ended, err = s.endBatch(ctx, l, first, found.State.LastSeq, ended); err != nil {
 			return err
 		}
-		if next.owner, err = s.fenceOf(l).take(ctx, next.claim, next.owner); err != nil {
+		if next.owner, err = s.fenceOf(l, next.claim).take(ctx, next.claim, next.owner); err != nil {
 			return err
 		}
 		newest, err := s.newestBatch(ctx, l, first, next.owner.sequence-1)
@@ -210,7 +218,7 @@ func (s *Sink) stillOurs(ctx context.Context, l *link, end uint64) error {
 	if !held {
 		return nil
 	}
-	o := s.fenceOf(l)
+	o := s.fenceOf(l, claim)
 	found, err := o.current(ctx)
 	last, _, _ := s.ordered.place()
 	switch {

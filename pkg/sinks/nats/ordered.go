@@ -404,7 +404,7 @@ func (s *Sink) lookAt(ctx context.Context, l *link, end uint64) error {
 		place, ours := m.place()
 		switch {
 		case !ours || place.epoch != o.epoch:
-			if m.Sequence != 0 && !m.deadLetter() && m.Subject != s.cfg.fenceSubject() {
+			if m.Sequence != 0 && !m.deadLetter() && !strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) {
 				foreign = m.Subject
 			}
 			continue

@@ -94,7 +94,7 @@ func (s *Sink) create(ctx context.Context, l *link, missing error) error {
 		config.Subjects = withSubject(config.Subjects, pattern)
 	}
 	if s.fencing.Load() {
-		config.Subjects = withSubject(config.Subjects, s.cfg.fenceSubject())
+		config.Subjects = withSubject(config.Subjects, s.cfg.fencePrefix()+">")
 		config.AllowMsgTTL = config.AllowMsgTTL || config.AllowBatchPublish // so that the fence outlasts max_age
 	}
 	request, err := json.Marshal(config)

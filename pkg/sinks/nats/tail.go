@@ -30,7 +30,7 @@ func (s *Sink) Tail(ctx context.Context, lane sinks.Lane, from sinks.Place, emit
 	c := streamClient{s, l, s.cfg.Stream}
 	return c.read(ctx, begin, end, direct, func(m storedMessage) error {
 		e, ours := format.ReadEmitted(m.Data, m.beside)
-		if !ours || m.Subject == s.cfg.fenceSubject() || !belongs(e) {
+		if !ours || strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) || !belongs(e) {
 			return nil
 		}
 		return emitted(sinks.Emitted{Emitted: e, Place: sinks.Place(m.Sequence)})

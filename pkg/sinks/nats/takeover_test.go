@@ -68,7 +68,7 @@ func reigns(t testing.TB, cfg Config, owner string) *reign {
 func (r *reign) fence(owner string) {
 	r.t.Helper()
 	for begun := time.Now(); ; {
-		err := r.sink.Fence(r.t.Context(), sinks.Claim{Group: "group", Owner: owner}, []sinks.Lane{whole})
+		err := r.sink.Fence(r.t.Context(), sinks.Claim{Group: "group", Sink: "bus", Owner: owner}, []sinks.Lane{whole})
 		if err == nil {
 			return
 		}
@@ -269,10 +269,10 @@ func TestAStreamWithoutAPlaceForTheFenceIsAFaultWithARemedy(t *testing.T) {
 	s := opened(t, configFor(server.URL()), quiet)
 	err := s.Fence(t.Context(), sinks.Claim{Group: "group", Owner: "one"}, nil)
 	var away *sinks.UnavailableError
-	if !errors.As(err, &away) || !strings.Contains(away.Reason, "nats stream edit K8S --subjects k8s.>,kubecdc.fence.K8S") {
+	if !errors.As(err, &away) || !strings.Contains(away.Reason, "nats stream edit K8S --subjects k8s.>,kubecdc.fence.K8S.>") {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>", "kubecdc.fence.K8S"}, AllowBatchPublish: true}); err != nil {
+	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>", "kubecdc.fence.K8S.>"}, AllowBatchPublish: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Fence(t.Context(), sinks.Claim{Group: "group", Owner: "one"}, nil); err != nil {
@@ -347,7 +347,7 @@ func TestAnExporterWithoutAStateTakesNoOffenceAtAFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := stream.CachedInfo().Config
-	config.Subjects = append(config.Subjects, cfg.fenceSubject())
+	config.Subjects = append(config.Subjects, cfg.fencePrefix()+">")
 	if _, err := client(t, server.URL()).UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
