@@ -25,8 +25,9 @@ const (
 // position is where a message says that something is wrong: the file and a line.
 var position = regexp.MustCompile(`(?m)^[^\s:]+\.yaml:[1-9]\d*: `)
 
-// TestWrongFilesAreRefusedAndLeaveNothingBehind runs an exporter with each wrong file that the tests know, and with good ones
-// that were made wrong in one spot: it says where, exits with the code for a bad configuration, and has created nothing.
+// TestWrongFilesAreRefusedAndLeaveNothingBehind runs an exporter with each wrong file that the tests know, and with good
+// ones that were made wrong in one spot: it says where, exits with the code for a bad configuration, and has created
+// nothing.
 func TestWrongFilesAreRefusedAndLeaveNothingBehind(t *testing.T) {
 	dir := corpus(t)
 	files, err := filepath.Glob(filepath.Join(dir, "bad", "*.yaml"))

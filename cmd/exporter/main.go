@@ -65,7 +65,8 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// onlyCommands makes cmd one that does nothing itself: a word that is no command of it is named, with what may have been meant.
+// onlyCommands makes cmd one that does nothing itself: a word that is no command of it is named, with what may have been
+// meant.
 func onlyCommands(cmd *cobra.Command) {
 	cmd.FParseErrWhitelist.UnknownFlags = true // they belong to the command that is not known
 	cmd.SuggestionsMinimumDistance = 2

@@ -9,8 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 )
 
-// TestTheConfigurationOfTheReadmeDelivers takes every YAML block of the README and of the recipes as a file. A newcomer's broker has
-// no topics and no streams, so they have to be made.
+// TestTheConfigurationOfTheReadmeDelivers takes every YAML block of the README and of the recipes as a file. A newcomer's
+// broker has no topics and no streams, so they have to be made.
 func TestTheConfigurationOfTheReadmeDelivers(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "recipes", "*.md"))
 	if err != nil {
@@ -41,7 +41,8 @@ func TestTheConfigurationOfTheReadmeDelivers(t *testing.T) {
 	}
 }
 
-// TestCommandsOfTheReadmeAreUnderstood runs each command of the program that the README names, with --help in place of doing it.
+// TestCommandsOfTheReadmeAreUnderstood runs each command of the program that the README names, with --help in place of
+// doing it.
 func TestCommandsOfTheReadmeAreUnderstood(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	if err != nil {

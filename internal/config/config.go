@@ -154,11 +154,11 @@ type Journal struct {
 	// rule asks what was there before, and dead letters. At the bound the exporter stops reading the API server and is not
 	// ready until a sink catches up.
 	MaxBytes Bytes `mapstructure:"maxBytes"`
-	// Bound of the dead letters, at most half of maxBytes. At the bound a change that its sink refuses for ever holds up its lane, and
-	// the exporter is not ready, until dead letters are discarded.
+	// Bound of the dead letters, at most half of maxBytes. At the bound a change that its sink refuses for ever holds up
+	// its lane, and the exporter is not ready, until dead letters are discarded.
 	MaxDeadLetters Bytes `mapstructure:"maxDeadLetters"`
-	// How much of the disk stays free, at most a quarter of it, or of a small one 40 MiB: below it the exporter stops reading the
-	// API server until a sink catches up, so that what sinks acknowledge can still be written down. 0: nothing.
+	// How much of the disk stays free, at most a quarter of it, or of a small one 40 MiB: below it the exporter stops
+	// reading the API server until a sink catches up, so that what sinks acknowledge can still be written down. 0: nothing.
 	Reserve Bytes `mapstructure:"reserve"`
 	// For how long changes are kept that every sink has delivered, to send them again when a destination lost what it had
 	// acknowledged (NATS, after a power loss). They give way when half of maxBytes is taken, or no more than
@@ -210,11 +210,11 @@ type Audit struct {
 	Settle time.Duration `mapstructure:"settle"`
 	// How long a change waits for its audit event, and an event for its change.
 	Window time.Duration `mapstructure:"window"`
-	// How long sinks hold a change back until it is known who made it, so that the record that says so follows at once. 0: not at
-	// all. Other changes of the journal wait behind it; nothing waits in front of the journal.
+	// How long sinks hold a change back until it is known who made it, so that the record that says so follows at once. 0:
+	// not at all. Other changes of the journal wait behind it; nothing waits in front of the journal.
 	Wait time.Duration `mapstructure:"wait"`
-	// Guesses are emitted where nothing is certain: the one identity that was at the object when it changed, as the audit log tells,
-	// in a member of its own, "likely". A guess can be wrong.
+	// Guesses are emitted where nothing is certain: the one identity that was at the object when it changed, as the audit
+	// log tells, in a member of its own, "likely". A guess can be wrong.
 	Likely bool `mapstructure:"likely"`
 	// How far the clock of an API server may be ahead of the exporter's.
 	ClockSkew time.Duration `mapstructure:"clockSkew"`
@@ -229,8 +229,8 @@ func (a Audit) On() bool { return a.Webhook.Listen != "" || len(a.Files) > 0 || 
 type State struct {
 	// Name of the sink in whose bus the state is kept: one of kafka or nats. Empty: the journal is the only memory.
 	Sink string `mapstructure:"sink"`
-	// Kafka topic or NATS stream of the state, for this exporter and those that stand by for it only. It is also what the bus
-	// knows them by: in Kafka their transactional IDs begin with it.
+	// Kafka topic or NATS stream of the state, for this exporter and those that stand by for it only. It is also what the
+	// bus knows them by: in Kafka their transactional IDs begin with it.
 	Name string `mapstructure:"name"`
 }
 

@@ -63,8 +63,8 @@ func TestEveryGoodFileLoads(t *testing.T) {
 	}
 }
 
-// testdata/earlier holds the reference file, with every key that there was, of the last exporter of each journal format. What is
-// refused of one is in docs/upgrading.md, and its remedy is enough.
+// testdata/earlier holds the reference file, with every key that there was, of the last exporter of each journal format.
+// What is refused of one is in docs/upgrading.md, and its remedy is enough.
 func TestFilesOfEarlierVersionsLoad(t *testing.T) {
 	t.Chdir("testdata/earlier")
 	t.Setenv("KUBECONFIG", "none")

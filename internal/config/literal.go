@@ -11,8 +11,8 @@ var variable = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*(?::?[-?+=][^}]*)?\
 // placeholder finds what examples put where a secret belongs.
 var placeholder = regexp.MustCompile(`(?i)^(<.*>|change[-_ ]?me|todo|x{3,}|\*+|secret|password|redacted)$`)
 
-// checkLiteral refuses a string in the file that cannot be what it was meant to be: a variable that nobody replaces, or blanks
-// where a secret should be.
+// checkLiteral refuses a string in the file that cannot be what it was meant to be: a variable that nobody replaces, or
+// blanks where a secret should be.
 func (d *decoder) checkLiteral(path, text string) bool {
 	name := variable.FindString(text)
 	switch {

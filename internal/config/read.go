@@ -13,7 +13,7 @@ import (
 // readLimited reads a whole regular file of at most limit bytes. Anything else is refused before it is read: a pipe would
 // be waited for, and a device may never end.
 func readLimited(name string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // or a pipe that nobody writes to holds up the open itself
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // else a pipe that nobody writes to holds up the open
 	if err != nil {
 		return nil, fmt.Errorf("cannot read file %s: %w", name, cause(err))
 	}

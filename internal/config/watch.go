@@ -9,16 +9,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settleAfter is how long after something has happened to a file it is looked at: whoever writes it is done by then, mostly. If
-// not, it is looked at once more.
+// settleAfter is how long after something has happened to a file it is looked at: whoever writes it is done by then,
+// mostly. If not, it is looked at once more.
 const settleAfter = 200 * time.Millisecond
 
 // volumeData is the link that the kubelet swaps to change all files of a mounted ConfigMap or Secret at once.
 const volumeData = "..data"
 
-// Watch calls changed once, for what happened before, and whenever something may have happened to a file, until ctx ends: written, replaced by another of its name, as
-// editors do, or changed behind a link, as in a mounted ConfigMap. Directories are watched, not the file, which may go and come. An
-// error says that it cannot be watched.
+// Watch calls changed once, for what happened before, and whenever something may have happened to a file, until ctx ends:
+// written, replaced by another of its name, as editors do, or changed behind a link, as in a mounted ConfigMap. Directories
+// are watched, not the file, which may go and come. An error says that it cannot be watched.
 func Watch(ctx context.Context, path string, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestEveryWayToChangeAFileIsNoticed writes a file in place, replaces it as editors do, and swaps the link behind it as the kubelet
-// does for a mounted ConfigMap.
+// TestEveryWayToChangeAFileIsNoticed writes a file in place, replaces it as editors do, and swaps the link behind it as the
+// kubelet does for a mounted ConfigMap.
 func TestEveryWayToChangeAFileIsNoticed(t *testing.T) {
 	must := func(err error) {
 		t.Helper()

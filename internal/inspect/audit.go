@@ -50,7 +50,8 @@ func AuditPolicy(ctx context.Context, cfg *config.Config, version string, o Audi
 	return b.String(), nil
 }
 
-// audited is what the audit log has to speak of: resources whose answers may be logged, and those of which only metadata may.
+// audited is what the audit log has to speak of: resources whose answers may be logged, and those of which only metadata
+// may.
 type audited struct{ open, closed []event.Resource }
 
 // auditSelection finds what the rules select.

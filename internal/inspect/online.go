@@ -52,8 +52,9 @@ func (l Checklist) WriteText(w io.Writer) error {
 	return nil
 }
 
-// Online asks the cluster and every sink whether they would let an exporter with this configuration work: what is served and may be
-// read, and whether destinations answer, let it in and have what the configuration names. It writes nothing and creates nothing.
+// Online asks the cluster and every sink whether they would let an exporter with this configuration work: what is served
+// and may be read, and whether destinations answer, let it in and have what the configuration names. It writes nothing and
+// creates nothing.
 func Online(ctx context.Context, cfg *config.Config, version string) Checklist {
 	all, report := askCluster(ctx, cfg, version)
 	for _, s := range cfg.Sinks {

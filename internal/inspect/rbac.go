@@ -53,8 +53,8 @@ func (o RBACOptions) Check() error {
 	return errors.Join(all...)
 }
 
-// RBAC returns the least rights that a configuration needs, as YAML for kubectl apply or as values of the chart. version is that of the program. The
-// cluster is asked only where a wildcard needs it and o.Offline does not forbid it.
+// RBAC returns the least rights that a configuration needs, as YAML for kubectl apply or as values of the chart. version is
+// that of the program. The cluster is asked only where a wildcard needs it and o.Offline does not forbid it.
 func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions) (string, error) {
 	found, offline, err := selected(ctx, cfg, version, o.Offline)
 	if err != nil {

@@ -14,7 +14,7 @@ const (
 	Updated    Type = "updated"    // the object has a new resourceVersion
 	Deleted    Type = "deleted"    // the object is gone, or left the selection
 	Snapshot   Type = "snapshot"   // the object exists, as seen in the first list of its resource; claims no change
-	Sync       Type = "sync"       // the object exists in this version, which was emitted before: told again because a rule asks for resync
+	Sync       Type = "sync"       // the object exists in this version, which was emitted before: a rule asks for resync
 	Attributed Type = "attributed" // no change: says which authenticated user made one, see [Attribution]
 	Gap        Type = "gap"        // a control record: history of a whole resource was lost, see [GapInfo]
 
@@ -72,8 +72,8 @@ func (r Resource) String() string {
 	return r.Resource + "." + r.Group
 }
 
-// Actor is self-declared and no evidence of a user: what the writer called itself in the entry of metadata.managedFields that
-// the write left behind (the API server's record of field managers, KEP-555).
+// Actor is self-declared and no evidence of a user: what the writer called itself in the entry of metadata.managedFields
+// that the write left behind (the API server's record of field managers, KEP-555).
 type Actor struct {
 	Manager     string
 	Operation   string // "Apply" or "Update"
@@ -153,13 +153,13 @@ type Change struct {
 	Name            string // "" for control records
 	UID             string
 	ResourceVersion string
-	Previous        string // the ResourceVersion that was emitted or filtered before this one; "" where it is not known. Not written by formats
+	Previous        string // the ResourceVersion emitted or filtered before this one; "" where unknown. Not written by formats
 	Generation      int64  // 0 when the object has none
 
 	ObservedAt        time.Time // when the exporter read it; UTC
 	Coalesced         bool      // history between the last change of this object and this one was lost
 	FinalStateUnknown bool      // deleted while nobody watched: identity, and Before where kept, are the last known ones
-	Left              bool      // only on Deleted: the rules were edited and do not select the object any more; it may still exist
+	Left              bool      // only on Deleted: edited rules do not select the object any more; it may still exist
 	Actor             *Actor    // nil when the API server's record does not tell, and on Deleted
 	Class             Class     // only on Updated; "" when what was there before is not known
 
@@ -177,13 +177,14 @@ type Change struct {
 	Withheld string   // why the bodies are missing and the change must not be delivered; it becomes a dead letter
 
 	Gap      *GapInfo      // only on Gap and AttributionGap
-	Snapshot *SnapshotInfo // only on what the list of a snapshot tells, whatever its type, and on SnapshotBegin and SnapshotEnd
+	Snapshot *SnapshotInfo // only on what the list of a snapshot holds, on SnapshotBegin and on SnapshotEnd
 
 	Attribution *Attribution // only on Attributed
 
-	// Pass is set where one version of an object can be told more than once: it names the pass over all objects, a comparison
-	// with an edited rule or a resync, that the change came from, and is a part of the ID. A Gap has one also where positions
-	// did not grow: a cluster that is restored twice from one backup can come to the same two positions again.
+	// Pass is set where one version of an object can be told more than once: it names the pass over all objects, a
+	// comparison with an edited rule or a resync, that the change came from, and is a part of the ID. A Gap has one also
+	// where positions did not grow: a cluster that is restored twice from one backup can come to the same two positions
+	// again.
 	Pass string
 
 	DeadLetter *DeadLetterInfo // only on copies that are published because the change could not be; never journaled

@@ -13,7 +13,7 @@ type Cursor struct {
 	High   uint64            // every change up to here is settled, but for those of Lanes; below Low it counts as Low
 	Lanes  map[string]uint64 // by lane: every change of the lane up to here is settled, and it says nothing of others
 	Layout string            // what the lane names depend on; Lanes and High say nothing under another one
-	State  []byte            // what the sink asked to have stored with exactly these positions; nil where it asks for nothing
+	State  []byte            // what the sink asked to have stored with exactly these positions; nil where it asks for none
 }
 
 // Newest returns the highest offset the cursor speaks of.

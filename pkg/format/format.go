@@ -61,8 +61,8 @@ func (f Format) NeedsBefore() bool { return f == Debezium }
 // NeedsHeaders says whether something stands beside the value that is needed to understand it: attributes, or a key.
 func (f Format) NeedsHeaders() bool { return f == CloudEvents || f == Debezium || f == Upsert }
 
-// HasPlaceFor says whether f can write c at all. An attribution is no state of an object: where the key of a record is that of
-// a row, a record without a value would delete the row, so it must not be sent.
+// HasPlaceFor says whether f can write c at all. An attribution is no state of an object: where the key of a record is that
+// of a row, a record without a value would delete the row, so it must not be sent.
 func (f Format) HasPlaceFor(c *event.Change) bool {
 	return c.Type != event.Attributed || f != Debezium && f != Upsert
 }

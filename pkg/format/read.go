@@ -7,7 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// What ReadEmitted asks for beside the value. A destination has these as headers of its own names, or as the key of a record.
+// What ReadEmitted asks for beside the value. A destination has these as headers of its own names, or as the key of a
+// record.
 const (
 	BesideChange  = "change"  // what [AppendFacts] wrote
 	BesideID      = "id"      // see event.Change.ID
@@ -19,9 +20,9 @@ const (
 // ReadEmitted says which change a stored record tells of, whatever format it was written in: a sink may have been configured
 // otherwise then. beside returns what stands beside the value under one of the names above; "" where there is nothing.
 //
-// ours is false for what no exporter wrote, and for copies of changes that could not be delivered, which are no delivery. What
-// is damaged is not ours either: a record that is not recognized is published again, with the same ID, and a record that is
-// taken for another one would be lost.
+// ours is false for what no exporter wrote, and for copies of changes that could not be delivered, which are no delivery.
+// What is damaged is not ours either: a record that is not recognized is published again, with the same ID, and a record
+// that is taken for another one would be lost.
 func ReadEmitted(value []byte, beside func(name string) string) (e event.Emitted, ours bool) {
 	if all := beside(BesideChange); all != "" {
 		f, ok := readNative([]byte(all))

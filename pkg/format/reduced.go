@@ -7,9 +7,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// OmittedMember is the member at the top of a row, in the formats [Upsert] and [Debezium], that names what was left out of the
-// object so that the destination takes it. Readers of these formats look at nothing but the row, and a missing spec would
-// otherwise say that there is none.
+// OmittedMember is the member at the top of a row, in the formats [Upsert] and [Debezium], that names what was left out of
+// the object so that the destination takes it. Readers of these formats look at nothing but the row, and a missing spec
+// would otherwise say that there is none.
 const OmittedMember = "kubecdcOmitted"
 
 // beside are the members of event.Change.Omitted that are no part of the object.

@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format/schema"
 )
 
-// statements are what docs/events.md says of what is written, section by section. What it says of when something is emitted is
-// held elsewhere, see elsewhere.
+// statements are what docs/events.md says of what is written, section by section. What it says of when something is emitted
+// is held elsewhere, see elsewhere.
 var statements = map[string]func(t *testing.T, c *event.Change){
 	"The native object":      nativeObject,
 	"Types":                  types,
@@ -308,7 +308,8 @@ func factsBeside(t *testing.T, c *event.Change) {
 	}
 }
 
-// whereTheyGo: the form of the key, and "No value of the formats json, cloudevents and cloudevents-structured is ever empty".
+// whereTheyGo: the form of the key, and "No value of the formats json, cloudevents and cloudevents-structured is ever
+// empty".
 func whereTheyGo(t *testing.T, c *event.Change) {
 	group := c.Resource.Group
 	if group == "" {

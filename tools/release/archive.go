@@ -18,28 +18,39 @@ func (b builder) archives(ctx context.Context, out string, platforms []platform)
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
+	err := b.each(ctx, out, platforms, func(p platform, program binary, notices []byte) error {
+		return b.archive(out, p, program, notices)
+	})
+	if err != nil {
+		return err
+	}
+	return checksums(out)
+}
+
+// each builds the exporter for each platform, writes its SBOM and notices into out, and hands it over.
+func (b builder) each(ctx context.Context, out string, platforms []platform, do func(platform, binary, []byte) error) error {
 	binaries, err := os.MkdirTemp("", "release-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(binaries)
 	for _, p := range platforms {
-		if err := b.archive(ctx, binaries, out, p); err != nil {
+		program, err := b.build(ctx, binaries, p)
+		if err != nil {
+			return err
+		}
+		notices, err := b.writePapers(ctx, out, p, program.info)
+		if err != nil {
+			return err
+		}
+		if err := do(p, program, notices); err != nil {
 			return err
 		}
 	}
-	return checksums(out)
+	return nil
 }
 
-func (b builder) archive(ctx context.Context, binaries, out string, p platform) error {
-	program, err := b.build(ctx, binaries, p)
-	if err != nil {
-		return err
-	}
-	notices, err := b.writePapers(ctx, out, p, program.info)
-	if err != nil {
-		return err
-	}
+func (b builder) archive(out string, p platform, program binary, notices []byte) error {
 	name := fmt.Sprintf("kubecdc_%s_%s_%s", strings.TrimPrefix(b.version, "v"), p.os, p.arch)
 	files := []file{
 		{name + "/" + filepath.Base(program.path), 0o755, program.text},

@@ -23,8 +23,8 @@ type binary struct {
 	info *debug.BuildInfo
 }
 
-// build compiles the exporter into a directory of the caller. The result depends on the sources, the version and the toolchain
-// alone: paths are trimmed, and the state of the checkout is not written into it.
+// build compiles the exporter into a directory of the caller. The result depends on the sources, the version and the
+// toolchain alone: paths are trimmed, and the state of the checkout is not written into it.
 func (b builder) build(ctx context.Context, dir string, p platform) (binary, error) {
 	name := "exporter"
 	if p.os == "windows" {

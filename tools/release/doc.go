@@ -1,5 +1,5 @@
-// Command release builds what a release is made of, without a container daemon and so that two builds of the same sources are
-// equal byte for byte.
+// Command release builds what a release is made of, without a container daemon and so that two builds of the same sources
+// are equal byte for byte.
 //
 //	release image   -out DIRECTORY [-version V] [-platforms linux/amd64,linux/arm64]   an image as OCI layout, with SBOM and notices
 //	release push    -out DIRECTORY -to REGISTRY/REPOSITORY:TAG                          uploads that image

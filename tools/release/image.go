@@ -43,21 +43,8 @@ func (b builder) image(ctx context.Context, out string, platforms []platform) er
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	binaries, err := os.MkdirTemp("", "release-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(binaries)
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, p := range platforms {
-		program, err := b.build(ctx, binaries, p)
-		if err != nil {
-			return err
-		}
-		notices, err := b.writePapers(ctx, out, p, program.info)
-		if err != nil {
-			return err
-		}
+	err := b.each(ctx, out, platforms, func(p platform, program binary, notices []byte) error {
 		one, err := b.assemble(p, program, notices)
 		if err != nil {
 			return err
@@ -69,9 +56,10 @@ func (b builder) image(ctx context.Context, out string, platforms []platform) er
 		if err != nil {
 			return err
 		}
-		if err := tarball.WriteToFile(filepath.Join(out, fmt.Sprintf("image-%s-%s.tar", p.os, p.arch)), tag, one); err != nil {
-			return err
-		}
+		return tarball.WriteToFile(filepath.Join(out, fmt.Sprintf("image-%s-%s.tar", p.os, p.arch)), tag, one)
+	})
+	if err != nil {
+		return err
 	}
 	if _, err := layout.Write(dir, index); err != nil {
 		return err

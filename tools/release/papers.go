@@ -70,8 +70,8 @@ func modules(info *debug.BuildInfo) (all []*debug.Module) {
 // licenseFile is what a module calls its license or its notices.
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|copyright)([-_.].*)?$`)
 
-// notices joins the licenses and notices of everything that is linked in. A module without one is an error: nothing is shipped
-// that nobody may ship.
+// notices joins the licenses and notices of everything that is linked in. A module without one is an error: nothing is
+// shipped that nobody may ship.
 func (b builder) notices(ctx context.Context, info *debug.BuildInfo) ([]byte, error) {
 	dirs, err := b.moduleDirs(ctx, info)
 	if err != nil {

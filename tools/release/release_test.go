@@ -109,7 +109,8 @@ func checkConfig(t *testing.T, image v1.Image, arch string) {
 	}
 }
 
-// checkFiles looks at what is in the image: a static binary for its machine, roots to trust, licenses, and nothing to run besides.
+// checkFiles looks at what is in the image: a static binary for its machine, roots to trust, licenses, and nothing to run
+// besides.
 func checkFiles(t *testing.T, image v1.Image, machine elf.Machine) {
 	t.Helper()
 	files := map[string][]byte{}

@@ -64,7 +64,8 @@ func TestTheReferenceLoads(t *testing.T) {
 	}
 }
 
-// TestTheReferenceSpeaksOfKeys finds names of Go fields, one text for two keys, and zero values that stand for another default.
+// TestTheReferenceSpeaksOfKeys finds names of Go fields, one text for two keys, and zero values that stand for another
+// default.
 func TestTheReferenceSpeaksOfKeys(t *testing.T) {
 	keys, err := collect(top)
 	if err != nil {

@@ -46,7 +46,8 @@ func validate(t *testing.T, s *jsonschema.Schema, text []byte) error {
 	return s.Validate(v)
 }
 
-// TestTheSchemaTakesEveryGoodFile holds it to the examples, which name it in their first line, and to the good files of the tests.
+// TestTheSchemaTakesEveryGoodFile holds it to the examples, which name it in their first line, and to the good files of the
+// tests.
 func TestTheSchemaTakesEveryGoodFile(t *testing.T) {
 	s := compiledSchema(t)
 	examples, err := filepath.Glob(filepath.Join(top, "configs", "*.yaml"))
@@ -98,8 +99,8 @@ func TestTheSchemaFindsSlips(t *testing.T) {
 	}
 }
 
-// TestTheSchemaKnowsTheChoices gives a configuration each value that the schema names, and one that it does not: the message for a
-// value that there is none of says which there are.
+// TestTheSchemaKnowsTheChoices gives a configuration each value that the schema names, and one that it does not: the
+// message for a value that there is none of says which there are.
 func TestTheSchemaKnowsTheChoices(t *testing.T) {
 	for path, values := range choices {
 		for _, value := range append([]string{"bogus"}, values...) {

@@ -1,4 +1,3 @@
-// Package journaltest makes changes for the tests of the journal.
 package journaltest
 
 import (

@@ -30,7 +30,7 @@ type Report struct {
 	Fed                            int              // changes
 	Backlog                        uint64           // when the server came back
 	Memory                         [3]uint64        // bytes, largest: before the outage, in its first and in its last third
-	Other                          [2]time.Duration // of the sink that stays well, how late a change was at most: before, since
+	Other                          [2]time.Duration // of the sink that stays well, how late at most: before, since
 	OtherDone                      bool             // it had everything before the server came back
 	Recovery                       time.Duration    // from the server's return to the first acknowledgement
 	CatchUp                        time.Duration    // from there until nothing was left but what had just come

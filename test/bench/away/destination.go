@@ -9,12 +9,12 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	natsgo "github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	kafkasink "github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
+	"github.com/kubecdc/kubecdc/test/bench/stored"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
@@ -57,39 +57,7 @@ func (n natsServer) sink() (sinks.Sink, int, error) {
 }
 
 func (n natsServer) read(ctx context.Context, each func(id string) error) error {
-	closed := make(chan struct{})
-	nc, err := natsgo.Connect(n.URL(), natsgo.ClosedHandler(func(*natsgo.Conn) { close(closed) }))
-	if err != nil {
-		return err
-	}
-	defer func() { nc.Close(); <-closed }()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
-	s, err := js.Stream(ctx, stream)
-	if err != nil {
-		return err
-	}
-	consumer, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
-	if err != nil {
-		return err
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return err
-	}
-	defer messages.Stop()
-	for left := s.CachedInfo().State.Msgs; left > 0; left-- {
-		m, err := messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			return err
-		}
-		if err := each(m.Headers().Get("Kubecdc-Id")); err != nil {
-			return err
-		}
-	}
-	return nil
+	return stored.EachHeader(ctx, n.URL(), stream, func(h natsgo.Header) error { return each(h.Get("Kubecdc-Id")) })
 }
 
 type kafkaBroker struct{ *broker.Broker }

@@ -11,8 +11,8 @@ import (
 // readWithin bounds reading everything, which takes seconds.
 const readWithin = 10 * time.Minute
 
-// judge reads what the destination holds and compares it with what was fed: version n is the n-th change, and the next of its
-// object is n+objects.
+// judge reads what the destination holds and compares it with what was fed: version n is the n-th change, and the next of
+// its object is n+objects.
 func (r *run) judge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()

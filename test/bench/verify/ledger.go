@@ -17,7 +17,7 @@ type Result struct {
 	Records    int `json:"records"`    // all that were read
 	Lost       int `json:"lost"`       // entries without a record
 	Duplicates int `json:"duplicates"` // records of an entry that had one
-	OutOfOrder int `json:"outOfOrder"` // records of an object behind a newer one of it, or in another partition than the first
+	OutOfOrder int `json:"outOfOrder"` // records behind a newer one of their object, or in another partition than the first
 	Wrong      int `json:"wrong"`      // records that say something else than the entry they name, or name none
 	Frames     int `json:"frames"`     // records around snapshots
 	Control    int `json:"control"`    // other control records; none is expected

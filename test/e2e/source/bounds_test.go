@@ -31,51 +31,44 @@ const (
 // everything that could explain that, a thousand times at once. When the sink takes changes again, all come.
 func TestPagesAnswerWhileTheJournalIsFull(t *testing.T) {
 	t.Parallel()
-	to := newReceiver(t)
-	s := newScene(t, control(t), nil, func(settings *exporter.Settings) {
-		settings.Sinks, settings.Journal = []map[string]any{to.sink()}, map[string]any{"maxBytes": "16Mi"}
+	fillAndDrain(t, 260, 75_000, (*scene).checkPages, func(settings *exporter.Settings) {
+		settings.Journal = map[string]any{"maxBytes": "16Mi"}
 	})
-	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
-	s.must(s.exporter.Launch(t.Context()))
-	s.crowd(260, 75_000)
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
-	s.checkPages()
-	to.set(true)
-	s.awaitTaken(to, 260)
 }
 
 // TestASmallDiskIsFilledAtFullSpeedAndGoesOn fills a disk that is small beside what the store needs for itself.
 func TestASmallDiskIsFilledAtFullSpeedAndGoesOn(t *testing.T) {
 	t.Parallel()
-	to := newReceiver(t)
-	s := newScene(t, control(t), nil, func(settings *exporter.Settings) {
-		settings.Sinks = []map[string]any{to.sink()}
+	fillAndDrain(t, 1200, 75_000, func(*scene) {}, func(settings *exporter.Settings) {
 		settings.Wrap = smallDisk(t, settings.JournalDir(), "96m")
 	})
-	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
-	s.must(s.exporter.Launch(t.Context()))
-	s.crowd(1200, 75_000)
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
-	to.set(true)
-	s.awaitTaken(to, 1200)
 }
 
 // TestPagesAnswerWhileTheDiskIsFull does the same with a disk that is smaller than the journal may be. What the sinks have
 // taken makes room, so that it goes on by itself.
 func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
 	t.Parallel()
+	fillAndDrain(t, 400, 540_000, (*scene).checkPages, func(settings *exporter.Settings) {
+		settings.Wrap = smallDisk(t, settings.JournalDir(), "192m")
+	})
+}
+
+// fillAndDrain writes objects of a size until the journal takes no more, looks at that, lets the only sink take changes again and
+// waits for all of them.
+func fillAndDrain(t *testing.T, objects, bytes int, look func(*scene), bound func(*exporter.Settings)) {
+	t.Helper()
 	to := newReceiver(t)
 	s := newScene(t, control(t), nil, func(settings *exporter.Settings) {
 		settings.Sinks = []map[string]any{to.sink()}
-		settings.Wrap = smallDisk(t, settings.JournalDir(), "192m")
+		bound(settings)
 	})
 	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
 	s.must(s.exporter.Launch(t.Context()))
-	s.crowd(400, 540_000)
+	s.crowd(objects, bytes)
 	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
-	s.checkPages()
+	look(s)
 	to.set(true)
-	s.awaitTaken(to, 400)
+	s.awaitTaken(to, objects)
 }
 
 // smallDisk is a command that runs another one with a disk of a size in the place of a directory, which nobody else sees. It

@@ -13,7 +13,8 @@ var chromiumPackages = []string{
 	"libvorbisenc2", "libxnvctrl0",
 }
 
-// Chromium returns the path of a headless Chromium and the environment variables it needs: one that is on PATH, else Debian's.
+// Chromium returns the path of a headless Chromium and the environment variables it needs: one that is on PATH, else
+// Debian's.
 func Chromium(ctx context.Context) (program string, env []string, err error) {
 	for _, name := range []string{"chromium-headless-shell", "chromium", "google-chrome"} {
 		if program, err := exec.LookPath(name); err == nil {

@@ -16,7 +16,8 @@ type debian struct {
 	packages []string
 }
 
-// provide returns the directory below which the packages are unpacked, and fetches them first if the cache does not have them.
+// provide returns the directory below which the packages are unpacked, and fetches them first if the cache does not have
+// them.
 func (d debian) provide(ctx context.Context) (string, error) {
 	apt, err := exec.LookPath("apt-get")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // prometheusOperator is the version whose definitions of types the manifests are held to.
 const prometheusOperator = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 
-// PrometheusOperatorCRDs returns the directory with the CustomResourceDefinitions of the Prometheus operator, one a file, from
-// its Go module.
+// PrometheusOperatorCRDs returns the directory with the CustomResourceDefinitions of the Prometheus operator, one a file,
+// from its Go module.
 func PrometheusOperatorCRDs(ctx context.Context) (string, error) {
 	dir, err := moduleDir(ctx, prometheusOperator)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 // postgreSQLPackages are those of the server and of psql, and of what they need beside the libraries of a small Debian.
 var postgreSQLPackages = []string{"postgresql-15", "postgresql-client-15", "libpq5", "libldap-2.5-0", "libsasl2-2"}
 
-// PostgreSQL returns the directory of PostgreSQL's programs and the environment variables that they and clients of libpq need: that
-// which the system has, else Debian's.
+// PostgreSQL returns the directory of PostgreSQL's programs and the environment variables that they and clients of libpq
+// need: that which the system has, else Debian's.
 func PostgreSQL(ctx context.Context) (programs string, env []string, err error) {
 	if programs, err := newest("/usr/lib/postgresql/*/bin"); err == nil { // Debian keeps the server's off PATH
 		return programs, nil, nil

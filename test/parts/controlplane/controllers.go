@@ -11,8 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
-// StartControllerManager starts a real kube-controller-manager with the named controllers, each under its own service account,
-// and returns when it is healthy. It is built first if it is not there yet. Stop ends it.
+// StartControllerManager starts a real kube-controller-manager with the named controllers, each under its own service
+// account, and returns when it is healthy. It is built first if it is not there yet. Stop ends it.
 func (c *ControlPlane) StartControllerManager(ctx context.Context, controllers ...string) error {
 	if c.controllers != nil {
 		return errors.New("the controller manager has been started")

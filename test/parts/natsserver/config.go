@@ -19,7 +19,8 @@ func (s *Server) config(options Options) string {
 	fmt.Fprintf(&b, "listen: %q\n", ports.Address(s.port))
 	fmt.Fprintf(&b, "http: %q\n", ports.Address(s.monitor))
 	fmt.Fprintf(&b, "jetstream {\n  store_dir: %q\n}\n", filepath.Join(options.Dir, "store"))
-	if cluster := options.Cluster; cluster != nil { // clients and servers know the servers they were given, so that all go through a test's proxies
+	// Clients and servers know the servers they were given, so that all go through a test's proxies.
+	if cluster := options.Cluster; cluster != nil {
 		fmt.Fprintf(&b, "cluster {\n  name: %q\n  listen: %q\n  advertise: %q\n  routes: [%s]\n  no_advertise: true\n}\n",
 			cluster.Name, ports.Address(cluster.Port), nowhere, routes(cluster.Routes))
 	}

@@ -23,8 +23,8 @@ type Server struct {
 	process  *process.Process
 }
 
-// Start makes a database below the directory, which has to be new, and starts a server on it. ctx bounds the start; the server
-// runs until Stop or the end of this process.
+// Start makes a database below the directory, which has to be new, and starts a server on it. ctx bounds the start; the
+// server runs until Stop or the end of this process.
 func Start(ctx context.Context, dir string) (*Server, error) {
 	programs, env, err := build.PostgreSQL(ctx)
 	if err != nil {

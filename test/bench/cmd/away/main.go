@@ -1,6 +1,6 @@
-// Command away kills a NATS server, or with -kafka a Kafka broker, for a while, as changes go on, and prints what that costs against the bars: memory that
-// stays flat, another sink that does not notice, the first change within two seconds of the server's return, and the rest at
-// ten times the rate at which changes come.
+// Command away kills a NATS server, or with -kafka a Kafka broker, for a while, as changes go on, and prints what that
+// costs against the bars: memory that stays flat, another sink that does not notice, the first change within two seconds of
+// the server's return, and the rest at ten times the rate at which changes come.
 package main
 
 import (

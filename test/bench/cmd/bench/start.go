@@ -37,7 +37,7 @@ type startup struct {
 	Objects    int           `json:"objects"`
 	Bytes      int64         `json:"bytes"`          // of the answer that holds them
 	Server     float64       `json:"serverSeconds"`  // until a client that drops what it reads has read it
-	Live       float64       `json:"liveSeconds"`    // from the start of the process until the resource is live and its position stored
+	Live       float64       `json:"liveSeconds"`    // from the start until the resource is live and its position stored
 	Delivered  float64       `json:"deliverSeconds"` // until the last object is at the broker
 	PeakRSS    int64         `json:"peakRSSBytes"`
 	Restart    float64       `json:"restartSeconds"` // from the second start until the resource is live

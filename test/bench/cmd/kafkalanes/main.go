@@ -1,6 +1,6 @@
-// Command kafkalanes measures what the Kafka sink's lanes deliver against franz-go, the fastest client there is for Go, on the
-// same broker in the same run: changes of 4 KB, with zstd and without, straight and with a network between that is slow.
-// Rates on shared machines differ from run to run; the ratio of neighbouring rounds is what counts.
+// Command kafkalanes measures what the Kafka sink's lanes deliver against franz-go, the fastest client there is for Go, on
+// the same broker in the same run: changes of 4 KB, with zstd and without, straight and with a network between that is
+// slow. Rates on shared machines differ from run to run; the ratio of neighbouring rounds is what counts.
 package main
 
 import (

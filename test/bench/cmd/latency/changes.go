@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
@@ -18,9 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-
-	"github.com/kubecdc/kubecdc/test/parts/ports"
-	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
 const (
@@ -33,45 +26,14 @@ const (
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// start starts the exporter and returns when it is ready.
-func start(ctx context.Context, program, dir, kubeconfig, url string) (*process.Process, error) {
-	free, err := ports.Free(1)
-	if err != nil {
-		return nil, err
-	}
-	address, config := ports.Address(free[0]), filepath.Join(dir, "exporter.yaml")
-	text := fmt.Sprintf(`cluster: {kubeconfig: %q}
-resources:
+// routing is what the exporter is told to do.
+func routing(url string) string {
+	return fmt.Sprintf(`resources:
   - select: [configmaps]
 sinks:
   - name: nats
     nats: {url: %q, stream: %q, subject: "%s.{namespace}.{name}"}
-journal: {dir: %q}
-admin: {listen: %q}
-`, kubeconfig, url, exporterStream, exporterStream, filepath.Join(dir, "journal"), address)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	return process.Start(ctx, process.Options{
-		Name: "exporter", Path: program, Args: []string{"run", "--config", config}, Log: filepath.Join(dir, "exporter.log"),
-		Ready: func(ctx context.Context) error { return ready(ctx, "http://"+address+"/readyz") },
-	})
-}
-
-func ready(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return errors.New(answer.Status)
-	}
-	return nil
+`, url, exporterStream, exporterStream)
 }
 
 func nameOf(i int) string { return fmt.Sprintf("latency-%02d", i%objects) }

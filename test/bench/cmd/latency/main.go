@@ -1,6 +1,6 @@
-// Command latency measures how long a change takes from its write to the bus: through the exporter, and through a plain watch
-// that publishes each event and waits for the acknowledgement. Both read the same real API server in the same run and write to
-// streams of one NATS server, whose clock stamps what it has stored; so what differs is the exporter.
+// Command latency measures how long a change takes from its write to the bus: through the exporter, and through a plain
+// watch that publishes each event and waits for the acknowledgement. Both read the same real API server in the same run and
+// write to streams of one NATS server, whose clock stamps what it has stored; so what differs is the exporter.
 package main
 
 import (
@@ -19,9 +19,8 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/bench/pipeline"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
@@ -55,9 +54,7 @@ func run(ctx context.Context, program string, rate, changes int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	plane, err := controlplane.Start(ctx, controlplane.Options{
-		Dir: filepath.Join(dir, "controlplane"), NoAudit: true, APIServerArgs: []string{"--request-timeout=5s"}, // a stop waits that long for watches
-	})
+	plane, err := pipeline.StartControlPlane(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -81,17 +78,12 @@ func run(ctx context.Context, program string, rate, changes int) (err error) {
 			return err
 		}
 	}
-	exporter, err := start(ctx, program, dir, plane.Kubeconfig(), server.URL())
+	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(server.URL()))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, exporter.Stop()) }()
-	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
-	if err != nil {
-		return err
-	}
-	config.QPS = -1 // no limit on this side
-	client, err := dynamic.NewForConfig(config)
+	client, err := pipeline.Client(plane.Kubeconfig())
 	if err != nil {
 		return err
 	}

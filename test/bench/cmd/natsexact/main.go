@@ -1,5 +1,6 @@
-// Command natsexact delivers many changes to a replicated NATS stream in batches, while leaders are killed, connections cut and
-// the process that delivers is killed, and counts what the stream holds in the end: what is lost, there twice or out of order.
+// Command natsexact delivers many changes to a replicated NATS stream in batches, while leaders are killed, connections cut
+// and the process that delivers is killed, and counts what the stream holds in the end: what is lost, there twice or out of
+// order.
 package main
 
 import (
@@ -22,6 +23,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/test/bench/stored"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
@@ -30,7 +32,7 @@ const stream = "EXACT"
 // options say how much is delivered, and through what.
 type options struct {
 	messages          int
-	kill, cut, expire time.Duration // between kills of the leader, cuts of all connections, kills of the process that delivers
+	kill, cut, expire time.Duration // between kills of the leader, cuts of all connections, kills of who delivers
 	inside            bool          // deliver in this process
 }
 
@@ -177,39 +179,14 @@ func lives(ctx context.Context, o options, urls, state string) (count int, err e
 
 // judge reads the stream.
 func judge(ctx context.Context, url string, messages int) error {
-	nc, err := natsgo.Connect(url)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
-	s, err := js.Stream(ctx, stream)
-	if err != nil {
-		return err
-	}
-	consumer, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
-	if err != nil {
-		return err
-	}
-	reading, err := consumer.Messages()
-	if err != nil {
-		return err
-	}
-	defer reading.Stop()
-	seen, twice, back, newest := make([]bool, messages+1), 0, 0, 0
-	for range s.CachedInfo().State.Msgs {
-		m, err := reading.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			return err
-		}
-		text, _, _ := strings.Cut(m.Headers().Get("Kubecdc-Offset"), " ")
+	seen, held, twice, back, newest := make([]bool, messages+1), 0, 0, 0, 0
+	err := stored.EachHeader(ctx, url, stream, func(h natsgo.Header) error {
+		text, _, _ := strings.Cut(h.Get("Kubecdc-Offset"), " ")
 		offset, err := strconv.Atoi(text)
 		if err != nil || offset < 1 || offset > messages {
-			return fmt.Errorf("a message of none of the changes: %v", m.Headers())
+			return fmt.Errorf("a message of none of the changes: %v", h)
 		}
+		held++
 		if seen[offset] {
 			twice++
 		}
@@ -217,6 +194,10 @@ func judge(ctx context.Context, url string, messages int) error {
 			back++
 		}
 		seen[offset], newest = true, max(newest, offset)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	lost := 0
 	for _, there := range seen[1:] {
@@ -224,7 +205,7 @@ func judge(ctx context.Context, url string, messages int) error {
 			lost++
 		}
 	}
-	fmt.Printf("the stream holds %d messages: %d lost, %d twice, %d back\n", s.CachedInfo().State.Msgs, lost, twice, back)
+	fmt.Printf("the stream holds %d messages: %d lost, %d twice, %d back\n", held, lost, twice, back)
 	if lost+twice+back > 0 {
 		return errors.New("this must not be")
 	}

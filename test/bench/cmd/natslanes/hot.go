@@ -24,7 +24,8 @@ const (
 	hotTick  = 10 * time.Millisecond
 )
 
-// hot delivers the changes of one object as they come, to a server that is 5 ms away, and prints how late they are acknowledged.
+// hot delivers the changes of one object as they come, to a server that is 5 ms away, and prints how late they are
+// acknowledged.
 func hot(ctx context.Context, server *natsserver.Server, lasts time.Duration, out io.Writer) (err error) {
 	way, err := wire.New(hotDelay)
 	if err != nil {

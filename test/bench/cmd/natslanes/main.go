@@ -1,6 +1,6 @@
 // Command natslanes measures what the NATS sink delivers against nats.go's PublishAsync with a window of 1,024, on the same
-// server in the same run: changes of 4 KB to a file-backed stream, in batches and by message ID. Rates on shared machines differ from run to run; the
-// ratio of neighbouring rounds is what counts.
+// server in the same run: changes of 4 KB to a file-backed stream, in batches and by message ID. Rates on shared machines
+// differ from run to run; the ratio of neighbouring rounds is what counts.
 package main
 
 import (
@@ -55,8 +55,8 @@ func main() {
 // publish returns when everything is acknowledged.
 type publish func(ctx context.Context, changes []*event.Change) error
 
-// way is one way to publish. It begins anew in each round, because the stream does: a sink that was there before would find that
-// the stream went back.
+// way is one way to publish. It begins anew in each round, because the stream does: a sink that was there before would find
+// that the stream went back.
 type way struct {
 	name    string
 	batches bool // the stream takes them

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -15,12 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/clientcmd"
-
-	"github.com/kubecdc/kubecdc/test/parts/controlplane"
-	"github.com/kubecdc/kubecdc/test/parts/ports"
-	"github.com/kubecdc/kubecdc/test/parts/process"
+	"github.com/kubecdc/kubecdc/test/bench/pipeline"
 )
 
 const (
@@ -58,15 +52,13 @@ func run(ctx context.Context, program string, types int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	plane, err := controlplane.Start(ctx, controlplane.Options{
-		Dir: filepath.Join(dir, "controlplane"), NoAudit: true, APIServerArgs: []string{"--request-timeout=5s"}, // a stop waits that long for watches
-	})
+	plane, err := pipeline.StartControlPlane(ctx, dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, plane.Stop()) }()
 	changes := filepath.Join(dir, "changes")
-	exporter, err := start(ctx, program, dir, plane.Kubeconfig(), changes)
+	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(changes))
 	if err != nil {
 		return err
 	}
@@ -78,55 +70,19 @@ func run(ctx context.Context, program string, types int) (err error) {
 	return report(all)
 }
 
-// start starts the exporter and returns when it is ready.
-func start(ctx context.Context, program, dir, kubeconfig, changes string) (*process.Process, error) {
-	free, err := ports.Free(1)
-	if err != nil {
-		return nil, err
-	}
-	address, config := ports.Address(free[0]), filepath.Join(dir, "exporter.yaml")
-	text := fmt.Sprintf(`cluster: {kubeconfig: %q}
-resources:
+// routing is what the exporter is told to do.
+func routing(changes string) string {
+	return fmt.Sprintf(`resources:
   - select: ["*"]
 sinks:
   - name: file
     stdout: {path: %q}
-journal: {dir: %q}
-admin: {listen: %q}
-`, kubeconfig, changes, filepath.Join(dir, "journal"), address)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	return process.Start(ctx, process.Options{
-		Name: "exporter", Path: program, Args: []string{"run", "--config", config}, Log: filepath.Join(dir, "exporter.log"),
-		Ready: func(ctx context.Context) error { return ready(ctx, "http://"+address+"/readyz") },
-	})
-}
-
-func ready(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return errors.New(answer.Status)
-	}
-	return nil
+`, changes)
 }
 
 // measure lets types come and go.
 func measure(ctx context.Context, kubeconfig, changes string, types int) ([]took, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	config.QPS = -1 // no limit on this side
-	client, err := dynamic.NewForConfig(config)
+	client, err := pipeline.Client(kubeconfig)
 	if err != nil {
 		return nil, err
 	}

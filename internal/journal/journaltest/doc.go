@@ -1,0 +1,2 @@
+// Package journaltest makes changes for the tests of the journal.
+package journaltest

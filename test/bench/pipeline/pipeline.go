@@ -1,0 +1,70 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
+	"github.com/kubecdc/kubecdc/test/parts/process"
+)
+
+// StartControlPlane starts a control plane below dir that writes no audit log, which would be measured too.
+func StartControlPlane(ctx context.Context, dir string) (*controlplane.ControlPlane, error) {
+	return controlplane.Start(ctx, controlplane.Options{
+		Dir: filepath.Join(dir, "controlplane"), NoAudit: true,
+		APIServerArgs: []string{"--request-timeout=5s"}, // a stop waits that long for watches
+	})
+}
+
+// Client returns a client without a limit on its side.
+func Client(kubeconfig string) (dynamic.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	return dynamic.NewForConfig(config)
+}
+
+// StartExporter starts an exporter with files below dir and returns when it is ready. routing is the part of the configuration
+// under resources and sinks.
+func StartExporter(ctx context.Context, program, dir, kubeconfig, routing string) (*process.Process, error) {
+	free, err := ports.Free(1)
+	if err != nil {
+		return nil, err
+	}
+	address, config := ports.Address(free[0]), filepath.Join(dir, "exporter.yaml")
+	text := fmt.Sprintf("cluster: {kubeconfig: %q}\n%sjournal: {dir: %q}\nadmin: {listen: %q}\n",
+		kubeconfig, routing, filepath.Join(dir, "journal"), address)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	return process.Start(ctx, process.Options{
+		Name: "exporter", Path: program, Args: []string{"run", "--config", config}, Log: filepath.Join(dir, "exporter.log"),
+		Ready: func(ctx context.Context) error { return ready(ctx, "http://"+address+"/readyz") },
+	})
+}
+
+func ready(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	return nil
+}

@@ -1,0 +1,2 @@
+// Package stored reads what a JetStream stream holds, for measurements that compare it with what was sent.
+package stored
