@@ -3,6 +3,7 @@ package nats
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -42,5 +43,33 @@ func BenchmarkPublish(b *testing.B) {
 			}
 			lanes.Wait()
 		})
+	}
+}
+
+// BenchmarkBatches measures changes of 4 KB in batches, to a stream that has no other writer. One operation is one change.
+func BenchmarkBatches(b *testing.B) {
+	server := serve(b, "")
+	s := opened(b, configFor(server.URL()), quiet)
+	if err := s.Ping(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	body := append(append([]byte(`"`), bytes.Repeat([]byte("x"), 4000)...), '"')
+	messages := make([]sinks.Message, 0, b.N)
+	for i := range b.N {
+		c := pod(fmt.Sprint("web-", i%4096), i)
+		c.After = body
+		messages = append(messages, sinks.Message{Offset: uint64(i + 1), Change: c})
+	}
+	lane, err := s.Lane(messages[0].Change)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.SetBytes(int64(len(body)))
+	b.ResetTimer()
+	for batch := range slices.Chunk(messages, 2000) {
+		if _, err := s.Publish(b.Context(), lane, batch); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

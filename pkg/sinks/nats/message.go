@@ -31,6 +31,8 @@ type message struct {
 	format   format.Format
 	repeat   bool                  // headers say what the payload says, too
 	native   map[string][]string   // the headers that repeat the payload; the change is set in place
+	repeated bool                  // native is in the headers
+	beside   bool                  // what describeBeside sets is
 	offset   [1]string             // the value of the header of that name
 	place    []byte                // scratch
 	facts    []byte                // scratch
@@ -114,10 +116,13 @@ const deadLetterID = "/dead-letter/"
 // describeNative sets what the payload cannot tell, and what it can if that is to be repeated.
 func (m *message) describeNative(c *event.Change, repeat bool) {
 	m.describeBeside(c)
-	if !repeat {
+	if m.repeated { // what is not there need not be looked for, for each change
+		delete(m.Header, headerSnapshot)
 		for name := range m.native {
 			delete(m.Header, name)
 		}
+	}
+	if m.repeated = repeat; !repeat {
 		return
 	}
 	for name, value := range m.native {
@@ -136,10 +141,11 @@ func (m *message) describeNative(c *event.Change, repeat bool) {
 
 // describeBeside sets what the payload cannot tell.
 func (m *message) describeBeside(c *event.Change) {
-	delete(m.Header, headerSnapshot)
-	delete(m.Header, headerChange)
-	delete(m.Header, headerOperation)
-	if !m.format.FactsBeside(c) {
+	if m.beside {
+		delete(m.Header, headerChange)
+		delete(m.Header, headerOperation)
+	}
+	if m.beside = m.format.FactsBeside(c); !m.beside {
 		return
 	}
 	m.facts = format.AppendFacts(m.facts[:0], c)
