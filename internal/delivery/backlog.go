@@ -312,7 +312,8 @@ func (b *backlog) reject(l *lane, reason string, now time.Time) {
 		e.change = e.change.Clone()
 	}
 	b.bytes += int64(e.size)
-	b.dead = append(b.dead, deadLetter{event.DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.change}, e.size})
+	letter := event.DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.change}
+	b.dead = append(b.dead, deadLetter{letter, e.size})
 	b.deadLetters++
 }
 

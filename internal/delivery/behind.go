@@ -244,7 +244,8 @@ func (b *backlog) reload(name sinks.Lane, e entry) *lane {
 		return nil
 	}
 	l.observed = e.change.ObservedAt
-	if size := int64(e.size); b.rereadSize > b.limit/4 && b.rereadSize+size > b.limit/2 || !b.wants(l) && l.bytes+size > b.share() {
+	size := int64(e.size)
+	if b.rereadSize > b.limit/4 && b.rereadSize+size > b.limit/2 || !b.wants(l) && l.bytes+size > b.share() {
 		l.next, l.pass = e.offset, 0
 		return b.reloaded(l)
 	}

@@ -50,7 +50,8 @@ func (d *digest) write(now time.Time, reduced uint64, last inPart) {
 	d.reduced, d.dead, d.logged = reduced, 0, now
 	d.mu.Unlock()
 	if count > 0 {
-		d.log.Warn("changes are too large for the destination and were delivered without parts of them; onOversize: deadLetter keeps them whole",
+		d.log.Warn("changes are too large for the destination and were delivered without parts of them; "+
+			"onOversize: deadLetter keeps them whole",
 			"count", count, "last", last.key, "without", last.without, "reason", tooLarge)
 	}
 	if dead > 0 {

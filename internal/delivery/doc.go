@@ -21,8 +21,8 @@
 //	Change.Withheld          the change becomes a dead letter, the sink never sees it
 //	anything else            the lane waits and tries again, longer each time, for ever; other lanes go on
 //
-// A Publish that takes long gives its worker's place to another, where lanes lead to several destinations: those that hang keep
-// none from the others. An error that the sink looks after itself ([sinks.ProbedError]) is tried as often as it says.
+// A Publish that takes long gives its worker's place to another, where lanes lead to several destinations: those that hang
+// keep none from the others. An error that the sink looks after itself ([sinks.ProbedError]) is tried as often as it says.
 //
 // A lane that fails falls behind: its queue is dropped, its changes stay in the journal, and when it works again they are
 // read from there (behind.go, catchup.go). No lane stops the dispatcher. Rejections without any acceptance are no answers

@@ -127,9 +127,9 @@ func only(sick sinks.Lane, err error) func(sinks.Lane) error {
 	}
 }
 
-// TestOneSickLaneOfTenCostsTheOthersNothing has one lane fail for twenty minutes at 300 changes a second, 30 of them its own, with a
-// window of half a second of that. When it is cured it catches up at ten times its live rate at least, and the others keep
-// theirs.
+// TestOneSickLaneOfTenCostsTheOthersNothing has one lane fail for twenty minutes at 300 changes a second, 30 of them its
+// own, with a window of half a second of that. When it is cured it catches up at ten times its live rate at least, and the
+// others keep theirs.
 func TestOneSickLaneOfTenCostsTheOthersNothing(t *testing.T) {
 	for name, err := range map[string]error{
 		"missing":       errors.New("topic does not exist"),
@@ -204,8 +204,8 @@ func TestASlowLaneDelaysNoOther(t *testing.T) {
 	})
 }
 
-// TestDestinationsThatHangKeepNoWorkerFromOthers has a third of the lanes, more than there are workers, lead to a broker that
-// does not answer.
+// TestDestinationsThatHangKeepNoWorkerFromOthers has a third of the lanes, more than there are workers, lead to a broker
+// that does not answer.
 func TestDestinationsThatHangKeepNoWorkerFromOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newStream(300, 30), newCounts(t)

@@ -26,7 +26,9 @@ func (p *Pipeline) ping(ctx context.Context) {
 // Ping asks a destination until ctx ends: until it answers, with back-off, and from then on now and then while idle says
 // that there was nothing to tell how it is. heard, which is called from one goroutine, is told when each question was asked
 // and what came of it.
-func Ping(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, idle func() bool, heard func(asked time.Time, err error)) {
+func Ping(ctx context.Context, pinger sinks.Pinger, retry RetryConfig, idle func() bool,
+	heard func(asked time.Time, err error),
+) {
 	backoff := ratelimit.NewBackoff[struct{}](retry.Min, retry.Max, rand.Float64)
 	for wait := time.Duration(0); ; {
 		select {

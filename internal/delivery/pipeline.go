@@ -33,7 +33,7 @@ type Pipeline struct {
 	bucket  *ratelimit.Bucket
 	gate    *ratelimit.Gate
 	breaker *breaker
-	naming  sync.Mutex                                  // held while a lane is named or replaced, and until the backlog knows of it
+	naming  sync.Mutex                                  // held while a lane is named or replaced, until the backlog knows of it
 	queue   workqueue.TypedRateLimitingInterface[*lane] // made by Run: it owns a goroutine
 	health  *health
 	digest  digest
@@ -60,7 +60,9 @@ type Pipeline struct {
 // part of what it logs. layout names what the sink's lane names depend on (its kind, target and naming scheme): when it
 // is not start.Layout, the lane positions of start are ignored and delivery goes on from start.Low. The pipeline uses
 // the sink but does not close it.
-func New(name string, sink sinks.Sink, layout string, journal Journal, start event.Cursor, cfg Config, log *slog.Logger) *Pipeline {
+func New(name string, sink sinks.Sink, layout string, journal Journal, start event.Cursor, cfg Config,
+	log *slog.Logger,
+) *Pipeline {
 	cfg = cfg.withDefaults()
 	log = log.With("sink", name)
 	stateful, _ := sink.(sinks.Stateful)
@@ -142,7 +144,10 @@ func (p *Pipeline) reportStop(err error) {
 	if classify(err) == deposed {
 		return // whoever runs the pipeline says what follows
 	}
-	attrs := []any{"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "lanesBehind", s.LanesBehind, "deadLetters", s.DeadLetters}
+	attrs := []any{
+		"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "lanesBehind", s.LanesBehind,
+		"deadLetters", s.DeadLetters,
+	}
 	if upTo, draining := p.drain.target(); draining && upTo > s.Read {
 		attrs = append(attrs, "unread", upTo-s.Read)
 	}

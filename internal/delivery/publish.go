@@ -20,8 +20,8 @@ const (
 	maxSlow = 1024
 )
 
-// work serves lanes until the workqueue is shut down. Run begins Config.Workers of it; one that is kept by a slow destination
-// gets a substitute, and ends when it is free.
+// work serves lanes until the workqueue is shut down. Run begins Config.Workers of it; one that is kept by a slow
+// destination gets a substitute, and ends when it is free.
 func (p *Pipeline) work(ctx context.Context) {
 	var batch []sinks.Message // its space is used again, and grows to what the lanes need
 	for substituted := false; !substituted; {
@@ -145,7 +145,8 @@ func (p *Pipeline) breach(l *lane, answer string, err error) error {
 		answer += ": " + err.Error() // not wrapped: a contradictory answer must not reject a message
 	}
 	if p.breaches.Add(1) == 1 {
-		p.log.Error("defect in the sink: Publish broke its contract; the messages are sent again", "lane", l.name, "answer", answer)
+		p.log.Error("defect in the sink: Publish broke its contract; the messages are sent again",
+			"lane", l.name, "answer", answer)
 	}
 	return errors.New("the sink broke its contract: " + answer)
 }

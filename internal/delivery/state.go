@@ -25,7 +25,8 @@ func (p *Pipeline) restore() {
 	if !ok || selection != p.cfg.Selection {
 		state = nil
 		if p.restored != nil {
-			p.log.Info("the program or the sink's configuration has changed: what was in flight when it last ended, if anything, is sent again")
+			p.log.Info("the program or the sink's configuration has changed: " +
+				"what was in flight when it last ended, if anything, is sent again")
 		}
 	}
 	p.restored = nil

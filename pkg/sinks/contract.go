@@ -62,7 +62,7 @@ func (e *RejectedError) Unwrap() error { return e.Err }
 // throttling. The caller stops all lanes of this sink and lets one try again after After. What concerns some lanes only, a
 // topic that is missing or may not be written, is another error: it stops these and no others.
 type UnavailableError struct {
-	Reason string        // cause and remedy in one line, for the log and readiness: "no broker of kafka:9092 answers: check kafka.brokers"
+	Reason string        // cause and remedy in one line: "no broker of kafka:9092 answers: check kafka.brokers"
 	After  time.Duration // wait at least so long; 0 leaves it to the caller's back-off
 	Err    error         // what the destination or library said; may be nil
 }
@@ -76,8 +76,8 @@ func (e *UnavailableError) Error() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// ProbedError is an error of some lanes whose cause the sink looks after by itself: trying again costs nothing while it lasts,
-// and is worth while as often as given, so that the lanes are back as soon as their destination is.
+// ProbedError is an error of some lanes whose cause the sink looks after by itself: trying again costs nothing while it
+// lasts, and is worth while as often as given, so that the lanes are back as soon as their destination is.
 type ProbedError struct {
 	Every time.Duration
 	Err   error

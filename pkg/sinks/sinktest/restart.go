@@ -95,9 +95,11 @@ func inFlightRestarts(t testing.TB, h Harness) {
 	tr.check(t, restarts)
 }
 
-// live publishes all lanes from positions up to newest, concurrently, and notes where a Publish began again. A life that is cut short
-// ends after some of it, with everything that is under way.
-func live(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map[sinks.Lane][]sinks.Message, newest uint64, short bool, random *rand.Rand, restarts map[sinks.Lane][]int) {
+// live publishes all lanes from positions up to newest, concurrently, and notes where a Publish began again. A life that is
+// cut short ends after some of it, with everything that is under way.
+func live(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map[sinks.Lane][]sinks.Message, newest uint64,
+	short bool, random *rand.Rand, restarts map[sinks.Lane][]int,
+) {
 	ctx, die := context.WithTimeout(context.Background(), patience)
 	defer die()
 	defer func() {
@@ -130,7 +132,9 @@ func live(p publisher, l *ledger, positions map[sinks.Lane]int, lanes map[sinks.
 }
 
 // inLife publishes messages from begin to last, storing now and then, until ctx ends.
-func (p publisher) inLife(ctx context.Context, l *ledger, lane sinks.Lane, messages []sinks.Message, begin, last int, random *rand.Rand) (again []int) {
+func (p publisher) inLife(ctx context.Context, l *ledger, lane sinks.Lane, messages []sinks.Message, begin, last int,
+	random *rand.Rand,
+) (again []int) {
 	for done := begin; done < last && ctx.Err() == nil; {
 		size := 1 + random.IntN(min(16, last-done))
 		n, err := p.hastily(ctx, lane, messages[done:done+size], random)

@@ -23,8 +23,8 @@ var beginnings = func() (all [][]byte) {
 	return all
 }()
 
-// ours returns an error unless a file of size bytes begins as ours do, or is empty. A crash may have left no more than a part
-// of the first line.
+// ours returns an error unless a file of size bytes begins as ours do, or is empty. A crash may have left no more than a
+// part of the first line.
 func ours(f io.ReaderAt, size int64) error {
 	begin := make([]byte, min(size, 64))
 	if _, err := f.ReadAt(begin, 0); err != nil {

@@ -46,7 +46,8 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 		return nil, err
 	}
 	if f.NeedsHeaders() {
-		return nil, fmt.Errorf("a line has no key and no headers, which the format %v needs; use %v or %v", f, format.JSON, format.CloudEventsStructured)
+		return nil, fmt.Errorf("a line has no key and no headers, which the format %v needs; use %v or %v",
+			f, format.JSON, format.CloudEventsStructured)
 	}
 	if cfg.Path == "" {
 		return on(os.Stdout, f)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +16,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Config says where and how to post. Zero values mean the defaults written at each field; [Config.SetDefaults] fills them in.
+// Config says where and how to post. Zero values mean the defaults written at each field; [Config.SetDefaults] fills them
+// in.
 type Config struct {
 	// URL takes the requests: https://host/path, or http:// where the network is trusted. Required. Nothing behind the host
 	// is ever shown: it may hold a token.
@@ -181,7 +183,8 @@ func (c Config) validateCleartext() error {
 	if carries == "" {
 		return nil
 	}
-	return fmt.Errorf("http:// sends %s readable; write https://, or say webhook.allowCleartextCredentials: true where the network is trusted", carries)
+	return fmt.Errorf("http:// sends %s readable; write https://, "+
+		"or say webhook.allowCleartextCredentials: true where the network is trusted", carries)
 }
 
 // credential finds the names of headers that authenticate.
@@ -209,7 +212,8 @@ func (c Config) validateHeader(h Header, taken map[string]bool) error {
 		return fmt.Errorf("%q is no name of a header", h.Name)
 	case taken[name]:
 		return fmt.Errorf("%s is given twice", name)
-	case name == "Host" || name == "Content-Type" || name == "Content-Length" || name == "Transfer-Encoding" || strings.HasPrefix(name, "Ce-"):
+	case slices.Contains([]string{"Host", "Content-Type", "Content-Length", "Transfer-Encoding"}, name) ||
+		strings.HasPrefix(name, "Ce-"):
 		return fmt.Errorf("%s is set by the exporter", name)
 	case name == "Authorization" && c.BearerTokenFile != "":
 		return errors.New("webhook.bearerTokenFile sets Authorization, too; use one of them")

@@ -204,12 +204,14 @@ func classifyAnswer(answer *http.Response, said string, size int) error {
 	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity:
 		return &sinks.RejectedError{Reason: reason("it does not take this event")}
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
-		return &sinks.UnavailableError{Reason: reason("it wants to be left alone for a while"), After: rest(answer.Header.Get("Retry-After"), time.Now())}
+		wait := rest(answer.Header.Get("Retry-After"), time.Now())
+		return &sinks.UnavailableError{Reason: reason("it wants to be left alone for a while"), After: wait}
 	case code >= 300 && code <= 399:
 		return &sinks.UnavailableError{Reason: reason("redirects are not followed; set webhook.url to where it has moved")}
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
 		return &sinks.UnavailableError{Reason: reason("check webhook.headers, webhook.bearerTokenFile and webhook.tls")}
-	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusGone, code == http.StatusUnsupportedMediaType:
+	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusGone,
+		code == http.StatusUnsupportedMediaType:
 		return &sinks.UnavailableError{Reason: reason("check webhook.url, and whether it takes CloudEvents in this format")}
 	case code == http.StatusBadGateway, code == http.StatusGatewayTimeout:
 		return &sinks.UnavailableError{Reason: reason("nobody is behind its gateway")}
