@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,8 @@ func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
 		"rbac.clusterRules[0].verbs[0]=delete":         "/rbac/clusterRules/0/verbs/0",
 		"rbac.namespaceRules.web[0].resources[0]=pods": "/rbac/namespaceRules/web/0",
 		"serviceAccount.name=Exporter":                 "/serviceAccount/name",
+		"highAvailability.enabled=true":                "config.state.sink",
+		"highAvailability.replicas=3":                  "/highAvailability",
 		"persistence.size=10 GB":                       "/persistence/size",
 		"persistence.class=fast":                       "/persistence",
 		"secretMounts[0].name=bus":                     "/secretMounts/0",
@@ -236,7 +239,7 @@ func TestAnEditedConfigurationRestartsThePod(t *testing.T) {
 // components, and applies it; the Pod has to keep the restricted Pod Security Standard, which the namespace enforces.
 func TestEverythingAppliesToARealAPIServer(t *testing.T) {
 	c := startCluster(t)
-	c.applyAll(t, manifests(t, base, "Kustomization"))
+	c.applyAll(t, slices.DeleteFunc(manifests(t, base, "Kustomization"), func(m manifest) bool { return m.Kind == "StatefulSet" }))
 	c.defineMonitors(t)
 	for _, name := range []string{"web", "shop"} {
 		c.applyAll(t, split(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+name+"}\n"))
@@ -255,8 +258,16 @@ func TestEverythingAppliesToARealAPIServer(t *testing.T) {
 	}
 }
 
+// applyAndAdmit takes the StatefulSet away again: with volumes and without it is another one, as the claims of one never change.
 func (c *cluster) applyAndAdmit(t *testing.T, all []manifest) {
 	c.applyAll(t, all)
+	for _, m := range all {
+		if m.Kind == "StatefulSet" {
+			if a := c.call(t, "", http.MethodDelete, paths[m.Kind]+m.Meta.Name, "application/json", nil); a.code != http.StatusOK {
+				t.Errorf("delete %s: %d %s", m.file, a.code, a.body)
+			}
+		}
+	}
 	var set podOwner
 	one(t, all, "StatefulSet", &set)
 	c.admit(t, set.Spec.Template.Spec)

@@ -36,6 +36,7 @@ const (
 	thisSink   = "on (job, instance, sink)"
 	held       = `kubecdc_sink_dead_letters_held == 1`
 	blocked    = `kubecdc_journal_blocked == 1`
+	nobody     = `max by (job) (kubecdc_active) == 0`
 	letters    = `kubecdc_journal_dead_letters_full == 1`
 	sick       = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
 	readyz     = "`/readyz`: the line that begins with `[-]` has the reason and the remedy"
@@ -94,6 +95,16 @@ var Alerts = []Alert{
 			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "0+60x60",
 			`kubecdc_ready{job="k",instance="i"}`:                       "0x60",
 		},
+	},
+	{
+		Name: "KubecdcNobodyWorks", Expr: nobody, For: "2m", Severity: Critical,
+		Summary: "Exporters run, and none of them works",
+		Meaning: "With `state` and `election` one exporter works and the others stand by. None does: nothing is journaled or delivered. " +
+			"The API server remembers about 5 minutes; after that the stream gets a `gap` record and what still differs.",
+		Look: []string{"`/readyz` of each: the line of `replica` says why it cannot take over", "`kubectl get lease`: who holds it"},
+		Do: []string{"bring the bus of the state back, or grant what the line names: one takes over by itself",
+			"a state that is refused: `exporter state show`, and what [high-availability.md](high-availability.md) says of the reason"},
+		Series: map[string]string{`kubecdc_active{job="k",instance="i"}`: "0x60", `kubecdc_ready{job="k",instance="i"}`: "0x60"},
 	},
 	{
 		Name: "KubecdcDeadLettersFull", Expr: letters, For: "1m", Severity: Critical,
@@ -226,13 +237,30 @@ var Alerts = []Alert{
 	},
 	{
 		Name: "KubecdcNotReady",
-		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + down + ` or ` + sick + `)`,
+		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + down + ` or ` + sick + `) unless on (job) (` + nobody + `)`,
 		For:  "10m", Severity: Warning,
 		Summary: "{{ $labels.instance }} is not ready",
 		Meaning: "None of the other alerts says why. `/readyz` does.",
 		Look:    []string{readyz, statusPage},
 		Do:      []string{"what the line says"},
 		Series:  map[string]string{`kubecdc_ready{job="k",instance="i"}`: "0x60"},
+	},
+	{
+		Name: "KubecdcStateLags", Expr: `kubecdc_state_lag_seconds > 300 unless ` + here + ` ` + down, For: "5m", Severity: Warning,
+		Summary: "The replicated state is {{ $value }} seconds behind {{ $labels.instance }}",
+		Meaning: "Changes are delivered that the state does not cover: a take-over now would look back so far, which takes longer and finds " +
+			"nothing twice. It waits for the slowest sink, and for its own bus.",
+		Look:   []string{"`kubecdc_sink_backlog_changes`: a sink that is behind holds the state back", "`/readyz`: the line of `replica`"},
+		Do:     []string{"bring the sink or the bus back; the state follows by itself"},
+		Series: map[string]string{`kubecdc_state_lag_seconds{job="k",instance="i"}`: "600x60"},
+	},
+	{
+		Name: "KubecdcTakesTurns", Expr: `sum by (job) (increase(kubecdc_takeovers_total[30m])) > 4`, Severity: Warning,
+		Summary: "The exporters take over from each other again and again",
+		Meaning: "Nothing is lost or repeated, but each take-over is a pause of some seconds.",
+		Look:    []string{"the logs of both: each says why it stopped", "two deployments with one `state.name` or one Lease"},
+		Do:      []string{"give each deployment a state and a Lease of its own; raise `election.duration` where the API server is slow"},
+		Series:  map[string]string{`kubecdc_takeovers_total{job="k",instance="i"}`: "0x10 8x50"},
 	},
 	{
 		Name: "KubecdcConfigRefused", Expr: `kubecdc_config_refused == 1`, For: "1m", Severity: Warning,
@@ -320,6 +348,9 @@ var Alerts = []Alert{
 // Healthy is what an exporter shows without any fault, in promtool's notation.
 var Healthy = map[string]string{
 	`kubecdc_ready{job="k",instance="i"}`:                                                         "1x120",
+	`kubecdc_active{job="k",instance="i"}`:                                                        "1x120",
+	`kubecdc_state_lag_seconds{job="k",instance="i"}`:                                             "0x120",
+	`kubecdc_takeovers_total{job="k",instance="i"}`:                                               "0x120",
 	`kubecdc_build_info{job="k",instance="i",version="v1",goversion="go1.26"}`:                    "1x120",
 	`process_start_time_seconds{job="k",instance="i"}`:                                            "100x120",
 	`kubecdc_discovery_known{job="k",instance="i"}`:                                               "1x120",

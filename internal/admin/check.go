@@ -18,11 +18,36 @@ type check struct {
 	name     string
 	reason   string // why not ready; "" is well
 	degraded string // what does not count and must be known
+	says     string // what follows the "ok" of a check that is well
+}
+
+// active says whether this process works, and is not there for when another one ends.
+func (s Snapshot) active() bool { return s.Replica == nil || s.Replica.Role == RoleActive }
+
+// check says what this process is there for.
+func (r *ReplicaStatus) check() check {
+	return check{name: "replica", reason: r.NotReady, degraded: r.Degraded, says: ": " + r.words()}
+}
+
+// words are the role of this process, and who works in its place.
+func (r *ReplicaStatus) words() string {
+	if r.Role != RoleStandby {
+		return r.Role
+	}
+	return r.Role + ", " + cmp.Or(r.Holder, "nobody") + " works"
 }
 
 // checks lists everything readiness depends on.
 func (s Snapshot) checks() []check {
-	all := []check{{name: "configuration", degraded: s.Config.Refused}, s.Journal.check(), {name: "cluster", degraded: s.Cluster.Unchecked}, {name: "clock", degraded: s.Cluster.wrongClock()}, {name: "discovery", reason: s.Discovery}}
+	all := []check{{name: "configuration", degraded: s.Config.Refused}}
+	if s.Replica != nil {
+		all = append(all, s.Replica.check())
+	}
+	if !s.active() { // there is nothing else yet
+		return all
+	}
+	all = append(all, s.Journal.check(), check{name: "cluster", degraded: s.Cluster.Unchecked},
+		check{name: "clock", degraded: s.Cluster.wrongClock()}, check{name: "discovery", reason: s.Discovery})
 	for _, r := range s.Resources {
 		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
 	}

@@ -20,7 +20,7 @@ type metric struct {
 type emit = func(value float64, labels ...string)
 
 // metrics lists every family that is read from a snapshot. docs/metrics.md is written from it.
-var metrics = slices.Concat(readyMetrics, configMetrics, discoveryMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics, auditMetrics)
+var metrics = slices.Concat(readyMetrics, configMetrics, discoveryMetrics, resourceMetrics, ruleMetrics, routeMetrics, sinkMetrics, journalMetrics, auditMetrics, replicaMetrics)
 
 var readyMetrics = []metric{
 	{"kubecdc_ready", "1 when the exporter is ready; /readyz says what is amiss where it is not.", prometheus.GaugeValue, nil,
@@ -255,6 +255,29 @@ var auditMetrics = []metric{
 		func(a *AuditStatus) float64 { return float64(a.Pending) }),
 	ofAudit("kubecdc_attribution_pending_bytes", "Memory of the changes and audit events that wait for each other; audit.maxPending bounds it.", prometheus.GaugeValue,
 		func(a *AuditStatus) float64 { return float64(a.PendingBytes) }),
+}
+
+var replicaMetrics = []metric{
+	{"kubecdc_active", "1 where this process works; 0 where it stands by for another one, or takes over.", prometheus.GaugeValue, nil,
+		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.active())) }},
+	ofReplica("kubecdc_takeovers_total", "Times this process took over, its own start included.", prometheus.CounterValue,
+		func(r *ReplicaStatus) float64 { return float64(r.TakeOvers) }),
+	ofReplica("kubecdc_takeover_seconds", "How long the last take-over took, from the turn of this process until changes could flow; 0 before the first.",
+		prometheus.GaugeValue, func(r *ReplicaStatus) float64 { return r.TookOver.Seconds() }),
+	ofReplica("kubecdc_fenced_total", "Times another process took over from this one while it worked.", prometheus.CounterValue,
+		func(r *ReplicaStatus) float64 { return float64(r.Fenced) }),
+	ofReplica("kubecdc_state_lag_seconds", "For how long changes have been delivered that the replicated state does not cover yet: so far a take-over looks back.",
+		prometheus.GaugeValue, func(r *ReplicaStatus) float64 { return r.StateLag.Seconds() }),
+	ofReplica("kubecdc_state_known_objects", "Objects in the replicated state.", prometheus.GaugeValue, func(r *ReplicaStatus) float64 { return float64(r.Known) }),
+}
+
+// ofReplica is a family that has no series without a replicated state.
+func ofReplica(name, help string, kind prometheus.ValueType, value func(*ReplicaStatus) float64) metric {
+	return metric{name, help, kind, nil, func(s Snapshot, _ time.Time, emit emit) {
+		if s.Replica != nil {
+			emit(value(s.Replica))
+		}
+	}}
 }
 
 // ofAudit is a family that has no series where nobody is to be named.

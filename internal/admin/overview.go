@@ -15,6 +15,7 @@ type Overview struct {
 	ClusterUID  string         `json:"clusterUID"`  // "" if it is not known
 	Unchecked   string         `json:"unchecked"`   // why it cannot be told whether it is still the same cluster; "" when it can
 	Ready       bool           `json:"ready"`       // as /readyz says
+	Role        string         `json:"role"`        // active, taking over, or standby and who works; "" without a replicated state
 	Problems    []Problem      `json:"problems"`    // what is not well, those first that make it not ready
 	APIServer   Stage          `json:"apiServer"`   // watch events
 	Changes     Stage          `json:"changes"`     // that the resources made
@@ -82,6 +83,9 @@ func (f *frame) overview(version string) *Overview {
 	o := &Overview{
 		Version: version, Now: f.at.UTC(), Cluster: f.Cluster.Name, ClusterUID: f.Cluster.UID, Unchecked: f.Cluster.Unchecked,
 		Ready: f.ready(), APIServer: f.stage(countEvents), Changes: f.stage(countChanges),
+	}
+	if f.Replica != nil {
+		o.Role = f.Replica.words()
 	}
 	for _, counts := range [...]bool{true, false} {
 		for _, c := range f.complaints() {

@@ -176,7 +176,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		case c.degraded != "":
 			fmt.Fprintf(&b, "[!]%s %s\n", c.name, oneLine(c.degraded))
 		default:
-			fmt.Fprintf(&b, "[+]%s ok\n", c.name)
+			fmt.Fprintf(&b, "[+]%s ok%s\n", c.name, c.says)
 		}
 	}
 	secure(w, "text/plain; charset=utf-8")

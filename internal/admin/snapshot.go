@@ -12,7 +12,8 @@ type Snapshot struct {
 	Routes    []RouteStatus
 	Sinks     []SinkStatus
 	Journal   JournalStatus
-	Audit     *AuditStatus // nil where nobody is to be named
+	Audit     *AuditStatus   // nil where nobody is to be named
+	Replica   *ReplicaStatus // nil without a replicated state
 }
 
 // ConfigStatus is what is known of the configuration.
@@ -150,6 +151,29 @@ type AuditStatus struct {
 	Pending      int64             // changes that wait
 	PendingBytes int64             // of changes and events that wait, in memory
 	LastEvent    time.Time         // zero before the first
+}
+
+// The roles of an exporter with a replicated state.
+const (
+	RoleStandby    = "standby"     // another one works, or nobody does; the state is followed
+	RoleTakingOver = "taking over" // it is the turn of this one, and it learns what was delivered
+	RoleActive     = "active"      // this one works
+)
+
+// ReplicaStatus is what is known of the replicated state, and of whose turn it is.
+type ReplicaStatus struct {
+	Identity string    // of this process
+	Role     string    // one of the roles
+	Since    time.Time // of the role
+	Holder   string    // who works, as far as it is known; "" for nobody
+	NotReady string    // why this process can neither work nor stand by, one line; "" when it can
+	Degraded string    // what is amiss without touching readiness, one line; "" when all is well
+
+	TakeOvers uint64        // times this process took over
+	TookOver  time.Duration // how long the last one took, until changes could flow; 0 before the first
+	Fenced    uint64        // times another process took over from this one
+	StateLag  time.Duration // age of the oldest change that is delivered and not in the state; 0 when there is none
+	Known     int           // objects in the state
 }
 
 // backlog counts the changes that s has not settled.

@@ -57,6 +57,7 @@ func (l Checklist) WriteText(w io.Writer) error {
 // creates nothing.
 func Online(ctx context.Context, cfg *config.Config, version string) Checklist {
 	all, report := askCluster(ctx, cfg, version)
+	all = append(all, askElection(ctx, cfg, version)...)
 	for _, s := range cfg.Sinks {
 		all = append(all, askSink(ctx, cfg, s, report)...)
 	}

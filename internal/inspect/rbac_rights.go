@@ -67,7 +67,20 @@ func rightsOf(cfg *config.Config, found *selection.Explanation, triggers bool) r
 		why = "cluster.name is empty: the UID of this namespace names the cluster"
 	}
 	all.add("", right{resource: "namespaces", object: "kube-system", verbs: `["get"]`, why: why})
+	all.addElection(cfg.Election)
 	return all
+}
+
+// addElection adds what it takes to compete for a Lease. A right to create cannot name the object.
+func (r rights) addElection(e config.Election) {
+	if !e.On() {
+		return
+	}
+	namespace, name := e.Place()
+	lease := right{group: "coordination.k8s.io", resource: "leases", object: name, verbs: `["get", "update"]`, why: "election.lease: " + e.Lease}
+	r.add(namespace, lease)
+	lease.object, lease.verbs = "", `["create"]`
+	r.add(namespace, lease)
 }
 
 // need is what one name of a rule needs.

@@ -79,7 +79,11 @@ func (p *page) header(o *admin.Overview) {
 	if cluster == "" {
 		cluster = "not known yet"
 	}
-	p.line(verdict, span{faint, fmt.Sprintf("  kubecdc %s · cluster %s · %s", o.Version, cluster, o.Now.Local().Format("15:04:05"))})
+	role := ""
+	if o.Role != "" {
+		role = " · " + o.Role
+	}
+	p.line(verdict, span{faint, fmt.Sprintf("  kubecdc %s · cluster %s%s · %s", o.Version, cluster, role, o.Now.Local().Format("15:04:05"))})
 	p.line()
 }
 

@@ -37,6 +37,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $dir := dig "journal" "dir" "" $config -}}
 {{- if ne $dir "/var/lib/kubecdc" }}{{ fail (printf "journal.dir is %q; the volume is at /var/lib/kubecdc" $dir) }}{{ end -}}
 {{- $listen := dig "admin" "listen" "" $config -}}
+{{- if .Values.highAvailability.enabled -}}
+{{- if not (dig "state" "sink" "" $config) }}{{ fail "highAvailability needs config.state.sink: the name of a sink of kafka or nats, in whose bus the two share what they know" }}{{ end -}}
+{{- if not (dig "election" "lease" "" $config) }}{{ fail (printf "highAvailability needs config.election.lease: which Lease the two compete for, such as %s/%s" .Release.Namespace (include "kubecdc.name" .)) }}{{ end -}}
+{{- end -}}
 {{- if not (hasSuffix ":8080" $listen) }}{{ fail (printf "admin.listen is %q; the Pod's port is 8080, for all addresses \":8080\"" $listen) }}{{ end -}}
 {{- end }}
 
@@ -60,4 +64,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end }}
+
+{{- /* rbac.namespaceRules, and what it takes to compete for the Lease where they lack it. */ -}}
+{{- define "kubecdc.namespaceRules" -}}
+{{- $rules := deepCopy (default dict .Values.rbac.namespaceRules) -}}
+{{- $lease := dig "election" "lease" "" (include "kubecdc.config" . | fromYaml) -}}
+{{- if $lease -}}
+{{- $place := splitn "/" 2 $lease -}}
+{{- $there := default list (index $rules $place._0) -}}
+{{- $has := false -}}
+{{- range $there }}{{ if has "leases" .resources }}{{ $has = true }}{{ end }}{{ end -}}
+{{- if not $has -}}
+{{- $use := dict "apiGroups" (list "coordination.k8s.io") "resources" (list "leases") "resourceNames" (list $place._1) "verbs" (list "get" "update") -}}
+{{- $make := dict "apiGroups" (list "coordination.k8s.io") "resources" (list "leases") "verbs" (list "create") -}}
+{{- $_ := set $rules $place._0 (concat $there (list $use $make)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $rules -}}
 {{- end }}

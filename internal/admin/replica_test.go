@@ -1,0 +1,45 @@
+package admin
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func standby() Snapshot {
+	return Snapshot{Replica: &ReplicaStatus{Identity: "exporter-1", Role: RoleStandby, Since: time.Now(), Holder: "exporter-0", Known: 7}}
+}
+
+func TestAStandbyIsReadyAndSaysWhoWorks(t *testing.T) {
+	s := standby()
+	ready := get(t, s, "/readyz?verbose")
+	if ready.Code != http.StatusOK || !strings.Contains(ready.Body.String(), "[+]replica ok: standby, exporter-0 works\n") {
+		t.Errorf("%d %s", ready.Code, ready.Body)
+	}
+	metrics := get(t, s, "/metrics").Body.String()
+	for _, line := range []string{"kubecdc_active 0", "kubecdc_ready 1", "kubecdc_state_known_objects 7", "kubecdc_takeovers_total 0"} {
+		if !strings.Contains(metrics, "\n"+line+"\n") {
+			t.Errorf("no line %q", line)
+		}
+	}
+}
+
+func TestWhoCanNeitherWorkNorStandByIsNotReady(t *testing.T) {
+	s := standby()
+	s.Replica.NotReady = "topic kubecdc-state: not authorized; grant READ"
+	if ready := get(t, s, "/readyz"); ready.Code != http.StatusServiceUnavailable || !strings.Contains(ready.Body.String(), "[-]replica topic kubecdc-state: not authorized") {
+		t.Errorf("%d %s", ready.Code, ready.Body)
+	}
+}
+
+func TestWithoutAReplicatedStateThereIsNoRole(t *testing.T) {
+	s := Snapshot{}
+	metrics := get(t, s, "/metrics").Body.String()
+	if !strings.Contains(metrics, "\nkubecdc_active 1\n") || strings.Contains(metrics, "kubecdc_takeover") || strings.Contains(metrics, "kubecdc_state") {
+		t.Errorf("metrics: %s", metrics)
+	}
+	if ready := get(t, s, "/readyz?verbose").Body.String(); strings.Contains(ready, "replica") {
+		t.Error(ready)
+	}
+}

@@ -1,0 +1,53 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	authorization "k8s.io/api/authorization/v1"
+
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+)
+
+// askElection asks whether the credentials in use may compete for the configured Lease.
+func askElection(ctx context.Context, cfg *config.Config, version string) Checklist {
+	if !cfg.Election.On() {
+		return nil
+	}
+	f := Finding{Name: "election/" + cfg.Election.Lease}
+	client, err := app.NewClient(cfg, version)
+	if err != nil {
+		f.Reason = err.Error()
+		return Checklist{f}
+	}
+	defer client.Close()
+	var missing []string
+	for _, verb := range []string{"get", "update", "create"} {
+		ctx, cancel := context.WithTimeout(ctx, apiserver.RequestTimeout)
+		answer, err := review(ctx, client, leaseRight(cfg.Election, verb))
+		cancel()
+		if err != nil {
+			f.Reason, f.Minor = "whether it may be held could not be asked: "+apiserver.Reason(err), true
+			return Checklist{f}
+		}
+		if !answer.Allowed {
+			missing = append(missing, verb)
+		}
+	}
+	if len(missing) > 0 {
+		f.Reason = fmt.Sprintf("the account may not %s the Lease; `exporter rbac` prints the rights", strings.Join(missing, ", "))
+	}
+	return Checklist{f}
+}
+
+// leaseRight is what it takes to do something with the Lease. Who creates an object names none yet.
+func leaseRight(e config.Election, verb string) *authorization.ResourceAttributes {
+	namespace, name := e.Place()
+	if verb == "create" {
+		name = ""
+	}
+	return &authorization.ResourceAttributes{Verb: verb, Group: "coordination.k8s.io", Version: "v1", Resource: "leases", Namespace: namespace, Name: name}
+}
