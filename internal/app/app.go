@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,11 +25,13 @@ type app struct {
 	log     *slog.Logger
 	level   *slog.LevelVar // of log
 	secrets mask
-	failure *failure
+	failure *failure // of what is no part of a composition
 	admin   *admin.Server
 	reloads reloads
+	turns   turns
 
-	now atomic.Pointer[composition] // stored by one goroutine at a time: run, and while its task runs, the one that reloads
+	changing sync.Mutex // held while a composition starts, begins to stop, or hands its parts over to another one
+	now      atomic.Pointer[composition]
 
 	serving, configuring *task
 }
@@ -36,7 +39,7 @@ type app struct {
 func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar) *app {
 	return &app{
 		version: version, log: log, level: level, secrets: secrets, failure: newFailure(),
-		reloads: reloads{condition: condition.New(log, configCurrent)},
+		reloads: reloads{condition: condition.New(log, configCurrent)}, turns: turns{handovers: make(chan handover)},
 	}
 }
 
@@ -46,18 +49,13 @@ func (a *app) run(ctx context.Context, cfg *config.Config) error {
 		return exit.With(exit.Environment, errors.Join(err, a.close()))
 	}
 	if err := a.start(); err != nil {
-		a.stop(true)
+		a.stop()
 		return exit.With(exit.Environment, errors.Join(err, a.close()))
 	}
 	a.log.Info("started", "version", a.version, "rules", len(cfg.Resources), "sinks", len(cfg.Sinks), "journal", cfg.Journal.Dir, "admin", a.adminAddress(),
 		"configuration", cfg.Hash)
-	select {
-	case <-ctx.Done():
-	case <-a.failure.c:
-		a.log.Error("stopping because a part failed", "error", a.failure.err)
-	}
-	failed := a.failure.get()
-	a.stop(failed != nil)
+	failed := a.takeTurns(ctx)
+	a.stop()
 	if err := errors.Join(failed, a.close()); err != nil {
 		return failedRun(failed, err)
 	}
@@ -82,20 +80,22 @@ func (a *app) open(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	if err := a.turns.open(cfg, c, a.log); err != nil {
+		return errors.Join(err, c.close())
+	}
 	a.now.Store(c)
 	return c.open()
 }
 
-// start runs the tasks, each after what it writes to or reads from.
+// start runs the tasks that outlive every composition.
 func (a *app) start() error {
-	c := a.now.Load()
-	if c.cfg.Admin.Listen != "" {
+	if listen := a.now.Load().cfg.Admin.Listen; listen != "" {
 		if err := a.admin.Listen(); err != nil {
 			return fmt.Errorf("admin.listen: %w", err)
 		}
 		a.serving = start("admin", a.admin.Run, a.failure.report)
 	}
-	c.start()
+	a.turns.start(a.failure.report)
 	a.configuring = start("configuration", a.followConfiguration, a.failure.report)
 	return nil
 }
@@ -107,16 +107,11 @@ func (a *app) adminAddress() string {
 	return a.admin.Addr().String()
 }
 
-// stop stops the tasks in the opposite order of start, the admin server last, so that the stop can be watched. hard stops
-// without draining. It loses nothing: what is not delivered is in the journal.
-func (a *app) stop(hard bool) {
+// stop stops the tasks in the opposite order of start, the admin server last, so that the stop can be watched. The Lease is given
+// up when nothing is published any more.
+func (a *app) stop() {
 	a.configuring.stop()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if hard {
-		cancel()
-	}
-	a.now.Load().stop(ctx)
+	a.turns.stop()
 	a.serving.stop()
 }
 

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/attribution"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/state"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
@@ -28,8 +31,13 @@ type composition struct {
 	routes    *routing
 	runners   []*runner // in the order of the configuration
 	source    *source.Source
-	naming    *naming // nil where nobody is to be named
-	recovered bool    // the journal was broken and begun anew
+	naming    *naming  // nil where nobody is to be named
+	replica   *replica // nil without a replicated state
+	recovered bool     // the journal was broken and begun anew
+
+	failed  *failure    // of a task of it, or of one that it took over
+	working atomic.Bool // all of it is made; it has its turn, or will have it at once
+	ended   bool        // its tasks are stopped, or being stopped; under app.changing
 
 	journaling, watching *task
 
@@ -40,7 +48,7 @@ type composition struct {
 // the configuration was checked leaves nothing behind. Of before, if there is one, it takes over the sinks that are the same. It
 // contacts nothing.
 func (a *app) prepare(cfg *config.Config, before *composition) (*composition, error) {
-	c := &composition{app: a, cfg: cfg, runners: make([]*runner, len(cfg.Sinks))}
+	c := &composition{app: a, cfg: cfg, runners: make([]*runner, len(cfg.Sinks)), failed: newFailure()}
 	var err error
 	if c.client, err = NewClient(cfg, a.version); err != nil {
 		return nil, err
@@ -76,7 +84,7 @@ func (c *composition) runnerOf(id string) *runner {
 	return nil
 }
 
-// open makes the rest: the journal, what writes files, and what needs the journal.
+// open makes the journal, and, unless it has to be taken over first, all that needs it.
 func (c *composition) open() (err error) {
 	if c.journal, err = journal.Open(c.journalOptions()); err != nil {
 		return err
@@ -87,14 +95,26 @@ func (c *composition) open() (err error) {
 	if err := redactStored(c.cfg, c.journal, c.shaper, c.log); err != nil { // before anybody reads what the journal holds
 		return err
 	}
+	if c.cfg.State.On() {
+		c.replica, err = newReplica(c)
+		return err
+	}
+	return c.openRest()
+}
+
+// openRest makes what reads the journal and what writes to it, as far as it has been.
+func (c *composition) openRest() (err error) {
 	if c.naming, err = newNaming(c.cfg, c.journal, c.log); err != nil {
 		return err
 	}
 	if err := c.connect(); err != nil {
 		return err
 	}
-	c.source, err = c.newSource()
-	return err
+	if c.source, err = c.newSource(); err != nil {
+		return err
+	}
+	c.working.Store(true)
+	return nil
 }
 
 // connect makes the sinks that are still missing, and gives each that has none a pipeline.
@@ -123,24 +143,64 @@ func (c *composition) journalOptions() journal.Options {
 	if c.cfg.Audit.On() {
 		o.Sinks, o.Evidence = append(o.Sinks, attribution.Sink), true
 	}
+	if c.cfg.State.On() {
+		o.Sinks = append(o.Sinks, state.Sink)
+	}
 	if j.Sync == "interval" {
 		o.Sync = journal.Interval
 	}
 	return o
 }
 
-// start runs the tasks, each after what it writes to or reads from.
-func (c *composition) start() {
-	c.journaling = start("journal", c.journal.Run, c.failure.report)
-	for _, r := range c.runners {
-		r.start(c.cfg.Delivery.Retry, c.failure.report)
+// serve stands by until it is the turn of c, works until ctx ends, a part fails or another process takes over, and stops in
+// order. It returns nil, the failure, or a *sinks.DeposedError. What works in the end may be a composition that took over from c.
+func (c *composition) serve(ctx context.Context) error {
+	c.journaling = start("journal", c.journal.Run, c.failed.report)
+	if c.replica != nil {
+		if err := c.replica.takeOver(ctx); err != nil {
+			c.journaling.stop()
+			return cmp.Or(c.failed.get(), err)
+		}
 	}
-	c.naming.start(c.failure.report)
-	c.watching = start("source", c.source.Run, c.failure.report)
+	c.begin()
+	select {
+	case <-ctx.Done():
+	case <-c.failed.c:
+	}
+	a := c.app
+	a.changing.Lock()
+	c = a.now.Load()
+	c.ended = true
+	a.changing.Unlock()
+	failed := c.failed.get()
+	var deposed *sinks.DeposedError
+	if failed != nil && !errors.As(failed, &deposed) {
+		c.log.Error("stopping because a part failed", "error", failed)
+	}
+	stopping, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	if failed != nil || context.Cause(ctx) == errFailed {
+		cancel() // without draining; it loses nothing: what is not delivered is in the journal
+	}
+	c.stop(stopping)
+	return failed
 }
 
-// stop stops the tasks in the opposite order of start: the source, so that nothing new comes; delivery, after it has drained what
-// the journal holds, for as long as the configuration allows or until ctx ends; the journal, because both write to it.
+// begin runs the tasks, each after what it writes to or reads from.
+func (c *composition) begin() {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	for _, r := range c.runners {
+		r.start(c.cfg.Delivery.Retry, c.failed.report)
+	}
+	c.replica.start(c.failed.report)
+	c.naming.start(c.failed.report)
+	c.watching = start("source", c.source.Run, c.failed.report)
+}
+
+// stop stops the tasks in the opposite order of begin: the source, so that nothing new comes; delivery, after it has drained what
+// the journal holds, for as long as the configuration allows or until ctx ends; the state, once it covers that; the journal,
+// because all write to it.
 func (c *composition) stop(ctx context.Context) {
 	c.watching.stop()
 	c.naming.stop() // what it has not named is named after the next start
@@ -154,6 +214,7 @@ func (c *composition) stop(ctx context.Context) {
 	late := time.AfterFunc(silentStop, c.sayWhatHoldsUpTheStop)
 	defer late.Stop()
 	c.stopRunners(ctx, c.runners)
+	c.replica.stop(ctx)
 	c.journaling.stop()
 }
 
@@ -194,7 +255,7 @@ func (c *composition) stopRunners(ctx context.Context, runners []*runner) {
 // close releases everything. Later calls do nothing.
 func (c *composition) close() (err error) {
 	c.closing.Do(func() {
-		err = errors.Join(c.naming.close(), c.closeRunners(nil))
+		err = errors.Join(c.naming.close(), c.closeRunners(nil), c.replica.close())
 		if c.journal != nil {
 			if failed := c.journal.Close(); failed != nil {
 				err = errors.Join(err, fmt.Errorf("close journal: %w", failed))

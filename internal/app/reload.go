@@ -105,11 +105,13 @@ func (a *app) configStatus() admin.ConfigStatus {
 // reload puts another configuration in the place of the one that works. An error says that the other one is refused and nothing
 // was touched. A failure after that ends the process: the next one starts with the new configuration.
 func (a *app) reload(ctx context.Context, cfg *config.Config) error {
+	a.changing.Lock()
+	defer a.changing.Unlock()
 	before := a.now.Load()
 	if keys := fixed(before.cfg, cfg); len(keys) > 0 {
 		return fmt.Errorf("%s cannot change while the exporter runs: restart it", strings.Join(keys, ", "))
 	}
-	share, why := before, whole(before.cfg, cfg)
+	share, why := before, before.whole(cfg)
 	if why != "" {
 		share = nil
 	}
@@ -124,14 +126,13 @@ func (a *app) reload(ctx context.Context, cfg *config.Config) error {
 	}
 	if why != "" {
 		a.log.Info("the configuration has changed; everything begins again where it is", "reason", why)
-		err = next.replace(ctx, before)
-	} else {
-		err = next.takeOver(ctx, before)
+		a.changing.Unlock()
+		err = a.handOver(ctx, next)
+		a.changing.Lock()
+	} else if err = next.takeOver(ctx, before); err != nil && ctx.Err() == nil {
+		a.failure.report(exit.With(exit.Environment, fmt.Errorf("take up the changed configuration: %w", err)))
 	}
 	if err != nil {
-		if ctx.Err() == nil {
-			a.failure.report(exit.With(exit.Environment, fmt.Errorf("take up the changed configuration: %w", err)))
-		}
 		return err
 	}
 	a.reloads.taken.Add(1)
@@ -147,8 +148,10 @@ func fixed(before, now *config.Config) (keys []string) {
 	}{
 		{"admin.listen", before.Admin.Listen != now.Admin.Listen},
 		{"cluster", before.Cluster != now.Cluster},
+		{"election", before.Election != now.Election},
 		{"journal.dir", before.Journal.Dir != now.Journal.Dir},
 		{"log.format", before.Log.Format != now.Log.Format},
+		{"state", before.State != now.State},
 	} {
 		if k.differ {
 			keys = append(keys, k.key)
@@ -158,8 +161,11 @@ func fixed(before, now *config.Config) (keys []string) {
 }
 
 // whole says why everything has to stop for a while; "" where it has not.
-func whole(before, now *config.Config) string {
+func (c *composition) whole(now *config.Config) string {
+	before := c.cfg
 	switch {
+	case c.ended || !c.working.Load():
+		return "it is not at work"
 	case before.Journal != now.Journal:
 		return "the journal is opened with other bounds"
 	case !reflect.DeepEqual(before.Audit, now.Audit):
@@ -168,28 +174,21 @@ func whole(before, now *config.Config) string {
 		return "redaction.key has changed"
 	case redactionOf(before) != redactionOf(now) && (!redactsByDefault(before) || !redactsByDefault(now)):
 		return "the rules redact otherwise, and what the journal holds has to be redacted again"
+	case c.replica != nil && !sameDelivery(before, now):
+		return "the sinks have changed, and with a replicated state all are asked what they hold"
 	}
 	return ""
 }
 
-// replace stops everything of before, and starts everything anew where it was.
-func (c *composition) replace(ctx context.Context, before *composition) error {
-	before.stop(ctx)
-	err := before.close()
-	if err == nil {
-		err = c.open()
-	}
-	if err != nil {
-		return errors.Join(err, c.close())
-	}
-	c.now.Store(c)
-	c.start()
-	return nil
+// sameDelivery says whether all sinks go on as they are.
+func sameDelivery(before, now *config.Config) bool {
+	return reflect.DeepEqual(before.Sinks, now.Sinks) && reflect.DeepEqual(before.Routes, now.Routes) && before.Delivery == now.Delivery
 }
 
 // takeOver stops what before has and c has not, starts what is new, and leaves the rest alone.
 func (c *composition) takeOver(ctx context.Context, before *composition) (err error) {
 	c.client, c.journal, c.source, c.recovered = before.client, before.journal, before.source, before.recovered
+	c.replica, c.failed = before.replica, before.failed
 	c.journaling, c.watching, c.shaper, c.naming = before.journaling, before.watching, before.shaper, before.naming
 	edited := !reflect.DeepEqual(before.cfg.Resources, c.cfg.Resources) || before.cfg.NeedsBefore() != c.cfg.NeedsBefore()
 	if edited {
@@ -234,10 +233,11 @@ func (c *composition) takeOverSinks(ctx context.Context, before *composition) er
 	if err := c.connect(); err != nil {
 		return err
 	}
+	c.working.Store(true)
 	c.now.Store(c)
 	for _, r := range c.runners {
 		if before.runnerOf(r.id) == nil {
-			r.start(c.cfg.Delivery.Retry, c.failure.report)
+			r.start(c.cfg.Delivery.Retry, c.failed.report)
 			c.log.Info("sink started", "sink", r.name)
 		}
 	}

@@ -100,6 +100,10 @@ func (c *composition) pipelineConfig(s config.Sink, sink *configuredSink, deadLe
 		Newest:      c.journal.Newest(),
 		Selection:   fingerprint(c.version, s) + c.routes.id,
 		Route:       withPlace(s, c.routes.of(s.Name)),
+		Delivered:   c.replica.delivered(s.Name),
+	}
+	if c.replica != nil {
+		_, cfg.Fenced = sink.sink.(sinks.Fenced)
 	}
 	if s.OnOversize == config.Reduce {
 		cfg.Smaller = shape.Smaller

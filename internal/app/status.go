@@ -16,7 +16,17 @@ import (
 func (a *app) snapshot() admin.Snapshot {
 	c := a.now.Load()
 	stored := c.journal.Stat()
-	s := admin.Snapshot{Config: a.configStatus(), Cluster: admin.ClusterStatus{Name: c.source.Cluster()}, Journal: c.journalStatus(stored)}
+	s := admin.Snapshot{Config: a.configStatus(), Journal: c.journalStatus(stored), Replica: c.replica.status()}
+	if c.working.Load() {
+		c.show(&s, stored)
+	}
+	a.secrets.fields(&s)
+	return s
+}
+
+// show adds what there is where everything is made.
+func (c *composition) show(s *admin.Snapshot, stored journal.Stat) {
+	s.Cluster = admin.ClusterStatus{Name: c.source.Cluster()}
 	s.Cluster.UID, s.Cluster.Unchecked = c.source.Identity()
 	s.Cluster.ClockSkew = c.source.ClockSkew()
 	ready, reasons := c.source.Ready()
@@ -47,8 +57,6 @@ func (a *app) snapshot() admin.Snapshot {
 		s.Sinks = append(s.Sinks, k)
 	}
 	s.Audit = c.naming.status()
-	a.secrets.fields(&s)
-	return s
 }
 
 func (c *composition) journalStatus(j journal.Stat) admin.JournalStatus {

@@ -183,6 +183,14 @@ func (b *backlog) pass(offset uint64) {
 	b.passed++
 }
 
+// skip settles a change that its destination has from a process before.
+func (b *backlog) skip(offset uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.read, b.changed = offset, true
+	b.skipped++
+}
+
 // fits reports whether size more bytes may be held for lanes that are live. Half of the window is for those that are read
 // again, while there are such. What is larger than that passes alone.
 func (b *backlog) fits(size int) bool {

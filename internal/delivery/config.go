@@ -36,6 +36,13 @@ type Config struct {
 	// pure function of the change and of what the pipeline's layout names. Called concurrently.
 	Route func(*event.Change) Route
 
+	// Fenced says that the sink was fenced, see [sinks.Fenced]: it is not restored, though it may be a [sinks.Stateful].
+	Fenced bool
+
+	// Delivered says which changes the destination has already in the lane they belong to, from a process before: they are
+	// settled as they are read. Like Route it must be a pure function, and is called concurrently. nil: none.
+	Delivered func(sinks.Lane, *event.Change) bool
+
 	// Smaller makes a copy of a change that the sink refused as too large, with less in it and the same ID, or says that
 	// there is nothing left to take out. It must be a pure function. nil makes dead letters of all that is too large.
 	Smaller func(*event.Change) (*event.Change, bool)

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -32,6 +33,29 @@ func TestADeposedProcessEndsAllLanesAndSettlesNothing(t *testing.T) {
 		}
 		if cursor, dead := s.get(); cursor.Low != 0 || len(dead) > 0 {
 			t.Errorf("settled up to %d, %d dead letters", cursor.Low, len(dead))
+		}
+	})
+}
+
+func TestWhatTheDestinationHasFromAProcessBeforeIsPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var to recorder
+		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+			to.accept(lane, batch)
+			return len(batch), nil
+		}}
+		var s stored
+		p := run(t, sink, journalOf(changesIn("a", "b", "a", "b"), &s), event.Cursor{}, Config{
+			Delivered: func(lane sinks.Lane, c *event.Change) bool {
+				return lane == "a" && c.ResourceVersion == "1" || lane == "b" && c.ResourceVersion == "1"
+			},
+		})
+		p.drained(t, 4)
+		if got := p.Stats(); got.Skipped != 1 || got.Delivered != 3 || !slices.Equal(to.lanes["a"], []uint64{3}) || !slices.Equal(to.lanes["b"], []uint64{2, 4}) {
+			t.Errorf("skipped %d, delivered %d: %v", got.Skipped, got.Delivered, to.lanes)
+		}
+		if cursor, _ := s.get(); cursor.Low != 4 {
+			t.Errorf("settled up to %d", cursor.Low)
 		}
 	})
 }

@@ -111,8 +111,17 @@ func (p *Pipeline) enqueue(r event.Record, topic *sinks.Template) (active *lane,
 	if err != nil {
 		return nil, false, err
 	}
+	if p.delivered(name, r.Change) {
+		p.backlog.skip(r.Offset)
+		return nil, true, nil
+	}
 	active, ok = p.backlog.add(name, e)
 	return active, ok, nil
+}
+
+// delivered says whether the destination has a change from a process before.
+func (p *Pipeline) delivered(lane sinks.Lane, c *event.Change) bool {
+	return p.cfg.Delivered != nil && lane != unroutable && p.cfg.Delivered(lane, c)
 }
 
 // reload names the lane of a change that was read again and gives the change to it, if it lacks it.
@@ -126,6 +135,9 @@ func (p *Pipeline) reload(r event.Record) error {
 	name, e, err := p.name(r, to.Topic)
 	if err != nil {
 		return err
+	}
+	if p.delivered(name, r.Change) {
+		return nil
 	}
 	if l := p.backlog.reload(name, e); l != nil {
 		p.queue.Add(l)

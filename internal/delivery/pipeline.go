@@ -66,6 +66,9 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	cfg = cfg.withDefaults()
 	log = log.With("sink", name)
 	stateful, _ := sink.(sinks.Stateful)
+	if cfg.Fenced {
+		stateful = nil
+	}
 	_, canPing := sink.(sinks.Pinger)
 	return &Pipeline{
 		sinkName: name,

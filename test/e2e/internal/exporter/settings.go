@@ -31,6 +31,8 @@ type Settings struct {
 	Redaction mapping // the section of that name
 	Audit     mapping // as well
 	Journal   mapping // further keys of the section of that name
+	State     mapping // the section of that name
+	Election  mapping // as well
 
 	DeadLetters mapping // of the sink "nats"
 	Routes      []mapping
@@ -70,6 +72,12 @@ func (s Settings) content(listen string) mapping {
 	}
 	if s.Audit != nil {
 		c["audit"] = s.Audit
+	}
+	if s.State != nil {
+		c["state"] = s.State
+	}
+	if s.Election != nil {
+		c["election"] = s.Election
 	}
 	maps.Copy(c["journal"].(mapping), s.Journal)
 	if s.DrainTimeout != "" {

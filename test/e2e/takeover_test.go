@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// takeOvers is how often the one that works is taken away in each of the ways; KUBECDC_E2E_TAKEOVERS sets it for long proofs.
+const takeOvers = 2
+
+// pair are two exporters without volumes, which share a state in one of the buses, and of which one works.
+type pair struct {
+	*scene
+	all    [2]*exporter.Exporter
+	random *rand.Rand
+}
+
+func newPair(t *testing.T, kinds []workload.Kind, stateIn string, changes ...func(*exporter.Settings)) *pair {
+	t.Helper()
+	var settings exporter.Settings
+	shared := func(s *exporter.Settings) {
+		s.State = map[string]any{"sink": stateIn, "name": s.Stream + "-state"}
+		s.Election = map[string]any{"lease": s.Stream + "/exporter", "duration": "2s", "identity": "first"}
+		for _, change := range changes {
+			change(s)
+		}
+		settings = *s
+	}
+	p := &pair{scene: newLeastScene(t, kinds, shared), random: dice(t)}
+	settings.Dir = t.TempDir()
+	settings.Election = map[string]any{"lease": settings.Stream + "/exporter", "duration": "2s", "identity": "second"}
+	second, err := exporter.New(p.program, settings)
+	p.must(err)
+	p.all = [2]*exporter.Exporter{p.exporter, second}
+	t.Cleanup(func() {
+		if err := second.Kill(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the end of the second's log:\n%s", second.LogTail())
+		}
+	})
+	return p
+}
+
+// active waits until one of the running exporters works, and returns it and the other one. except is left out; it may be nil.
+func (p *pair) active(except *exporter.Exporter) (works, other *exporter.Exporter) {
+	p.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery/4) {
+		for i, e := range p.all {
+			if e == except {
+				continue
+			}
+			if _, text, err := e.Get(p.t.Context(), "/metrics"); err == nil && strings.Contains(text, "\nkubecdc_active 1\n") {
+				return e, p.all[1-i]
+			}
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("nobody works after %v", arriveWithin)
+		}
+	}
+}
+
+// wipe takes the volume of a stopped exporter away.
+func (p *pair) wipe(e *exporter.Exporter) {
+	p.t.Helper()
+	p.must(os.RemoveAll(filepath.Join(filepath.Dir(e.Config()), "journal")))
+}
+
+// killed ends the one that works with SIGKILL and takes its volume; it comes back when the other one works.
+func (p *pair) killed() {
+	works, _ := p.active(nil)
+	p.must(works.Kill())
+	p.wipe(works)
+	p.active(works)
+	p.must(works.Launch(p.t.Context()))
+}
+
+// frozen lets the one that works stand still until the other one works, and a while longer, and then go on where it was.
+func (p *pair) frozen() {
+	works, _ := p.active(nil)
+	p.must(works.Pause())
+	p.active(works)
+	pause(p.t, time.Duration(p.random.IntN(1000))*time.Millisecond) // how long it stands still is what is varied
+	p.must(works.Resume())
+	p.standsBy(works)
+}
+
+// replaced ends the one that works in order.
+func (p *pair) replaced() {
+	works, _ := p.active(nil)
+	p.must(works.Stop())
+	p.wipe(works)
+	p.active(works)
+	p.must(works.Launch(p.t.Context()))
+}
+
+// standsBy waits until an exporter is ready, and does not work.
+func (p *pair) standsBy(e *exporter.Exporter) {
+	p.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery) {
+		code, text, err := e.Get(p.t.Context(), "/readyz?verbose")
+		if err == nil && code == 200 && strings.Contains(text, "[+]replica ok: standby") {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("it does not stand by: %v %d %s", err, code, text)
+		}
+	}
+}
+
+// judge ends both, and compares the buses with the truth.
+func (p *pair) judge(rules oracle.Rules) {
+	p.t.Helper()
+	p.must(errors.Join(p.all[0].Stop(), p.all[1].Stop()))
+	p.scene.judge(rules)
+}
+
+// TestTakeOversLoseRepeatAndReorderNothing takes the one that works away while objects are written: by SIGKILL with its volume, by
+// standing still for longer than the Lease lasts and waking up, and in order. The other one goes on each time.
+func TestTakeOversLoseRepeatAndReorderNothing(t *testing.T) {
+	for _, stateIn := range []string{"kafka", "nats"} {
+		t.Run("state in "+stateIn, func(t *testing.T) {
+			kinds := workload.AllKinds()
+			p := newPair(t, kinds, stateIn)
+			p.must(p.all[0].Start(t.Context()))
+			p.must(p.all[1].Start(t.Context()))
+			p.active(nil)
+			p.must(p.load(100, kinds).Wait())
+			p.awaitAll()
+			began := time.Now()
+
+			ways := []func(){p.killed, p.frozen, p.replaced}
+			turns := sizeOf(t, "KUBECDC_E2E_TAKEOVERS", takeOvers) * len(ways)
+			plan := workload.Plan{Objects: manyObjects / 2 / len(ways) / takeOvers * turns, Updates: 3}
+			load := p.run(plan, kinds)
+			for i := range turns {
+				load.AwaitOperations(plan.Operations() * (i + 1) / (turns + 2))
+				ways[i%len(ways)]()
+			}
+			p.must(load.Wait())
+			p.awaitAll()
+			p.judge(oracle.Rules{})
+			p.checkNothingWasListedSince(began)
+		})
+	}
+}
