@@ -373,3 +373,14 @@ What to alert on is in [alerts.md](alerts.md), as files in ` + "`deploy/monitori
 `)
 	return b.String()
 }
+
+// TestEachMetricIsThereOnce: a name that is there twice ends the process when it starts.
+func TestEachMetricIsThereOnce(t *testing.T) {
+	seen := map[string]bool{}
+	for _, m := range metrics {
+		if seen[m.name] {
+			t.Errorf("%s is there twice", m.name)
+		}
+		seen[m.name] = true
+	}
+}
