@@ -584,7 +584,10 @@ func (k *Keeper) write(ctx context.Context, entries []sinks.StateEntry) error {
 func (k *Keeper) writeAll(ctx context.Context) error {
 	incomplete := k.w.meta
 	incomplete.complete = false
+	whole := sinks.StateEntry{Key: []byte{keyMeta}, Value: []byte(k.table.few[string([]byte{keyMeta})])}
 	first := []sinks.StateEntry{{Key: []byte{keyMeta}, Value: incomplete.encode()}}
+	k.table.put(first[0]) // a store may write parts again meanwhile, and must not call the state complete
+	defer k.table.put(whole)
 	var rest []sinks.StateEntry
 	for key, value := range k.table.few {
 		e := sinks.StateEntry{Key: []byte(key), Value: []byte(value)}
@@ -610,7 +613,8 @@ func (k *Keeper) writeAll(ctx context.Context) error {
 			}
 		}
 	}
-	return k.write(ctx, append(rest, sinks.StateEntry{Key: []byte{keyMeta}, Value: []byte(k.table.few[string([]byte{keyMeta})])}))
+	k.table.put(whole)
+	return k.write(ctx, append(rest, whole))
 }
 
 // showLag updates what Stats says of the lag.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -56,6 +57,9 @@ func (s *Sink) snapshot(ctx context.Context, l *link, lane sinks.Lane, c *event.
 		s.log.Warn("a bucket is not repaired: the snapshot began before this process, or some subject may not be published to; keys that the snapshot lacks stay",
 			"bucket", s.cfg.Bucket, "resource", c.Resource.String(), "namespace", c.Namespace)
 		return nil
+	}
+	if err := s.stillOurs(ctx, l, math.MaxUint64); err != nil {
+		return err
 	}
 	purged, err := s.purgeUntouched(ctx, l, s.keysOf(c), began)
 	if err != nil {
