@@ -35,7 +35,8 @@ type meta struct {
 	group    string
 	cluster  string // UID, "" where it is not known
 	owner    Owner
-	complete bool // known objects and positions are all there
+	offset   uint64 // of the owner's journal: everything up to here was in the state when it took over
+	complete bool   // known objects and positions are all there
 }
 
 func (m meta) encode() []byte {
@@ -44,6 +45,7 @@ func (m meta) encode() []byte {
 	b = appendString(appendString(b, m.owner.Identity), m.owner.Journal)
 	b = binary.AppendUvarint(b, m.owner.Generation)
 	b = binary.AppendVarint(b, m.owner.Since.UnixMilli())
+	b = binary.AppendUvarint(b, m.offset)
 	if m.complete {
 		return append(b, 1)
 	}
@@ -59,11 +61,12 @@ func decodeMeta(b string) (m meta, err error) {
 	m.group, m.cluster, m.owner.Identity, m.owner.Journal = s.string(), s.string(), s.string(), s.string()
 	m.owner.Generation = s.uvarint()
 	m.owner.Since = time.UnixMilli(s.varint()).UTC()
+	m.offset = s.uvarint()
 	m.complete = s.byte() == 1
 	return m, s.end("owner")
 }
 
-// mark says how far the journal of the owner of this generation is covered.
+// mark says how far the journal of the owner of this generation is covered; one of another generation says nothing.
 type mark struct {
 	generation uint64
 	offset     uint64

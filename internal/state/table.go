@@ -178,6 +178,9 @@ func (t *table) content() (c content, err error) {
 			return c, err
 		}
 	}
+	if m := c.meta; c.mark.generation != m.owner.Generation {
+		c.mark = mark{generation: m.owner.Generation, offset: m.offset, at: m.owner.Since}
+	}
 	err = t.eachFew(keyResource, func(n uint64, _, value string) error {
 		c.resources[n], err = decodeResource(value)
 		return err

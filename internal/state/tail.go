@@ -26,17 +26,28 @@ func digestOf(text string) digest {
 	return digest(sum[:16])
 }
 
-// told is the newest that a destination was told of an object.
+// told is the newest that a destination was told of what has a key. Versions of a resource are ordered, also those of objects
+// that had the key one after the other, and a destination that compacts by key keeps no more than this.
 type told struct {
+	uid     digest
 	version uint64
 	deleted bool
 }
 
-// object is one as a destination knows it. A sink whose lanes lead to several destinations may tell an object's changes to
-// several, which are not in step with each other.
+// object is what has a key in a resource, as a destination knows it. A sink whose lanes lead to several destinations may tell an
+// object's changes to several, which are not in step with each other.
 type object struct {
-	uid         digest
+	key         digest
 	destination uint32
+}
+
+func keyDigest(resource, key string) digest { return digestOf(resource + "/" + key) }
+
+func keyOfChange(c *event.Change) digest {
+	if c.Namespace == "" {
+		return keyDigest(c.Resource.String(), c.Name)
+	}
+	return keyDigest(c.Resource.String(), c.Namespace+"/"+c.Name)
 }
 
 // delivered is what a sink had delivered, when it was fenced, of what the state does not have. It is pure, and does not change
@@ -78,14 +89,16 @@ func (d *delivered) has(lane sinks.Lane, c *event.Change) bool {
 	if !ok {
 		return false
 	}
-	newest, ok := d.newest[object{digestOf(c.UID), destination}]
-	switch {
-	case !ok || version > newest.version:
+	newest, ok := d.newest[object{keyOfChange(c), destination}]
+	if !ok || version > newest.version {
 		return false
+	}
+	same := newest.uid == digestOf(c.UID)
+	switch {
 	case c.FinalStateUnknown:
-		return newest.deleted
+		return newest.deleted || !same
 	case c.Coalesced:
-		return version == newest.version && !newest.deleted
+		return version == newest.version && same && !newest.deleted
 	}
 	return true
 }
@@ -135,8 +148,8 @@ func (t *tail) read(ctx context.Context, sink sinks.Fenced, lane sinks.Lane, fro
 		t.note(e.Emitted, last)
 		return nil
 	})
-	for uid, l := range last {
-		place := object{uid, destination}
+	for key, l := range last {
+		place := object{key, destination}
 		if before, ok := t.newest[place]; !ok || before.version <= l.version {
 			t.newest[place] = l
 		}
@@ -160,7 +173,7 @@ func (t *tail) note(e event.Emitted, last map[digest]told) {
 		return
 	}
 	t.highest[resource] = max(t.highest[resource], version)
-	last[digestOf(e.UID)] = told{version, e.Type == event.Deleted}
+	last[keyDigest(resource, e.Key)] = told{digestOf(e.UID), version, e.Type == event.Deleted}
 }
 
 // remember notes whether an object exists, as far as this sink was told.

@@ -47,7 +47,9 @@ type Taken struct {
 }
 
 // Delivered is that of the keeper.
-func (t *Taken) Delivered(sink string) func(sinks.Lane, *event.Change) bool { return t.keeper.Delivered(sink) }
+func (t *Taken) Delivered(sink string) func(sinks.Lane, *event.Change) bool {
+	return t.keeper.Delivered(sink)
+}
 
 // TakeOver makes this process the owner: it claims the state and reads it to its end, fences all sinks, reads the tails of their
 // lanes, and begins the journal from all that, unless the state is of this very journal, which then goes on as it is. It
@@ -91,7 +93,7 @@ func (k *Keeper) takeOver(ctx context.Context, t Takeover) (*Taken, error) {
 		return nil, err
 	}
 	taken.Fresh, taken.Resumed = begin.fresh, begin.resumed
-	m := meta{group: k.opts.Group, cluster: c.meta.cluster, complete: !begin.base, owner: Owner{
+	m := meta{group: k.opts.Group, cluster: c.meta.cluster, complete: !begin.base, offset: begin.offset, owner: Owner{
 		Identity: k.opts.Owner, Journal: begin.id, Generation: begin.generation, Since: time.Now().UTC(),
 	}}
 	if t.Cluster != "" {
@@ -102,8 +104,7 @@ func (k *Keeper) takeOver(ctx context.Context, t Takeover) (*Taken, error) {
 	if err := k.noteLost(ctx); err != nil {
 		return nil, err
 	}
-	entries := []sinks.StateEntry{{Key: []byte{keyMark}, Value: at.encode()}, {Key: []byte{keyMeta}, Value: m.encode()}}
-	if err := k.put(ctx, entries); err != nil {
+	if err := k.put(ctx, []sinks.StateEntry{{Key: []byte{keyMeta}, Value: m.encode()}}); err != nil {
 		return nil, err
 	}
 	if begin.seeds { // the state names the journal before the journal is that, so one that is not whole is nobody's
@@ -284,9 +285,9 @@ func (k *Keeper) begin(ctx context.Context, c content) (b beginning, err error) 
 	b.generation = max(c.meta.owner.Generation, own) + 1
 	exists, newest := c.meta.version != 0 && c.meta.complete, j.Newest()
 	switch {
-	case b.id != "" && b.id == c.meta.owner.Journal && exists && c.mark.offset > newest && c.mark.generation == c.meta.owner.Generation:
+	case b.id != "" && b.id == c.meta.owner.Journal && exists && c.mark.offset > newest:
 		k.log.Warn("the journal is an older copy of itself: it is seeded with the replicated state")
-	case b.id != "" && b.id == c.meta.owner.Journal && exists && c.mark.generation == c.meta.owner.Generation && c.mark.offset+1 >= j.Oldest():
+	case b.id != "" && b.id == c.meta.owner.Journal && exists && c.mark.offset+1 >= j.Oldest():
 		b.resumed, b.offset = true, c.mark.offset
 		return b, nil
 	case b.id != "" && own > c.meta.owner.Generation, b.id != "" && b.id == c.meta.owner.Journal:

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -131,14 +132,55 @@ func (k *Keeper) step(ctx context.Context) error {
 		}
 	}
 	k.takeMark()
-	low := k.opts.Journal.Settled(append([]string{Sink}, k.opts.Unsettled...)...)
-	if err := k.takeChanges(ctx, min(low, k.w.at+stepChanges)); err != nil {
-		return err
+	if due := k.due(); due >= 0 {
+		m := k.w.marks[due]
+		if err := k.announce(ctx, m.Resources); err != nil {
+			return err
+		}
+		if err := k.takeChanges(ctx, min(m.Newest, k.w.at+stepChanges)); err != nil {
+			return err
+		}
+		if k.w.at >= m.Newest {
+			k.w.marks = slices.Delete(k.w.marks, 0, due+1)
+			if err := k.writeMark(ctx, m); err != nil {
+				return err
+			}
+		}
 	}
-	if err := k.writeMark(ctx, low); err != nil {
-		return err
-	}
+	k.showLag()
 	return k.settle(ctx)
+}
+
+// due is the index of the newest mark that all sinks have passed, -1 if there is none.
+func (k *Keeper) due() int {
+	low, due := k.opts.Journal.Settled(append([]string{Sink}, k.opts.Unsettled...)...), -1
+	for i, m := range k.w.marks {
+		if m.Newest <= low {
+			due = i
+		}
+	}
+	return due
+}
+
+// announce writes the scopes of resources that the state does not have yet, in front of their objects: as lists that go on.
+func (k *Keeper) announce(ctx context.Context, resources []event.StoredResource) error {
+	b := batch{k: k}
+	for _, r := range resources {
+		if _, ok := k.w.numbers[r.Resource.String()]; ok {
+			continue
+		}
+		n, err := b.resource(ctx, r.Resource)
+		if err != nil {
+			return err
+		}
+		for _, s := range r.Scopes {
+			s.Position = ""
+			if err := b.add(ctx, keyOf(keyScope, n, s.ID), encodeScope(s)); err != nil {
+				return err
+			}
+		}
+	}
+	return b.flush(ctx)
 }
 
 // takeMark takes a mark, if anything has changed since the last one. First the places, then the rest: what is published after
@@ -296,20 +338,9 @@ func (b *batch) resource(ctx context.Context, r event.Resource) (uint64, error) 
 	return n, b.add(ctx, keyOf(keyResource, n, ""), encodeResource(r))
 }
 
-// writeMark writes the newest mark that all sinks have passed.
-func (k *Keeper) writeMark(ctx context.Context, low uint64) error {
-	w, newest := &k.w, -1
-	for i, m := range w.marks {
-		if m.Newest <= low && m.Newest <= w.at {
-			newest = i
-		}
-	}
-	if newest < 0 {
-		k.showLag()
-		return nil
-	}
-	m := w.marks[newest]
-	w.marks = slices.Delete(w.marks, 0, newest+1)
+// writeMark writes a mark whose objects are in the state.
+func (k *Keeper) writeMark(ctx context.Context, m taken) error {
+	w := &k.w
 	k.release(&m)
 	b := batch{k: k}
 	if err := k.addResources(ctx, &b, m.Resources); err != nil {
@@ -326,11 +357,7 @@ func (k *Keeper) writeMark(ctx context.Context, low uint64) error {
 		w.meta.cluster = cluster
 	}
 	w.meta.complete = true
-	if err := errors.Join(b.add(ctx, []byte{keyMeta}, w.meta.encode()), b.flush(ctx)); err != nil {
-		return err
-	}
-	k.showLag()
-	return nil
+	return errors.Join(b.add(ctx, []byte{keyMeta}, w.meta.encode()), b.flush(ctx))
 }
 
 // addResources adds the positions of a mark, and takes out what the journal does not have any more.
@@ -370,12 +397,12 @@ func (k *Keeper) addResources(ctx context.Context, b *batch, resources []event.S
 
 // drop takes entries of a resource out.
 func (k *Keeper) drop(ctx context.Context, b *batch, first byte, number uint64, gone func(rest string) bool) error {
-	maps := k.table.known[:]
+	all := k.table.known[:]
 	if first != keyKnown {
-		maps = []map[string]string{k.table.few}
+		all = []map[string]string{k.table.few}
 	}
 	prefix := string(keyOf(first, number, ""))
-	for _, m := range maps {
+	for _, m := range all {
 		var keys []string
 		for key := range m {
 			if len(key) >= len(prefix) && key[:len(prefix)] == prefix && gone(key[len(prefix):]) {
@@ -434,12 +461,17 @@ func (k *Keeper) note(ctx context.Context, sink string, lanes map[sinks.Lane]sin
 }
 
 // release lets go of what sinks had delivered before the take-over, once the positions of a mark that all have settled are past
-// it: nothing of it comes again. Their lanes are covered up to where they ended then.
+// it: nothing of it comes again. Their lanes are covered up to where they ended then. Until then their places stay as they are:
+// what was passed over lies in front of what is published now, and is not in the state yet.
 func (k *Keeper) release(m *taken) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, member := range k.members {
-		if member.ends == nil || !passed(m.Resources, member.highest) {
+		if member.ends == nil {
+			continue
+		}
+		if !passed(m.Resources, member.highest) {
+			maps.DeleteFunc(m.places, func(l sinkLane, _ sinks.Place) bool { return l.sink == name })
 			continue
 		}
 		for lane, end := range member.ends {

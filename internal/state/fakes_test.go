@@ -1,0 +1,231 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// memory is a bus in memory that keeps one state.
+type memory struct {
+	mu     sync.Mutex
+	log    []sinks.StateEntry
+	epoch  int
+	purges int
+	fail   func() error // asked before each entry is stored; nil never fails
+	bytes  int
+}
+
+// purge drops all that is stored.
+func (m *memory) purge() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.log, m.purges = nil, m.purges+1
+}
+
+// restore makes the state what it was when it had n entries.
+func (m *memory) restore(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.log, m.purges = m.log[:n:n], m.purges+1
+}
+
+// memoryStore is how one process uses it.
+type memoryStore struct {
+	*memory
+	claimed, read, seen int
+	contents            func(part, parts int) []sinks.StateEntry
+}
+
+func (s *memoryStore) Read(_ context.Context, each func(sinks.StateEntry) error) (bool, error) {
+	s.mu.Lock()
+	entries, purges := slices.Clone(s.log), s.purges
+	s.mu.Unlock()
+	if s.seen != purges {
+		s.seen, s.read = purges, 0
+		return true, nil
+	}
+	for _, e := range entries[s.read:] {
+		if err := each(e); err != nil {
+			return false, err
+		}
+	}
+	s.read = len(entries)
+	return false, nil
+}
+
+func (s *memoryStore) Claim(context.Context, sinks.Claim) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch++
+	s.claimed = s.epoch
+	return nil
+}
+
+func (s *memoryStore) Write(_ context.Context, entries []sinks.StateEntry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claimed != s.epoch {
+		return &sinks.DeposedError{Reason: "another process has the state"}
+	}
+	if s.seen != s.purges {
+		s.seen, s.read = s.purges, 0
+		return &sinks.StateLostError{Reason: "purged"}
+	}
+	for _, e := range entries {
+		if s.fail != nil {
+			if err := s.fail(); err != nil {
+				return err
+			}
+		}
+		s.log = append(s.log, sinks.StateEntry{Key: slices.Clone(e.Key), Value: slices.Clone(e.Value)})
+		s.bytes += len(e.Key) + len(e.Value)
+	}
+	return nil
+}
+
+func (s *memoryStore) Close(context.Context) error { return nil }
+
+// topic is a destination in memory, with lanes that its writers can be fenced from.
+type topic struct {
+	mu      sync.Mutex
+	name    string
+	width   int
+	lanes   map[sinks.Lane]*partition
+	epoch   int
+	away    error
+	compact bool // keeps the newest of each object
+}
+
+type partition struct {
+	epoch    int
+	messages []sinks.Emitted
+	next     sinks.Place
+}
+
+func newTopic(name string, width int) *topic {
+	return &topic{name: name, width: width, lanes: map[sinks.Lane]*partition{}}
+}
+
+func (t *topic) lane(name sinks.Lane) *partition {
+	if t.lanes[name] == nil {
+		t.lanes[name] = &partition{next: 1}
+	}
+	return t.lanes[name]
+}
+
+// all is what the topic holds, lane by lane.
+func (t *topic) all() map[sinks.Lane][]sinks.Emitted {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := map[sinks.Lane][]sinks.Emitted{}
+	for name, p := range t.lanes {
+		all[name] = slices.Clone(p.messages)
+	}
+	return all
+}
+
+// topicSink is how one process uses it.
+type topicSink struct {
+	*topic
+	own   int
+	claim sinks.Claim
+	noted map[sinks.Lane]bool
+	at    map[sinks.Lane]sinks.Place
+}
+
+func (t *topic) open() *topicSink {
+	return &topicSink{topic: t, noted: map[sinks.Lane]bool{}, at: map[sinks.Lane]sinks.Place{}}
+}
+
+func (s *topicSink) Lane(c *event.Change) (sinks.Lane, error) {
+	return sinks.Lane(fmt.Sprintf("%s/%d", s.name, sinks.KeyHash(c)%uint64(s.width))), nil
+}
+
+func (s *topicSink) Fence(_ context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away != nil {
+		return s.away
+	}
+	s.epoch++
+	s.own, s.claim = s.epoch, claim
+	for _, lane := range lanes {
+		s.lane(lane).epoch, s.noted[lane] = s.own, true
+	}
+	return nil
+}
+
+func (s *topicSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+	if !s.noted[lane] {
+		s.mu.Lock()
+		next := s.lane(lane).next
+		s.mu.Unlock()
+		if err := s.claim.Note(ctx, map[sinks.Lane]sinks.Place{lane: next}); err != nil {
+			return 0, err
+		}
+		s.noted[lane] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.lane(lane)
+	if p.epoch > s.own {
+		return 0, &sinks.DeposedError{Reason: "fenced"}
+	}
+	p.epoch = s.own
+	for _, m := range batch {
+		e := emitted(m.Change)
+		e.Place = p.next
+		p.next++
+		if s.compact {
+			p.messages = slices.DeleteFunc(p.messages, func(o sinks.Emitted) bool {
+				return o.Key != "" && o.Key == e.Key && o.Resource == e.Resource
+			})
+		}
+		p.messages = append(p.messages, e)
+	}
+	s.at[lane] = p.next
+	return len(batch), nil
+}
+
+func (s *topicSink) Places() map[sinks.Lane]sinks.Place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.at)
+}
+
+func (s *topicSink) Tail(_ context.Context, lane sinks.Lane, from sinks.Place, each func(sinks.Emitted) error) error {
+	s.mu.Lock()
+	messages := slices.Clone(s.lane(lane).messages)
+	s.mu.Unlock()
+	for _, m := range messages {
+		if m.Place >= from {
+			if err := each(m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *topicSink) Close(context.Context) error { return nil }
+
+func emitted(c *event.Change) (e sinks.Emitted) {
+	e.ID, e.Type, e.Resource = c.ID(), c.Type, event.Resource{Group: c.Resource.Group, Resource: c.Resource.Resource}
+	if c.Type.Control() {
+		return e
+	}
+	e.Key, e.UID, e.ResourceVersion = c.Name, c.UID, c.ResourceVersion
+	if c.Namespace != "" {
+		e.Key = c.Namespace + "/" + c.Name
+	}
+	return e
+}
+
+var errAway = errors.New("away")

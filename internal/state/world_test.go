@@ -1,0 +1,480 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
+)
+
+func TestMain(m *testing.M) { leaks.Main(m) }
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// cluster is an API server with one history for all of its resources.
+type cluster struct {
+	random    *rand.Rand
+	version   int
+	compacted int // no watch goes on from before
+	history   []happened
+	living    map[string]map[string]deltas.Object // by resource and key
+	uids      int
+}
+
+type happened struct {
+	version  int
+	resource string
+	event    deltas.Event
+}
+
+var resources = map[string]event.Resource{
+	"pods":             {Version: "v1", Resource: "pods", Kind: "Pod"},
+	"deployments.apps": {Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"},
+}
+
+func newCluster(random *rand.Rand) *cluster {
+	c := &cluster{random: random, version: 100, living: map[string]map[string]deltas.Object{}}
+	for name := range resources {
+		c.living[name] = map[string]deltas.Object{}
+	}
+	return c
+}
+
+// change lets something happen.
+func (c *cluster) change() {
+	resource := slices.Sorted(maps.Keys(resources))[c.random.IntN(len(resources))]
+	name := fmt.Sprintf("o%d", c.random.IntN(8))
+	o, exists := c.living[resource]["ns/"+name]
+	c.version++
+	kind := watch.Modified
+	switch {
+	case !exists:
+		c.uids++
+		o, kind = *deltas.NewObject("ns", name), watch.Added
+		o.UID = fmt.Sprintf("00000000-0000-4000-8000-%012d", c.uids)
+	case c.random.IntN(3) == 0:
+		kind = watch.Deleted
+	}
+	o.ResourceVersion = strconv.Itoa(c.version)
+	o.Raw = fmt.Appendf(nil, `{"v":%d}`, c.version)
+	c.living[resource][o.Key()] = o
+	if kind == watch.Deleted {
+		delete(c.living[resource], o.Key())
+	}
+	c.history = append(c.history, happened{c.version, resource, deltas.Event{Type: kind, Object: &o}})
+}
+
+// newest is the version of what happened last.
+func (c *cluster) newest() int {
+	if len(c.history) == 0 {
+		return 0
+	}
+	return c.history[len(c.history)-1].version
+}
+
+// process is an exporter.
+type process struct {
+	t       testing.TB
+	w       *world
+	fs      vfs.FS
+	journal *journal.Journal
+	end     func()
+	keeper  *Keeper
+	scopes  map[string]*scope
+	sinks   map[string]*topicSink
+	pipes   map[string]*pipe
+	deposed bool
+}
+
+// scope is a source of one resource: what pkg/source does, without an API server.
+type scope struct {
+	tracker *deltas.Tracker
+	stored  event.StoredScope
+	list    *deltas.List
+}
+
+// pipe is a pipeline: lanes advance each for itself, and what all have passed is settled.
+type pipe struct {
+	low       uint64
+	read      uint64
+	waiting   []event.Record // read, and not delivered
+	delivered func(sinks.Lane, *event.Change) bool
+}
+
+// world is everything that outlives a process.
+type world struct {
+	t         testing.TB
+	random    *rand.Rand
+	cluster   *cluster
+	bus       *memory
+	topics    map[string]*topic
+	snapshots int
+	before    []*process // that may go on
+}
+
+func newWorld(t testing.TB, seed uint64, compact bool) *world {
+	random := rand.New(rand.NewPCG(seed, 12))
+	w := &world{t: t, random: random, cluster: newCluster(random), bus: &memory{}, topics: map[string]*topic{}}
+	for _, name := range []string{"first", "second"} {
+		w.topics[name] = newTopic(name, 3)
+		w.topics[name].compact = compact
+	}
+	return w
+}
+
+// start starts a process on a journal, a new one where fs is nil. It stands by.
+func (w *world) start(fs vfs.FS) *process {
+	if fs == nil {
+		fs = vfs.NewMem()
+	}
+	j, err := journal.Open(journal.Options{Dir: "journal", FS: fs, Sinks: []string{"first", "second", Sink}, Logger: quiet})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- j.Run(ctx) }()
+	p := &process{t: w.t, w: w, fs: fs, journal: j, scopes: map[string]*scope{}, sinks: map[string]*topicSink{}, pipes: map[string]*pipe{}}
+	p.end = sync.OnceFunc(func() {
+		p.deposed = true
+		cancel()
+		if err := errors.Join(<-done, j.Close()); err != nil {
+			w.t.Error(err)
+		}
+	})
+	p.keeper, err = New(Options{Group: "g", Owner: "p", Journal: j, Logger: quiet},
+		func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
+			return &memoryStore{memory: w.bus, contents: contents, seen: w.bus.purges}, nil
+		})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+// takeOver makes a process the one that works.
+func (p *process) takeOver() error {
+	all := map[string]sinks.Fenced{}
+	for name, t := range p.w.topics {
+		p.sinks[name] = t.open()
+		all[name] = p.sinks[name]
+	}
+	taken, err := p.keeper.TakeOver(p.t.Context(), Takeover{Sinks: all})
+	if err != nil {
+		return err
+	}
+	p.t.Logf("at %d: took over from %+v: fresh %t, resumed %t, %d objects, %d in tails", p.w.cluster.version, taken.Before, taken.Fresh, taken.Resumed, taken.Objects, taken.TailSize)
+	for name := range p.w.topics {
+		c, _, err := p.journal.Cursor(name)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.pipes[name] = &pipe{low: c.Low, read: c.Low, delivered: p.keeper.Delivered(name)}
+	}
+	for name, r := range resources {
+		known := deltas.NewKnown()
+		stored, err := p.journal.LoadResource(name, known.Add)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		s := &scope{stored: event.StoredScope{ID: name}}
+		if len(stored.Scopes) > 0 {
+			s.stored = stored.Scopes[0]
+		}
+		s.tracker = deltas.NewTracker(deltas.Scope{ID: name, Cluster: "c", Resource: r}, known, nil, func() time.Time { return time.Unix(0, 0).UTC() })
+		p.scopes[name] = s
+	}
+	return nil
+}
+
+func (p *process) put(s *scope, o event.Observation, err error) {
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if len(o.Changes)+len(o.Known)+len(o.Forget) == 0 && o.Lost == "" && (o.Position == "" || o.Position == s.stored.Position) {
+		return
+	}
+	if err := p.journal.Append(p.t.Context(), o); err != nil {
+		p.t.Fatal(err)
+	}
+	if o.Lost != "" {
+		s.stored.Position, s.stored.Snapshot, s.stored.Lost = "", "", o.Lost
+	}
+	if o.Snapshot != "" {
+		s.stored.Snapshot = o.Snapshot
+	}
+	if o.Position != "" {
+		s.stored.Position, s.stored.Lost, s.stored.Pass = o.Position, "", ""
+	}
+}
+
+// watch reads a few events, or lists.
+func (p *process) watch(name string) {
+	s, c := p.scopes[name], p.w.cluster
+	if s.stored.Position == "" {
+		p.listAll(name, s, "")
+		return
+	}
+	at, _ := strconv.Atoi(s.stored.Position)
+	if at < c.compacted {
+		from := s.stored.Position
+		s.stored.Position, s.stored.Snapshot, s.stored.Lost = "", "", "expired"
+		p.listAll(name, s, from)
+		return
+	}
+	var batch []deltas.Event
+	position, most := s.stored.Position, 1+p.w.random.IntN(6)
+	for _, h := range c.history {
+		if h.version > at && len(batch) < most {
+			if position = strconv.Itoa(h.version); h.resource == name {
+				batch = append(batch, h.event)
+			}
+		}
+	}
+	o, err := s.tracker.Watched(batch, position)
+	p.put(s, o, err)
+	p.flush()
+}
+
+// listAll lists, and is broken off now and then.
+func (p *process) listAll(name string, s *scope, from string) {
+	p.t.Logf("at %d: lists %s from %q: %+v", p.w.cluster.version, name, from, s.stored)
+	p.w.cluster.version++ // of something that nobody watches
+	now := strconv.Itoa(p.w.cluster.version)
+	list := deltas.List{Pass: s.stored.Pass}
+	if s.list != nil {
+		list = *s.list
+	} else if s.stored.Snapshot != "" {
+		list.Snapshot = &event.SnapshotInfo{ID: s.stored.Snapshot}
+	} else {
+		var first []*event.Change
+		if s.stored.Lost == "" && s.tracker.Known() > 0 {
+			s.stored.Lost = "broken off"
+		}
+		if s.stored.Lost != "" {
+			first = append(first, s.tracker.Gap(from, now, s.stored.Lost))
+		}
+		lost, id := s.stored.Lost, ""
+		if s.tracker.Known() == 0 {
+			p.w.snapshots++
+			id = fmt.Sprint("S", p.w.snapshots)
+			first, list.Snapshot = append(first, s.tracker.SnapshotBegin(id)), &event.SnapshotInfo{ID: id}
+		}
+		o := s.tracker.Observe(first...)
+		o.Lost, o.Snapshot = lost, id
+		p.put(s, o, nil)
+	}
+	s.list = &list
+	s.tracker.BeginList(list)
+	living := p.w.cluster.living[name]
+	for i, key := range slices.Sorted(maps.Keys(living)) {
+		if p.w.random.IntN(20) == 0 && i > 0 {
+			p.flush() // it is broken off, and begun again the next time
+			return
+		}
+		o := living[key]
+		observed, err := s.tracker.Watched([]deltas.Event{{Type: watch.Added, Object: &o}}, "")
+		p.put(s, observed, err)
+	}
+	for more := true; more; {
+		var o event.Observation
+		var err error
+		o, more, err = s.tracker.Missing()
+		p.put(s, o, err)
+	}
+	p.put(s, s.tracker.EndList(now), nil)
+	s.list = nil
+	p.flush()
+}
+
+func (p *process) flush() {
+	if err := p.journal.Flush(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// deliver lets one change through, the first of its lane; now and then what was delivered is settled.
+func (p *process) deliver(name string) {
+	q, sink := p.pipes[name], p.sinks[name]
+	for q.read < p.journal.Newest() && len(q.waiting) < 12 {
+		records, err := p.journal.Read(p.t.Context(), q.read)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		for _, r := range records {
+			q.read = r.Offset
+			lane, _ := sink.Lane(r.Change)
+			if q.delivered == nil || !q.delivered(lane, r.Change) {
+				q.waiting = append(q.waiting, r)
+			}
+		}
+	}
+	if len(q.waiting) > 0 {
+		chosen, _ := sink.Lane(q.waiting[p.w.random.IntN(len(q.waiting))].Change)
+		first := slices.IndexFunc(q.waiting, func(r event.Record) bool { lane, _ := sink.Lane(r.Change); return lane == chosen })
+		if !p.publish(sink, chosen, q.waiting[first]) {
+			return
+		}
+		q.waiting = slices.Delete(q.waiting, first, first+1)
+	}
+	if q.low = q.read; len(q.waiting) > 0 {
+		q.low = q.waiting[0].Offset - 1
+	}
+	if p.w.random.IntN(3) == 0 {
+		if err := p.journal.Settle(p.t.Context(), name, event.Cursor{Low: q.low}, nil); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// publish publishes one change. The sink may have to note a lane, which is done by the goroutine that runs the keeper: this one.
+func (p *process) publish(sink *topicSink, lane sinks.Lane, r event.Record) bool {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := sink.Publish(ctx, lane, []sinks.Message{{Offset: r.Offset, Change: r.Change}})
+		done <- err
+	}()
+	for {
+		select {
+		case do := <-p.keeper.asked:
+			p.ended(do(p.t.Context()))
+		case err := <-done:
+			return !p.ended(err)
+		}
+	}
+}
+
+// ended says that a process was deposed, or killed in the middle of something.
+func (p *process) ended(err error) bool {
+	var deposed *sinks.DeposedError
+	switch {
+	case err == nil:
+		return false
+	case errors.As(err, &deposed), errors.Is(err, errKilled):
+		p.deposed = true
+		return true
+	}
+	p.t.Fatal(err)
+	return true
+}
+
+// errKilled stands for the end of a process in the middle of a write.
+var errKilled = fmt.Errorf("killed: %w", &sinks.DeposedError{Reason: "killed"})
+
+// step does something at random.
+func (p *process) step() {
+	if p.deposed {
+		return
+	}
+	names, topics := slices.Sorted(maps.Keys(p.scopes)), slices.Sorted(maps.Keys(p.pipes))
+	switch n := p.w.random.IntN(20); {
+	case n < 4:
+		p.watch(names[p.w.random.IntN(len(names))])
+	case n < 12:
+		p.deliver(topics[0])
+	case n < 17:
+		p.deliver(topics[1])
+	default:
+		p.ended(p.keeper.step(p.t.Context()))
+	}
+}
+
+// settle does everything that there is to do.
+func (p *process) settle() {
+	for done := false; !done; {
+		done = true
+		for name, s := range p.scopes {
+			p.watch(name)
+			at, _ := strconv.Atoi(s.stored.Position)
+			done = done && at >= p.w.cluster.newest() && at >= p.w.cluster.compacted
+		}
+		for name, q := range p.pipes {
+			for q.low < p.journal.Newest() {
+				p.deliver(name)
+				if p.deposed {
+					p.t.Fatal("the last process was deposed")
+				}
+			}
+			if err := p.journal.Settle(p.t.Context(), name, event.Cursor{Low: q.low}, nil); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+		p.ended(p.keeper.step(p.t.Context()))
+	}
+}
+
+// judge compares what a topic holds with what happened.
+func (w *world) judge(name string, whole bool) {
+	w.t.Helper()
+	ids, versions, dead, living := map[string]bool{}, map[string]int{}, map[string]bool{}, map[string]string{}
+	all := w.topics[name].all()
+	seen := map[string]bool{}
+	for _, lane := range slices.Sorted(maps.Keys(all)) {
+		for _, e := range all[lane] {
+			if ids[e.ID] {
+				w.t.Logf("%s in %s at %d", e.ID, lane, e.Place)
+				w.t.Errorf("%s: %s is there twice", name, e.ID)
+			}
+			ids[e.ID] = true
+			if e.Type.Control() {
+				continue
+			}
+			version, _ := strconv.Atoi(e.ResourceVersion)
+			if version < versions[e.UID] || dead[e.UID] {
+				w.t.Errorf("%s: %s follows %d, deleted %t", name, e.ID, versions[e.UID], dead[e.UID])
+			}
+			versions[e.UID] = version
+			seen[e.UID+"@"+e.ResourceVersion] = true
+			living[e.UID] = e.Resource.String() + " " + e.Key + "@" + e.ResourceVersion
+			if e.Type == event.Deleted {
+				delete(living, e.UID)
+				dead[e.UID] = true
+			}
+		}
+	}
+	want := map[string]string{}
+	for resource, objects := range w.cluster.living {
+		for key, o := range objects {
+			want[o.UID] = resource + " " + key + "@" + o.ResourceVersion
+		}
+	}
+	if !maps.Equal(living, want) {
+		w.t.Errorf("%s: exists\n%s\nwant\n%s", name, lines(living), lines(want))
+	}
+	if !whole {
+		return
+	}
+	for _, h := range w.cluster.history {
+		if o := h.event.Object; !seen[o.UID+"@"+o.ResourceVersion] {
+			w.t.Errorf("%s: %s %s of %s at %s is missing", name, h.event.Type, o.Key(), o.UID, o.ResourceVersion)
+		}
+	}
+}
+
+func lines(m map[string]string) string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, key+" "+m[key])
+	}
+	return strings.Join(all, "\n")
+}
