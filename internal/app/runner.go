@@ -98,7 +98,7 @@ func (c *composition) pipelineConfig(s config.Sink, sink *configuredSink, deadLe
 		Rate:        d.Rate.PerSecond,
 		Burst:       d.Rate.Burst,
 		Newest:      c.journal.Newest(),
-		Selection:   fingerprint(c.version, s) + c.routes.id,
+		Selection:   fingerprint(s) + c.routes.id,
 		Route:       withPlace(s, c.routes.of(s.Name)),
 		Delivered:   c.replica.delivered(s.Name),
 	}

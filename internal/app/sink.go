@@ -93,22 +93,28 @@ func restoreEmpty(s sinks.Sink) error {
 	return stateful.Restore(nil, 0, func(context.Context) error { return nil })
 }
 
-// fingerprint names what decides which changes a sink gets, in which order and form: the program and the sink's
-// configuration, but for how to get into the destination.
-func fingerprint(version string, s config.Sink) string {
+// sameMeaning is part of what a sink's state depends on. Raise it when this program gives lanes other changes than the one
+// before, or in another order, or makes another number of records of one: a state counts by these.
+const sameMeaning = "1"
+
+// fingerprint names what decides which changes a sink gets, in which order and form, and where: what is stored under another
+// one means nothing. Fields that it does not know count.
+func fingerprint(s config.Sink) string {
 	s.Stdout = nil // it keeps no state
-	s.DeadLetters = config.DeadLetters{}
+	s.DeadLetters, s.OnOversize = config.DeadLetters{}, ""
 	if s.NATS != nil { // its state speaks of a stream, and of nothing else
 		s.NATS = &nats.Config{Stream: s.NATS.StreamName()}
 	}
 	if s.Kafka != nil {
 		k := *s.Kafka
-		k.TLS, k.SASL = auth.TLS{}, auth.SASL{}
+		k.TLS, k.SASL, k.ClientID, k.RequestTimeout = auth.TLS{}, auth.SASL{}, "", 0
+		k.CreateTopics, k.CheckTopics = kafka.CreateTopics{}, "" // how many partitions a topic has is in the names of lanes
+		k.Compression, k.BatchBytes = "", 0                      // records are counted, and not batches
 		s.Kafka = &k
 	}
 	b, err := json.Marshal(s)
 	if err != nil {
 		panic(fmt.Sprintf("the configuration of a sink is plain data: %v", err))
 	}
-	return version + " " + string(b)
+	return sameMeaning + " " + string(b)
 }

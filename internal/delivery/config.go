@@ -63,8 +63,8 @@ type Config struct {
 	SettleInterval time.Duration
 
 	// Newest is the newest offset of the journal before this process appended to it. Selection names what decides which
-	// changes reach which lane in which order: filters, the format, the sink's configuration, the program's version. Both
-	// are for a sinks.Stateful, whose stored state counts only under the same Selection.
+	// changes reach which lane in which order: routes, the format, the sink's topic and address, and what the program makes of
+	// them. Both are for a sinks.Stateful, whose stored state counts only under the same Selection.
 	Newest    uint64
 	Selection string
 }

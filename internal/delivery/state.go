@@ -25,7 +25,7 @@ func (p *Pipeline) restore() {
 	if !ok || selection != p.cfg.Selection {
 		state = nil
 		if p.restored != nil {
-			p.log.Info("the program or the sink's configuration has changed: " +
+			p.log.Info("what goes where has changed, by the configuration or the program: " +
 				"what was in flight when it last ended, if anything, is sent again")
 		}
 	}

@@ -3,9 +3,11 @@ package delivery
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -129,4 +131,23 @@ func (r *running) end(t *testing.T) {
 	if err := <-r.done; !errors.Is(err, context.Canceled) {
 		t.Errorf("stopped with %v", err)
 	}
+}
+
+// TestALongCursorIsStoredLessOften has a sink whose state names very many lanes, of which few do anything.
+func TestALongCursorIsStoredLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		writes := func(state string) int {
+			s, to := newStream(100, 10), newCounts(t)
+			sink := &rememberingSink{sinkFuncs: sinkFuncs{publish: to.publish}, state: state}
+			p := run(t, sink, s, event.Cursor{}, Config{})
+			time.Sleep(time.Minute)
+			p.end(t)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.writes
+		}
+		if short, long := writes("short"), writes(strings.Repeat("lane", cursorPace/2)); short < 250 || long > 32 || long < 25 {
+			t.Errorf("a short cursor was stored %d times in a minute, one that takes two seconds %d times", short, long)
+		}
+	})
 }
