@@ -72,8 +72,8 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	for _, lane := range lanes {
 		if id, ok := strings.CutPrefix(string(lane), producerLane); ok {
 			before = append(before, id)
-		} else if topic, index, _, err := parseLane(lane); err == nil {
-			f.lanes[lane] = partition{topic, index}
+		} else if p, ok := partitionOfLane(lane); ok {
+			f.lanes[lane] = p
 		}
 	}
 	own, gone, err := f.id.fence(ctx, nobody, f.partitions())
@@ -315,10 +315,7 @@ func (f *fence) runNoting(r *noting) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for lane := range r.lanes {
-		f.lanes[lane] = partition{}
-		if topic, index, _, err := parseLane(lane); err == nil {
-			f.lanes[lane] = partition{topic, index}
-		}
+		f.lanes[lane], _ = partitionOfLane(lane)
 	}
 }
 

@@ -68,6 +68,12 @@ func (*Sink) Destination(lane sinks.Lane) string {
 	return topic
 }
 
+// partitionOfLane returns the partition that a lane leads to; false for a lane that leads to none yet.
+func partitionOfLane(name sinks.Lane) (p partition, ok bool) {
+	topic, index, _, err := parseLane(name)
+	return partition{topic, index}, err == nil
+}
+
 // parseLane is the inverse of laneName.
 func parseLane(name sinks.Lane) (topic string, partition int32, partitions int, err error) {
 	topic, place, found := strings.Cut(string(name), "/")

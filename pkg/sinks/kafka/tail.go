@@ -20,15 +20,11 @@ const readAtOnce = 4 << 20
 
 // Tail is [sinks.Fenced.Tail].
 func (s *Sink) Tail(ctx context.Context, lane sinks.Lane, from sinks.Place, emitted func(sinks.Emitted) error) error {
-	topic, index, _, err := parseLane(lane)
-	if err != nil {
+	p, ok := partitionOfLane(lane)
+	if f := s.fence.Load(); !ok || f != nil && f.gone[p] {
 		return nil // nothing that has records
 	}
-	p := partition{topic, index}
-	if f := s.fence.Load(); f != nil && f.gone[p] {
-		return nil
-	}
-	_, err = s.scan(ctx, p, int64(from), func(r *kproto.Record) error {
+	_, err := s.scan(ctx, p, int64(from), func(r *kproto.Record) error {
 		e, ours, err := emittedBy(r)
 		if err != nil || !ours {
 			return err
@@ -93,19 +89,16 @@ func (s *Sink) scan(ctx context.Context, p partition, from int64, each func(*kpr
 		if from < first || from > end {
 			from = first
 		}
-		for from < end {
+		for from < end && said == nil {
 			from, err = s.cluster.scanSome(ctx, lead, p, from, func(r *kproto.Record) error {
 				said = each(r)
 				return said
 			})
-			if said != nil {
-				return nil
-			}
-			if err != nil {
+			if err != nil && said == nil {
 				return err
 			}
 		}
-		return nil
+		return nil // also when each has said something, which is no reason to try again
 	})
 	switch {
 	case said != nil:
