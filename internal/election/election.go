@@ -2,16 +2,16 @@ package election
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	coordination "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/kubecdc/kubecdc/internal/condition"
 )
@@ -27,9 +27,14 @@ type Options struct {
 
 // Election is one candidate. Its methods may be called concurrently; Run once.
 type Election struct {
-	lock      resourcelock.Interface
+	leases    leases
+	identity  string
 	duration  time.Duration
 	condition *condition.Condition
+
+	held *coordination.Lease // of Run: as it was last written here; nil where somebody else may have written since
+	sign string              // of Run: the resourceVersion of the Lease as it was last read
+	at   time.Time           // of Run: when that was new, by the clock here: clocks are not compared
 
 	mu      sync.Mutex
 	mine    bool   // the Lease was last seen in our hands
@@ -48,40 +53,98 @@ var (
 
 // New returns a candidate. It contacts nothing.
 func New(o Options) (*Election, error) {
-	e := &Election{duration: o.Duration, condition: condition.New(o.Log, answered), changed: make(chan struct{})}
 	cfg := rest.CopyConfig(o.Client)
-	cfg.Timeout = max(time.Second, renewDeadline(o.Duration)/2) // an API server that accepts and never answers
-	client, err := coordination.NewForConfig(cfg)
+	cfg.Timeout = max(time.Second, o.Duration*3/10) // an API server that accepts and never answers
+	client, err := newLeases(cfg, o.Namespace, o.Name)
 	if err != nil {
 		return nil, fmt.Errorf("election: %w", err)
 	}
-	lock := &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Client: client,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
-	}
-	e.lock = observedLock{lock, e}
-	return e, nil
+	return &Election{
+		leases: client, identity: o.Identity, duration: o.Duration, condition: condition.New(o.Log, answered), changed: make(chan struct{}),
+	}, nil
 }
-
-// client-go needs them in this order, with room between: a holder gives up before another one may begin.
-func renewDeadline(d time.Duration) time.Duration { return d * 3 / 5 }
-func retryPeriod(d time.Duration) time.Duration   { return d / 5 }
 
 // Run competes until ctx ends, and then gives the Lease up. It returns nil.
 func (e *Election) Run(ctx context.Context) error {
 	defer e.condition.Close()
-	for ctx.Err() == nil {
-		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: e.lock, LeaseDuration: e.duration, RenewDeadline: renewDeadline(e.duration), RetryPeriod: retryPeriod(e.duration),
-			ReleaseOnCancel: true,
-			Callbacks:       leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
-		})
-		if err != nil {
-			return fmt.Errorf("election: %w", err)
+	for {
+		e.attempt(ctx)
+		wait := e.duration / 5
+		if e.held == nil {
+			wait += rand.N(wait) // candidates do not come all at once
 		}
-		elector.Run(ctx) // ends when the Lease could not be renewed, too: then it competes again
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			e.release(context.WithoutCancel(ctx))
+			return nil
+		}
 	}
-	return nil
+}
+
+// attempt renews the Lease, or takes it where nobody holds it or its holder has given no sign for as long as it said.
+func (e *Election) attempt(ctx context.Context) {
+	if e.held != nil && !overtaken(e.write(ctx, e.held)) {
+		return
+	}
+	found, err := e.leases.get(ctx)
+	switch {
+	case apierrors.IsNotFound(err):
+		found = e.leases.none()
+	case err != nil:
+		e.failed(ctx, "read", err)
+		return
+	}
+	if found.ResourceVersion != e.sign {
+		e.sign, e.at = found.ResourceVersion, time.Now()
+	}
+	if holder := holderOf(found); holder != e.identity { // what is ours is so only once it was renewed
+		e.saw(holder)
+		if holder != "" && time.Since(e.at) < durationOf(found) {
+			return
+		}
+	}
+	_ = e.write(ctx, found) // noted, and tried again
+}
+
+// write puts the name of this process into the Lease, if it is still as it was found.
+func (e *Election) write(ctx context.Context, found *coordination.Lease) error {
+	written, err := e.leases.put(ctx, taken(found, e.identity, e.duration, time.Now()))
+	e.held = written
+	if err == nil {
+		e.saw(e.identity)
+	} else if !overtaken(err) {
+		e.failed(ctx, "write", err)
+	}
+	return err
+}
+
+// overtaken says that somebody else has written, which the next read shows.
+func overtaken(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+}
+
+// release lets another one begin at once, if the Lease is still as it was written here.
+func (e *Election) release(ctx context.Context) {
+	if e.held == nil {
+		return
+	}
+	if _, err := e.leases.put(ctx, taken(e.held, "", time.Second, time.Now())); err == nil {
+		e.saw("")
+	}
+	e.held = nil
+}
+
+// failed notes why the Lease cannot be used.
+func (e *Election) failed(ctx context.Context, what string, err error) {
+	if errors.Is(ctx.Err(), context.Canceled) { // stopping
+		return
+	}
+	remedy := "see that the API server can be reached"
+	if apierrors.IsForbidden(err) {
+		remedy = "grant get, create and update of Leases there: exporter rbac prints the rights"
+	}
+	e.condition.Become(unknown, fmt.Sprintf("%s the Lease %s/%s: %v", what, e.leases.namespace, e.leases.name, err), remedy)
 }
 
 // Await returns nil once it is the turn of this process, or the cause of ctx's end.
@@ -125,7 +188,7 @@ func (e *Election) saw(holder string) {
 	e.condition.Become(answered, "", "")
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	mine := holder == e.lock.Identity()
+	mine := holder == e.identity
 	if mine == e.mine && holder == e.holder {
 		return
 	}

@@ -69,8 +69,8 @@ var mayImport = map[string][]string{
 var onlyFrom = map[string][]string{
 	"k8s.io/client-go/util/workqueue": {"internal/delivery"},
 	"k8s.io/client-go":                {"pkg/source/apiserver", "pkg/deltas", "internal/delivery", "internal/config", "internal/app", "internal/election"},
-	"k8s.io/client-go/discovery":      nil,                   // it brings in all types of Kubernetes, a third of the binary
-	"k8s.io/client-go/kubernetes":     {"internal/election"}, // so does this, and leaderelection uses it
+	"k8s.io/client-go/discovery":      nil, // it brings in all types of Kubernetes, a third of the binary
+	"k8s.io/client-go/kubernetes":     nil, // so does this
 	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
 	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "internal/audit/topic"},
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats"},
@@ -79,6 +79,8 @@ var onlyFrom = map[string][]string{
 	"github.com/fsnotify/fsnotify":    {"internal/config"},
 	"github.com/google/cel-go":        {"pkg/shape"},
 	"github.com/prometheus":           {"internal/admin"},
+
+	"k8s.io/client-go/tools/leaderelection": nil, // it brings in client-go/kubernetes
 }
 
 // pure packages neither look at the clock nor at the world.

@@ -1,0 +1,91 @@
+package election
+
+import (
+	"context"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+)
+
+// leases reads and writes one Lease. Each call is one request.
+type leases struct {
+	client          rest.Interface
+	namespace, name string
+}
+
+// codecs know Leases and the errors of the API server, and nothing else. client-go's leader election knows all types of Kubernetes,
+// which would be a third of the binary.
+var codecs = func() runtime.NegotiatedSerializer {
+	scheme := runtime.NewScheme()
+	if err := coordination.AddToScheme(scheme); err != nil {
+		panic(err) // a scheme that takes nothing
+	}
+	return serializer.NewCodecFactory(scheme).WithoutConversion()
+}()
+
+func newLeases(config *rest.Config, namespace, name string) (leases, error) {
+	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &coordination.SchemeGroupVersion, codecs
+	client, err := rest.RESTClientFor(config)
+	return leases{client, namespace, name}, err
+}
+
+// get reads the Lease.
+func (l leases) get(ctx context.Context) (*coordination.Lease, error) {
+	found := &coordination.Lease{}
+	err := l.client.Get().Namespace(l.namespace).Resource("leases").Name(l.name).MaxRetries(0).Do(ctx).Into(found)
+	return found, err
+}
+
+// none is a Lease that does not exist yet.
+func (l leases) none() *coordination.Lease {
+	return &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: l.name}}
+}
+
+// put creates the Lease, or replaces it in exactly the version that it names, and returns it as it is then; nil with an error.
+func (l leases) put(ctx context.Context, lease *coordination.Lease) (*coordination.Lease, error) {
+	request := l.client.Post()
+	if lease.ResourceVersion != "" {
+		request = l.client.Put().Name(l.name)
+	}
+	written := &coordination.Lease{}
+	if err := request.Namespace(l.namespace).Resource("leases").MaxRetries(0).Body(lease).Do(ctx).Into(written); err != nil {
+		return nil, err
+	}
+	return written, nil
+}
+
+// taken is the Lease with another holder, or with a new sign of the one it has.
+func taken(lease *coordination.Lease, by string, duration time.Duration, now time.Time) *coordination.Lease {
+	lease = lease.DeepCopy()
+	spec := &lease.Spec
+	if holderOf(lease) != by || spec.AcquireTime == nil {
+		acquired, transitions := metav1.NewMicroTime(now), int32(0)
+		if spec.LeaseTransitions != nil {
+			transitions = *spec.LeaseTransitions + 1
+		}
+		spec.HolderIdentity, spec.AcquireTime, spec.LeaseTransitions = &by, &acquired, &transitions
+	}
+	seconds, renewed := int32(duration/time.Second), metav1.NewMicroTime(now)
+	spec.LeaseDurationSeconds, spec.RenewTime = &seconds, &renewed
+	return lease
+}
+
+// holderOf is who holds the Lease; "" for nobody.
+func holderOf(lease *coordination.Lease) string {
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+// durationOf is for how long its holder has it without a new sign.
+func durationOf(lease *coordination.Lease) time.Duration {
+	if lease.Spec.LeaseDurationSeconds == nil {
+		return 0
+	}
+	return time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
+}
