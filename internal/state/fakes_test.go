@@ -2,7 +2,6 @@ package state
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -227,5 +226,3 @@ func emitted(c *event.Change) (e sinks.Emitted) {
 	}
 	return e
 }
-
-var errAway = errors.New("away")

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -50,8 +51,8 @@ func keyOfChange(c *event.Change) digest {
 	return keyDigest(c.Resource.String(), c.Namespace+"/"+c.Name)
 }
 
-// delivered is what a sink had delivered, when it was fenced, of what the state does not have. It is pure, and does not change
-// once it is read: a change that is read from the journal again gets the same answer.
+// delivered is what a sink had delivered, when it was fenced, of what the state does not have. It does not change once it is
+// read, so a change that is read from the journal again gets the same answer.
 type delivered struct {
 	destinations map[string]uint32
 	destination  func(sinks.Lane) string
@@ -59,6 +60,7 @@ type delivered struct {
 	exact        map[digest]struct{} // IDs of what is not told by its version alone
 	size         int                 // messages
 	highest      map[string]uint64   // newest version, by resource; largest where one is no number
+	restored     sync.Map            // resources whose versions went back since
 }
 
 const unordered = ^uint64(0)
@@ -76,11 +78,14 @@ func newDelivered(sink sinks.Fenced) *delivered {
 
 // has says whether the sink has a change that is to go through a lane.
 //
-// What a watch tells comes in the order of versions, so what is not newer than the newest was told as well: a destination may
-// have kept the newest only. What a list tells is the present truth, and was told only if it is the very same version; a
-// cluster that was restored from a backup goes back. All else has an ID that says when it was told.
+// Changes of what has a key come in the order of versions, so what is not newer than the newest was told as well: a destination
+// may have kept the newest only. That something is gone, as a list says, was told only if the newest says so. A cluster that was restored
+// from a backup goes back: versions say nothing from its gap on. All else has an ID that says when it was told.
 func (d *delivered) has(lane sinks.Lane, c *event.Change) bool {
 	version, ordered := number(c.ResourceVersion)
+	if c.Type == event.Gap && compareVersions(c.Gap.From, c.Gap.To) > 0 {
+		d.restored.Store(c.Resource.String(), true)
+	}
 	if !ordered || !plain(c.Type) || c.Pass != "" {
 		_, ok := d.exact[digestOf(c.ID())]
 		return ok
@@ -93,14 +98,10 @@ func (d *delivered) has(lane sinks.Lane, c *event.Change) bool {
 	if !ok || version > newest.version {
 		return false
 	}
-	same := newest.uid == digestOf(c.UID)
-	switch {
-	case c.FinalStateUnknown:
-		return newest.deleted || !same
-	case c.Coalesced:
-		return version == newest.version && same && !newest.deleted
+	if _, restored := d.restored.Load(c.Resource.String()); restored {
+		return false
 	}
-	return true
+	return !c.FinalStateUnknown || newest.deleted || newest.uid != digestOf(c.UID)
 }
 
 // plain says that a record of this type is told by the version of its object.

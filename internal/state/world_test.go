@@ -181,7 +181,9 @@ func (p *process) takeOver() error {
 	if err != nil {
 		return err
 	}
-	p.t.Logf("at %d: took over from %+v: fresh %t, resumed %t, %d objects, %d in tails", p.w.cluster.version, taken.Before, taken.Fresh, taken.Resumed, taken.Objects, taken.TailSize)
+	if taken.Fresh != (taken.Before.Identity == "") {
+		p.t.Errorf("at %d: took over from %+v: %+v", p.w.cluster.version, taken.Before, taken)
+	}
 	for name := range p.w.topics {
 		c, _, err := p.journal.Cursor(name)
 		if err != nil {
@@ -256,7 +258,6 @@ func (p *process) watch(name string) {
 
 // listAll lists, and is broken off now and then.
 func (p *process) listAll(name string, s *scope, from string) {
-	p.t.Logf("at %d: lists %s from %q: %+v", p.w.cluster.version, name, from, s.stored)
 	p.w.cluster.version++ // of something that nobody watches
 	now := strconv.Itoa(p.w.cluster.version)
 	list := deltas.List{Pass: s.stored.Pass}
@@ -432,7 +433,6 @@ func (w *world) judge(name string, whole bool) {
 	for _, lane := range slices.Sorted(maps.Keys(all)) {
 		for _, e := range all[lane] {
 			if ids[e.ID] {
-				w.t.Logf("%s in %s at %d", e.ID, lane, e.Place)
 				w.t.Errorf("%s: %s is there twice", name, e.ID)
 			}
 			ids[e.ID] = true
