@@ -80,7 +80,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	if err != nil {
 		return err
 	}
-	if err := f.recognize(ctx, own, before); err != nil {
+	if err := f.recognize(own, before); err != nil {
 		return err
 	}
 	f.own, f.kept = own, time.Now().Round(0)
@@ -115,18 +115,32 @@ func (f *fence) partitions() []partition {
 	return slices.Collect(maps.Keys(all))
 }
 
-// recognize compares the producer ID with those of the processes before.
-func (f *fence) recognize(ctx context.Context, own numbers, before []string) error {
+// recognize compares the producer ID with those of the processes before. It returns an error until it may be used.
+func (f *fence) recognize(own numbers, before []string) error {
 	if len(before) == 0 || slices.Contains(before, strconv.FormatInt(own.producer, 10)) {
 		return nil
 	}
-	f.sink.log.Warn("kafka has given the transactional ID another producer ID: it had expired, so an older process that still runs cannot be turned away; waiting for it to notice",
-		"transactionalID", f.id.id, "wait", expiredPause, "remedy", "make sure that no other exporter of the group runs")
-	return pause(ctx, expiredPause)
+	s := f.sink
+	if s.expired.IsZero() {
+		s.expired = time.Now()
+	}
+	left := expiredPause - time.Since(s.expired)
+	if left <= 0 {
+		return nil
+	}
+	return &sinks.UnavailableError{After: left, Reason: fmt.Sprintf(
+		"the transactional ID %q had expired and has another producer ID now, so an older exporter that still runs cannot be turned away: "+
+			"make sure that no other exporter of the group runs; this one waits a minute", f.id.id)}
 }
 
 func (f *fence) producerLane() sinks.Lane {
 	return sinks.Lane(producerLane + strconv.FormatInt(f.own.producer, 10))
+}
+
+// partitionOfLane is what a lane leads to; ok is false for one that leads to none yet, or never.
+func partitionOfLane(lane sinks.Lane) (p partition, ok bool) {
+	topic, index, _, err := parseLane(lane)
+	return partition{topic, index}, err == nil
 }
 
 // Places is [sinks.Fenced.Places]. Lanes that lead to one partition, as before and after a topic grew, share its place.
@@ -219,8 +233,8 @@ func (f *fence) use(ctx context.Context, what func(own numbers) (numbers, error)
 	if err != nil && newer == own {
 		return f.noteError(err)
 	}
-	if newer.producer != own.producer { // the epochs are used up: turn the lanes of the old ID away by taking over anew
-		return f.depose(&sinks.DeposedError{Reason: fmt.Sprintf("the epochs of the transactional ID %q are used up, and it has a new producer ID", f.id.id)})
+	if newer.producer != own.producer { // who takes over, be it this process, gets to know
+		return f.depose(&sinks.DeposedError{Reason: fmt.Sprintf("the transactional ID %q has another producer ID now: it had expired, or its epochs are used up", f.id.id)})
 	}
 	f.mu.Lock()
 	f.own, f.kept = newer, time.Now().Round(0)
@@ -275,10 +289,11 @@ type noting struct {
 	err   error
 }
 
-// makeKnown notes a lane, unless it is known. What is asked for meanwhile is noted at once.
+// makeKnown notes a lane, and the producer ID, unless they are known. What is asked for meanwhile is noted at once.
 func (f *fence) makeKnown(ctx context.Context, lane sinks.Lane, place sinks.Place) error {
 	f.mu.Lock()
-	if _, known := f.lanes[lane]; known {
+	_, known := f.lanes[lane]
+	if _, noted := f.lanes[f.producerLane()]; known && noted {
 		f.mu.Unlock()
 		return nil
 	}
@@ -288,7 +303,9 @@ func (f *fence) makeKnown(ctx context.Context, lane sinks.Lane, place sinks.Plac
 		f.note = r
 		f.sink.background.Go(func() { f.runNoting(r) })
 	}
-	r.lanes[lane] = place
+	if !known {
+		r.lanes[lane] = place
+	}
 	f.mu.Unlock()
 	select {
 	case <-r.done:

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -16,13 +17,16 @@ import (
 )
 
 // apache starts a real broker, Apache Kafka of its own process, that ends with the test.
-func apache(t *testing.T) *broker.Broker {
+func apache(t *testing.T) *broker.Broker { t.Helper(); return apacheWith(t, nil) }
+
+// apacheWith is apache with some properties set.
+func apacheWith(t *testing.T, properties map[string]string) *broker.Broker {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
-	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: map[string]string{
-		"log.retention.ms": "-1", // records of the tests carry old times, and Kafka deletes by those
-	}})
+	all := map[string]string{"log.retention.ms": "-1"} // records of the tests carry old times, and Kafka deletes by those
+	maps.Copy(all, properties)
+	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: all})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,7 @@ type Sink struct {
 	held           byteBudget // bytes of unsettled batches, between calls // I6
 	producers      producerStates
 	fence          atomic.Pointer[fence] // nil: the sink was not fenced
+	expired        time.Time             // when Fence first got another producer ID than those before
 	clock          clock
 	repairs        *repairs  // nil: topics do not repair themselves
 	recoveryWarned sync.Once // the warning about what the process before left in flight is logged once

@@ -308,7 +308,7 @@ func (s *stateStore) renew(ask func() (numbers, error)) error {
 		return err
 	}
 	if own.producer != s.own.producer {
-		return &sinks.DeposedError{Reason: fmt.Sprintf("the epochs of the transactional ID %q are used up, and it has a new producer ID", s.id.id)}
+		return &sinks.DeposedError{Reason: fmt.Sprintf("the transactional ID %q has another producer ID now: it had expired, or its epochs are used up", s.id.id)}
 	}
 	s.own, s.sequence, s.kept = own, 0, time.Now().Round(0)
 	return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -73,4 +74,79 @@ func deliveredIn(t testing.TB, records []*kgo.Record, tombstones bool) (all []si
 		all = append(all, d)
 	}
 	return all
+}
+
+// TestTakeOversWhileBrokersDie kills one of three brokers whenever another process begins to take over: leaders, and the
+// coordinator of the transactional ID.
+func TestTakeOversWhileBrokersDie(t *testing.T) {
+	cluster := apaches(t)
+	h := takeOverHarness(cluster.Brokers(), "k8s.three.", format.JSON, func(c *Config) { c.RequestTimeout = 5 * time.Second })
+	whole := make(chan struct{}, 1) // holds a token while all brokers run
+	whole <- struct{}{}
+	begun := 0
+	open, read := h.New, h.Read
+	h.New = func(t testing.TB) sinks.Sink {
+		begun++
+		if begun%5 != 0 { // a broker takes seconds to come back
+			return open(t)
+		}
+		<-whole
+		victim := cluster[begun/5%len(cluster)]
+		go func() {
+			defer func() { whole <- struct{}{} }()
+			if err := victim.Kill(); err != nil {
+				t.Error(err)
+			}
+			restart(t, victim)
+		}()
+		return open(t)
+	}
+	h.Read = func(t testing.TB) []sinktest.Delivered {
+		<-whole
+		defer func() { whole <- struct{}{} }()
+		return read(t)
+	}
+	sinktest.RunTakeOver(t, h)
+	<-whole
+	t.Logf("%d processes, %d kills", begun, begun/5)
+}
+
+// TestATransactionalIDThatIsKeptDoesNotExpire has a broker that forgets transactional IDs after seconds.
+func TestATransactionalIDThatIsKeptDoesNotExpire(t *testing.T) {
+	b := apacheWith(t, map[string]string{
+		"transactional.id.expiration.ms": "3000", "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+	})
+	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}}
+	s := open(t, cfg)
+	lane := laneOf(t, s, pod("a", 1))
+	fenced(t, s, lane)
+	f := s.fence.Load()
+	first := f.own.producer
+	other := transactional{sink: s, id: "another", coordinator: noID}
+	began, err := other.init(t.Context(), nobody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for v, now := 1, began; now.producer == began.producer; { // until an ID that nobody keeps has expired
+		for untouched := time.Now(); time.Since(untouched) < 6*time.Second; v++ {
+			insist(t, s, lane, pods("a", v, v+1))
+			if err := f.keepNow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := pause(t.Context(), 200*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if now, err = other.init(t.Context(), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.own.producer != first {
+		t.Errorf("the producer ID was %d and is %d", first, f.own.producer)
+	}
+	next := open(t, cfg)
+	fenced(t, next, lane)
+	if got := next.fence.Load().own.producer; got != first {
+		t.Errorf("a successor has the producer ID %d, want %d", got, first)
+	}
 }

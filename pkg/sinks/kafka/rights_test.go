@@ -1,0 +1,128 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
+	"github.com/kubecdc/kubecdc/test/parts/certificates"
+	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/require"
+)
+
+// guarded is a broker where the user exporter may do nothing until it is granted.
+func guarded(t *testing.T) (*broker.Broker, Config) {
+	t.Helper()
+	require.Integration(t)
+	require.Program(t, "java", "install Java 17 or later")
+	dir := t.TempDir()
+	ca := certificates.New(t)
+	write(t, dir, "ca.pem", ca.PEM)
+	write(t, dir, "password", []byte(right))
+	cert, key := ca.Issue(t)
+	const login = "org.apache.kafka.common.security."
+	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(),
+		Properties: map[string]string{
+			"log.retention.ms":      "-1",
+			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+			"super.users":           "User:ANONYMOUS", // who comes without TLS
+		},
+		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Mechanisms: map[string]string{
+			"PLAIN": login + `plain.PlainLoginModule required user_exporter="` + right + `";`,
+		}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b, Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1},
+		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")},
+		SASL: auth.SASL{Mechanism: "plain", Username: "exporter", PasswordFile: filepath.Join(dir, "password")}}
+}
+
+// grant gives the user exporter a right.
+func grant(t *testing.T, b *broker.Broker, kind kafka.ResourceType, name string, pattern kafka.PatternType, what ...kafka.ACLOperationType) {
+	t.Helper()
+	ask(t, b.Brokers(), func(ctx context.Context, c *kafka.Client) error {
+		var entries []kafka.ACLEntry
+		for _, operation := range what {
+			entries = append(entries, kafka.ACLEntry{ResourceType: kind, ResourceName: name, ResourcePatternType: pattern,
+				Principal: "User:exporter", Host: "*", Operation: operation, PermissionType: kafka.ACLPermissionTypeAllow})
+		}
+		r, err := c.CreateACLs(ctx, &kafka.CreateACLsRequest{ACLs: entries})
+		if err != nil {
+			return err
+		}
+		return errors.Join(r.Errors...)
+	})
+}
+
+// TestEachMissingRightOfAReplicatedStateIsNamed grants what docs/kafka.md lists, one after the other. What is missing is said.
+func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
+	b, cfg := guarded(t)
+	s := open(t, cfg)
+	store, err := s.OpenState(stateName, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lane := laneName(topicA, 0, 1)
+	claim := sinks.Claim{Group: "test", Sink: "main", Note: func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }}
+	// until tries until a right works, and returns what it was told before that.
+	until := func(what string, named []string, do func() error, allow func()) {
+		t.Helper()
+		err := do()
+		for _, word := range named {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %v; want an error that names %s", what, err, word)
+			}
+		}
+		allow()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for err = do(); err != nil; err = do() { // brokers hear of rights a moment later
+			if pause(ctx, coordinatorPause) != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+	}
+	topic := func(name string, what ...kafka.ACLOperationType) func() {
+		return func() { grant(t, b, kafka.ResourceTypeTopic, name, kafka.PatternTypeLiteral, what...) }
+	}
+	published := 0
+	until("publish", []string{"grant WRITE"}, func() error {
+		n, err := s.Publish(t.Context(), lane, pods("a", published+1, 3))
+		published += n
+		return err
+	}, topic(topicA, kafka.ACLOperationTypeWrite, kafka.ACLOperationTypeDescribe, kafka.ACLOperationTypeCreate, kafka.ACLOperationTypeDescribeConfigs))
+	until("fence", []string{"WRITE", `"test-main"`}, func() error { return s.Fence(t.Context(), claim, []sinks.Lane{lane}) },
+		func() {
+			grant(t, b, kafka.ResourceTypeTransactionalID, "test-", kafka.PatternTypePrefixed, kafka.ACLOperationTypeWrite)
+		})
+	held := 0
+	until("tail", []string{"grant READ", topicA}, func() error {
+		return s.Tail(t.Context(), lane, 0, func(sinks.Emitted) error { held++; return nil })
+	}, topic(topicA, kafka.ACLOperationTypeRead))
+	if held != 2 {
+		t.Errorf("the tail has %d messages, want 2", held)
+	}
+	until("claim", []string{stateName}, func() error { return store.Claim(t.Context(), sinks.Claim{Group: "test"}) },
+		topic(stateName, kafka.ACLOperationTypeWrite, kafka.ACLOperationTypeDescribe, kafka.ACLOperationTypeCreate, kafka.ACLOperationTypeDescribeConfigs))
+	until("read", []string{"grant READ", stateName}, func() error {
+		_, err := store.Read(t.Context(), func(sinks.StateEntry) error { return nil })
+		return err
+	}, topic(stateName, kafka.ACLOperationTypeRead))
+	if err := store.Write(t.Context(), []sinks.StateEntry{entry("a", "1")}); err != nil {
+		t.Error(err)
+	}
+	insist(t, s, lane, pods("a", 3, 5))
+	wantVersions(t, read(t, b.Brokers(), topicA), 1, 5)
+}
