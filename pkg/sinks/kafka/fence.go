@@ -137,12 +137,6 @@ func (f *fence) producerLane() sinks.Lane {
 	return sinks.Lane(producerLane + strconv.FormatInt(f.own.producer, 10))
 }
 
-// partitionOfLane is what a lane leads to; ok is false for one that leads to none yet, or never.
-func partitionOfLane(lane sinks.Lane) (p partition, ok bool) {
-	topic, index, _, err := parseLane(lane)
-	return partition{topic, index}, err == nil
-}
-
 // Places is [sinks.Fenced.Places]. Lanes that lead to one partition, as before and after a topic grew, share its place.
 func (s *Sink) Places() map[sinks.Lane]sinks.Place {
 	f := s.fence.Load()
