@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -213,10 +214,10 @@ func pipeline(log *filled, w way) *delivery.Pipeline {
 func afterwards(ctx context.Context, log *filled, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	p := pipeline(log, way{most, usual, newNull(most)})
-	ended := make(chan error, 1)
 	before := heap()
-	go func() { ended <- p.Run(ctx) }()
-	defer func() { stop(); <-ended }()
+	var delivering sync.WaitGroup
+	delivering.Go(func() { _ = p.Run(ctx) }) // until stop
+	defer func() { stop(); delivering.Wait() }()
 	for p.Stats().Low < log.Newest() {
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return err
@@ -274,7 +275,7 @@ func (f *filled) Settle(ctx context.Context, c event.Cursor, dead []event.DeadLe
 
 func (f *filled) close() error {
 	f.stop()
-	return errors.Join(<-f.ended, f.Journal.Close())
+	return errors.Join(<-f.ended, f.Close())
 }
 
 // fill makes a journal. A second sink, which settles nothing, keeps it whole.
