@@ -80,8 +80,11 @@ type rows struct {
 // busiestShown is how many live resources are shown at once, if they are busy.
 const busiestShown = 12
 
-// loud counts the resources to show at once: what is not live, and the busiest of the others.
+// loud counts the resources to show at once: what is not live, and the busiest of the others. Few are all shown.
 func (o *Overview) loud() int {
+	if len(o.Resources) <= busiestShown {
+		return len(o.Resources)
+	}
 	n := slices.IndexFunc(o.Resources, func(r ResourceView) bool { return !r.Sick && r.Rate == 0 })
 	if n < 0 {
 		n = len(o.Resources)
