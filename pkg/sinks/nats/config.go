@@ -183,6 +183,17 @@ func (c Config) validateURL() error {
 	return nil
 }
 
+// servers are the addresses in the URL, for messages, without what it may hold beside them.
+func (c Config) servers() string {
+	var hosts []string
+	for address := range strings.SplitSeq(c.URL, ",") {
+		if u, err := url.Parse(strings.TrimSpace(address)); err == nil {
+			hosts = append(hosts, u.Host)
+		}
+	}
+	return strings.Join(hosts, ", ")
+}
+
 func (c Config) hasURL() bool { return c.validateURL() == nil }
 
 // validateCleartext sees to it that no password or token crosses the network readable by mistake. A server names others

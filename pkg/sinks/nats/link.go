@@ -174,8 +174,11 @@ func redial(n int) time.Duration {
 	return limit/2 + rand.N(limit/2)
 }
 
+// unreached is what to do where a server cannot be reached.
+const unreached = "; check nats.url, the network, and that the server runs"
+
 // reason words why there is no connection. It leaves addresses out: with several servers each has its own, and the
-// reason would change at every attempt.
+// reason would change at every attempt. All of them are named beside it.
 func reason(err error) string {
 	var lookup *net.DNSError
 	var network *net.OpError
@@ -183,9 +186,9 @@ func reason(err error) string {
 	case err == nil:
 		return "closed by the server"
 	case errors.As(err, &lookup):
-		return "look up the server's name: " + lookup.Err
+		return "look up the server's name: " + lookup.Err + unreached
 	case errors.As(err, &network):
-		return network.Op + ": " + network.Err.Error()
+		return network.Op + ": " + network.Err.Error() + unreached
 	}
 	return err.Error()
 }

@@ -321,7 +321,7 @@ func (s *Sink) unconnected(ctx context.Context, err error) error {
 	if reason == "" { // it came back in this very moment
 		reason = err.Error()
 	}
-	return &sinks.UnavailableError{Reason: "not connected to NATS: " + reason, After: awayPause, Err: err}
+	return &sinks.UnavailableError{Reason: "not connected to NATS at " + s.cfg.servers() + ": " + reason, After: awayPause, Err: err}
 }
 
 // current returns the link, a new one if there is none or the old one cannot come back.

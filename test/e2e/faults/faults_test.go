@@ -21,7 +21,7 @@ var faults = []fault{
 	{"one topic of two is missing", (*scene).topicMissing, "[!]sink/kafka/", "does not exist", one("LanesFailing kafka")},
 	{"the right to write one topic is removed", (*scene).topicForbidden, "[!]sink/kafka/", "no right to write", one("LanesFailing kafka")},
 	{"a change is larger than the topic allows", (*scene).oversize, "[!]sink/kafka", "refused for ever", one("DeadLetters kafka")},
-	{"NATS is down", (*scene).natsDown, "[-]sink/nats", "not connected to NATS", one("SinkDown nats")},
+	{"NATS is down", (*scene).natsDown, "[-]sink/nats", "not connected to NATS at 127.0.0.1:", one("SinkDown nats")},
 	{"the stream is missing", (*scene).streamMissing, "[-]sink/nats", "does not exist", one("SinkDown nats")},
 	{"the stream is full", (*scene).streamFull, "[-]sink/nats", "cannot store more", one("SinkDown nats")},
 	{"the stream forgets what nobody has read", (*scene).streamForgets, "[!]sink/nats", "oldest", one("SinkMayLose nats")},
