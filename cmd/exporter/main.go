@@ -61,7 +61,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
 	root.AddCommand(tapCommand(), topCommand())
 	root.AddCommand(explainCommand(), rbacCommand(), auditPolicyCommand())
-	root.AddCommand(journalCommand(), deadletterCommand())
+	root.AddCommand(journalCommand(), deadletterCommand(), stateCommand())
 	return root
 }
 

@@ -39,13 +39,15 @@ func (t *table) put(e sinks.StateEntry) {
 	if e.Key[0] == keyKnown {
 		m = t.shard(e.Key)
 		t.size -= len(m)
-		defer func() { t.size += len(m) }()
 	}
 	if e.Value == nil {
 		delete(m, string(e.Key))
-		return
+	} else {
+		m[string(e.Key)] = string(e.Value)
 	}
-	m[string(e.Key)] = string(e.Value)
+	if e.Key[0] == keyKnown {
+		t.size += len(m)
+	}
 }
 
 // before is the entry that undoes e.

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/inspect"
+)
+
+func stateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "state",
+		Short: "Look at the replicated state, or remove it",
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("say what to do with the state: show, check or reset")
+		},
+	}
+	onlyCommands(cmd)
+	cmd.AddCommand(stateShowCommand(), stateCheckCommand(), stateResetCommand())
+	return cmd
+}
+
+// stateConfig adds --config, which names the state.
+func stateConfig(cmd *cobra.Command) func() (*config.Config, error) {
+	path := cmd.Flags().StringP("config", "c", "", "configuration file (YAML) that names the state")
+	if err := cmd.MarkFlagRequired("config"); err != nil {
+		panic(err) // the flag is there
+	}
+	return func() (*config.Config, error) { return config.Inspect(*path) }
+}
+
+func stateShowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show --config FILE [--output text|json]",
+		Short: "Say who owns the replicated state, and what it holds",
+		Long: `Say who owns the replicated state, how far it is, and what it holds: objects and
+positions of each resource, and how far each lane is covered. It may run while
+exporters do, and disturbs nobody.`,
+		Args: cobra.NoArgs,
+	}
+	load := stateConfig(cmd)
+	output := outputFlag(cmd, "form: text or json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		asJSON, err := isJSON(*output)
+		if err != nil {
+			return err
+		}
+		cfg, err := load()
+		if err != nil {
+			return err
+		}
+		return inspect.ShowState(cmd.Context(), cfg, asJSON, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func stateCheckCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check --config FILE",
+		Short: "Read the replicated state whole, and say whether it can be used",
+		Long: `Read the replicated state whole, and say whether an exporter with this
+configuration can use it: format, group, and every entry. It ends with exit code
+1 when not, and with 3 when the bus cannot be reached.`,
+		Args: cobra.NoArgs,
+	}
+	load := stateConfig(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := load()
+		if err != nil {
+			return err
+		}
+		return inspect.CheckState(cmd.Context(), cfg, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func stateResetCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reset --config FILE --yes",
+		Short: "Remove the replicated state",
+		Long: `Remove the replicated state, but for the lanes that have to be fenced. Whoever
+works is turned away and stands by.
+
+Afterwards an exporter that has a journal goes on from it and begins the state
+again. One without begins with a snapshot of everything, and deletes of what went
+meanwhile are not told one by one. Stop all exporters first.`,
+		Args: cobra.NoArgs,
+	}
+	load := stateConfig(cmd)
+	yes := cmd.Flags().Bool("yes", false, "do it")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !*yes {
+			return exit.With(exit.Usage, errors.New("nothing was removed: say --yes if the state is to be removed for good"))
+		}
+		cfg, err := load()
+		if err != nil {
+			return err
+		}
+		return inspect.ResetState(cmd.Context(), cfg, cmd.OutOrStdout())
+	}
+	return cmd
+}

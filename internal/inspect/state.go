@@ -1,0 +1,112 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/state"
+)
+
+// stateTimeout bounds how long a command waits for the bus.
+const stateTimeout = time.Minute
+
+// withState opens the configured state, lets do work with it, and closes it.
+func withState(ctx context.Context, cfg *config.Config, do func(context.Context, *state.Keeper) error) error {
+	k, closed, err := app.OpenState(cfg)
+	if err != nil {
+		return exit.With(exit.Usage, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	err = errors.Join(do(ctx, k), closed(ctx))
+	if _, given := exit.CodeOf(err); given {
+		return err
+	}
+	return exit.With(exit.Environment, err)
+}
+
+// ShowState writes what the replicated state says: who owns it, how far it is, and what it holds; as text, or as JSON.
+func ShowState(ctx context.Context, cfg *config.Config, asJSON bool, out io.Writer) error {
+	return withState(ctx, cfg, func(ctx context.Context, k *state.Keeper) error {
+		r, err := k.Look(ctx)
+		var refused *state.RefusedError
+		if err != nil && !errors.As(err, &refused) {
+			return err
+		}
+		if asJSON {
+			return errors.Join(exit.With(exit.Runtime, err), json.NewEncoder(out).Encode(r))
+		}
+		return errors.Join(exit.With(exit.Runtime, err), stateText(&r, out))
+	})
+}
+
+// CheckState reads the replicated state whole and says whether an exporter with this configuration can use it.
+func CheckState(ctx context.Context, cfg *config.Config, out io.Writer) error {
+	return withState(ctx, cfg, func(ctx context.Context, k *state.Keeper) error {
+		r, err := k.Look(ctx)
+		var refused *state.RefusedError
+		switch {
+		case errors.As(err, &refused):
+			return exit.With(exit.Runtime, err)
+		case err != nil:
+			return err
+		case r.Version == 0:
+			_, err = fmt.Fprintln(out, "there is no state yet: the first exporter that works begins it")
+		case !r.Complete:
+			_, err = fmt.Fprintf(out, "the state is being begun by %s: it counts once all sinks have what its journal held\n", r.Owner)
+		default:
+			_, err = fmt.Fprintf(out, "ok: format %d, %d objects of %d resources, %d lanes, written by %s at %s\n", r.Version, r.Objects,
+				len(r.Resources), len(r.Lanes), r.Owner, r.Marked.Format(time.RFC3339))
+		}
+		return err
+	})
+}
+
+// ResetState removes the replicated state.
+func ResetState(ctx context.Context, cfg *config.Config, out io.Writer) error {
+	return withState(ctx, cfg, func(ctx context.Context, k *state.Keeper) error {
+		n, err := k.Reset(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "removed %d entries; an exporter with a journal goes on from that, any other one begins with a snapshot\n", n)
+		return err
+	})
+}
+
+func stateText(r *state.Report, out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	if r.Version == 0 {
+		fmt.Fprintln(w, "there is no state")
+		return w.Flush()
+	}
+	fmt.Fprintf(w, "format\t%d\ngroup\t%s\ncluster\t%s\n", r.Version, r.Group, r.Cluster)
+	fmt.Fprintf(w, "owner\t%s since %s, take-over %d\n", r.Owner, r.Since.Format(time.RFC3339), r.Takeovers)
+	fmt.Fprintf(w, "complete\t%t\nmark\toffset %d at %s\n", r.Complete, r.Offset, r.Marked.Format(time.RFC3339))
+	fmt.Fprintf(w, "holds\t%d objects, %d bytes\n", r.Objects, r.Bytes)
+	for _, resource := range r.Resources {
+		fmt.Fprintf(w, "\n%s\t%d objects\n", resource.Name, resource.Objects)
+		for _, s := range resource.Scopes {
+			position := "at " + s.Position
+			if s.Position == "" {
+				position = "to be listed"
+			}
+			fmt.Fprintf(w, "  %s\t%s\n", s.ID, position)
+		}
+	}
+	if len(r.Lanes) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, l := range r.Lanes {
+		fmt.Fprintf(w, "%s\t%s\tcovered to %d\n", l.Sink, l.Lane, l.Place)
+	}
+	return w.Flush()
+}

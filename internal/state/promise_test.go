@@ -1,0 +1,250 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// works is a process that works and has delivered everything.
+func works(t *testing.T, w *world, p *process) *process {
+	t.Helper()
+	t.Cleanup(p.end)
+	if err := p.takeOver(); err != nil {
+		t.Fatal(err)
+	}
+	p.settle()
+	return p
+}
+
+// some lets n things happen, delivered by p unless it is nil.
+func (w *world) some(n int, p *process) {
+	for range n {
+		w.cluster.change()
+	}
+	if p != nil {
+		p.settle()
+	}
+}
+
+func refused(err error) string {
+	var r *RefusedError
+	if !errors.As(err, &r) {
+		return ""
+	}
+	return r.Reason
+}
+
+func TestAStateOfAnotherGroupClusterOrFormatTurnsNobodyAway(t *testing.T) {
+	w := newWorld(t, 1, false)
+	p := works(t, w, w.start(nil))
+	other := w.start(nil)
+	t.Cleanup(other.end)
+	other.keeper.opts.Group = "h"
+	if _, err := other.keeper.TakeOver(t.Context(), Takeover{}); !strings.Contains(refused(err), `the group "g"`) {
+		t.Errorf("another group: %v", err)
+	}
+	other.keeper.opts.Group = "g"
+	if err := p.journal.RememberCluster(t.Context(), "here"); err != nil {
+		t.Fatal(err)
+	}
+	w.some(3, p)
+	if _, err := other.keeper.TakeOver(t.Context(), Takeover{Cluster: "there"}); !strings.Contains(refused(err), "of the cluster here") {
+		t.Errorf("another cluster: %v", err)
+	}
+	newer := append([]byte{Version + 1}, "whatever it holds"...)
+	if err := p.keeper.put(t.Context(), []sinks.StateEntry{{Key: []byte{keyMeta}, Value: newer}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.keeper.TakeOver(t.Context(), Takeover{}); !strings.Contains(refused(err), "newer exporter") {
+		t.Errorf("a newer format: %v", err)
+	}
+	w.some(3, p) // it still works
+	if p.deposed {
+		t.Error("the process that works was turned away")
+	}
+}
+
+func TestAPurgedStateIsWrittenAgainByWhoWorks(t *testing.T) {
+	w := newWorld(t, 2, false)
+	p := works(t, w, w.start(nil))
+	w.some(30, p)
+	before := p.keeper.Stats().Objects
+	w.bus.purge()
+	w.some(5, p)
+	next := works(t, w, w.start(nil))
+	if next.keeper.Stats().Objects == 0 || before == 0 {
+		t.Errorf("%d objects, %d before", next.keeper.Stats().Objects, before)
+	}
+	w.some(20, next)
+	for name := range w.topics {
+		w.judge(name, true)
+	}
+}
+
+func TestAJournalThatKnowsMoreThanARestoredStateGoesOn(t *testing.T) {
+	w := newWorld(t, 3, false)
+	p := works(t, w, w.start(nil))
+	old := len(w.bus.log)
+	w.some(30, p)
+	p.end()
+	w.bus.restore(old)
+	again := works(t, w, w.start(p.fs))
+	w.some(10, again)
+	next := works(t, w, w.start(nil))
+	w.some(10, next)
+	for name := range w.topics {
+		w.judge(name, true)
+	}
+}
+
+func TestAPurgeWhileNobodyWorksCostsAJournalNothing(t *testing.T) {
+	w := newWorld(t, 4, false)
+	p := works(t, w, w.start(nil))
+	w.some(30, p)
+	p.end()
+	w.bus.purge()
+	again := works(t, w, w.start(p.fs))
+	w.some(10, again)
+	next := works(t, w, w.start(nil))
+	w.some(10, next)
+	for name := range w.topics {
+		w.judge(name, true)
+	}
+}
+
+func TestASinkThatCannotBeFencedDoesNotHoldUpTheOthers(t *testing.T) {
+	w := newWorld(t, 5, false)
+	p := works(t, w, w.start(nil))
+	w.some(10, p)
+	next := w.start(nil)
+	t.Cleanup(next.end)
+	w.topics["second"].away = errors.New("away")
+	all := map[string]sinks.Fenced{"first": w.topics["first"].open(), "second": w.topics["second"].open()}
+	taken, err := next.keeper.TakeOver(t.Context(), Takeover{Sinks: all})
+	if err != nil || len(taken.Waiting) != 1 || taken.Waiting["second"] == nil {
+		t.Fatalf("%+v %v", taken, err)
+	}
+	w.topics["second"].away = nil
+	done := make(chan error, 1)
+	go func() { done <- next.keeper.Join(t.Context(), "second", all["second"]) }()
+	if err := (<-next.keeper.asked)(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAReportSaysWhatAStateHolds(t *testing.T) {
+	w := newWorld(t, 6, false)
+	p := works(t, w, w.start(nil))
+	w.some(40, p)
+	look := w.start(nil)
+	t.Cleanup(look.end)
+	r, err := look.keeper.Look(t.Context())
+	if err != nil || r.Version != Version || r.Group != "g" || r.Owner != "p" || !r.Complete || len(r.Resources) != 2 || len(r.Lanes) < 4 ||
+		r.Objects != len(w.cluster.living["pods"])+len(w.cluster.living["deployments.apps"]) {
+		t.Fatalf("%+v %v", r, err)
+	}
+	if n, err := look.keeper.Reset(t.Context()); err != nil || n <= r.Objects {
+		t.Errorf("removed %d: %v", n, err)
+	}
+	after := w.start(nil)
+	t.Cleanup(after.end)
+	if r, err := after.keeper.Look(t.Context()); err != nil || r.Version != 0 || r.Objects != 0 || len(r.Lanes) < 4 {
+		t.Errorf("after a reset: %+v %v", r, err)
+	}
+}
+
+// A part of the keys has each entry once, whatever the number of parts.
+func TestPartsAddUp(t *testing.T) {
+	table := newTable()
+	for n := range 3000 {
+		table.put(sinks.StateEntry{Key: keyOf(keyKnown, 1, fmt.Sprint(n)), Value: []byte("v")})
+	}
+	table.put(sinks.StateEntry{Key: []byte{keyMeta}, Value: []byte("m")})
+	for _, parts := range []int{1, 3, 16, 256, 700} {
+		seen := map[string]bool{}
+		for part := range parts {
+			for _, e := range table.part(part, parts) {
+				if seen[string(e.Key)] {
+					t.Fatalf("%d parts: %q is in two", parts, e.Key)
+				}
+				seen[string(e.Key)] = true
+			}
+		}
+		if len(seen) != 3001 {
+			t.Errorf("%d parts have %d entries", parts, len(seen))
+		}
+	}
+}
+
+func TestKnownObjectsSurviveTheirForm(t *testing.T) {
+	for _, k := range []event.Known{
+		{UID: "0d5bd0ae-42f1-4d7e-9c6f-0b6a3f5e7c10", ResourceVersion: "12345"}, {UID: "0D5BD0AE-42F1-4D7E-9C6F-0B6A3F5E7C10", ResourceVersion: "0"},
+		{UID: "", ResourceVersion: ""}, {UID: "u", ResourceVersion: "007"}, {UID: "u", ResourceVersion: "18446744073709551615"}, {UID: "u", ResourceVersion: "+1"},
+	} {
+		back, err := decodeKnown("", string(appendKnown(nil, k.UID, k.ResourceVersion)))
+		if err != nil || back != k {
+			t.Errorf("%+v came back as %+v: %v", k, back, err)
+		}
+	}
+}
+
+func BenchmarkChange(b *testing.B) {
+	w := newWorld(b, 7, false)
+	p := w.start(nil)
+	defer p.end()
+	if err := p.takeOver(); err != nil {
+		b.Fatal(err)
+	}
+	changes := make([]*event.Change, 2000)
+	for n := range changes {
+		changes[n] = &event.Change{
+			Type: event.Updated, Resource: resources["pods"], Namespace: fmt.Sprint("namespace-", n%20), Name: fmt.Sprintf("web-7d4b9c6f5d-%05d", n),
+			UID: fmt.Sprintf("00000000-0000-4000-8000-%012d", n),
+		}
+	}
+	before := w.bus.bytes
+	b.ReportAllocs()
+	b.ResetTimer()
+	for n := 0; n < b.N; {
+		batch := batch{k: p.keeper}
+		for range 400 {
+			c := *changes[n%len(changes)]
+			c.ResourceVersion = fmt.Sprint(1_000_000 + n)
+			if err := batch.change(b.Context(), &c); err != nil {
+				b.Fatal(err)
+			}
+			n++
+		}
+		if err := batch.flush(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		w.bus.log = nil
+	}
+	b.ReportMetric(float64(w.bus.bytes-before)/float64(b.N), "B/change")
+}
+
+func BenchmarkLoad(b *testing.B) {
+	const objects = 1_000_000
+	keys := make([]sinks.StateEntry, objects)
+	for n := range keys {
+		keys[n] = sinks.StateEntry{
+			Key:   keyOf(keyKnown, 1, fmt.Sprintf("namespace-%d/web-7d4b9c6f5d-%07d", n%200, n)),
+			Value: appendKnown(nil, fmt.Sprintf("00000000-0000-4000-8000-%012d", n), fmt.Sprint(1_000_000+n)),
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		t := newTable()
+		for _, e := range keys {
+			t.put(e)
+		}
+	}
+}

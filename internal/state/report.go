@@ -1,0 +1,126 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// Report is what a state says, for people.
+type Report struct {
+	Version   uint64           `json:"version"` // of the format; 0: there is no state
+	Group     string           `json:"group,omitempty"`
+	Cluster   string           `json:"cluster,omitempty"`
+	Owner     string           `json:"owner,omitempty"` // identity
+	Journal   string           `json:"journal,omitempty"`
+	Takeovers uint64           `json:"takeovers,omitempty"`
+	Since     time.Time        `json:"since,omitzero"`
+	Complete  bool             `json:"complete"`
+	Offset    uint64           `json:"offset"` // of the owner's journal: everything up to here is in the state
+	Marked    time.Time        `json:"marked,omitzero"`
+	Objects   int              `json:"objects"`
+	Bytes     int64            `json:"bytes"` // of all keys and values
+	Resources []ReportResource `json:"resources,omitempty"`
+	Lanes     []ReportLane     `json:"lanes,omitempty"`
+}
+
+// ReportResource is a resource in a report.
+type ReportResource struct {
+	Name    string              `json:"name"`
+	Objects int                 `json:"objects"`
+	Scopes  []event.StoredScope `json:"scopes,omitempty"`
+}
+
+// ReportLane is a lane in a report.
+type ReportLane struct {
+	Sink  string      `json:"sink"`
+	Lane  sinks.Lane  `json:"lane"`
+	Place sinks.Place `json:"place"`
+}
+
+// Look reads the state whole, and says what is wrong with it for this group in a *RefusedError; what could be read is reported
+// all the same. It takes nothing away from whoever works.
+func (k *Keeper) Look(ctx context.Context) (r Report, err error) {
+	if err := k.read(ctx); err != nil {
+		return r, err
+	}
+	c, err := k.table.content()
+	if err != nil {
+		return r, malformed(err)
+	}
+	o := c.meta.owner
+	r = Report{
+		Version: c.meta.version, Group: c.meta.group, Cluster: c.meta.cluster, Owner: o.Identity, Journal: o.Journal, Takeovers: o.Generation,
+		Since: o.Since, Complete: c.meta.complete, Offset: c.mark.offset, Marked: c.mark.at, Objects: k.table.size, Bytes: k.table.bytes(),
+	}
+	if err := k.check(c, ""); err != nil {
+		return r, err
+	}
+	objects := map[uint64]int{}
+	if err := k.table.eachKnown(func(n uint64, _ event.Known) error { objects[n]++; return nil }); err != nil {
+		return r, malformed(err)
+	}
+	for n, resource := range c.resources {
+		scopes := c.scopes[n]
+		slices.SortFunc(scopes, func(a, b event.StoredScope) int { return strings.Compare(a.ID, b.ID) })
+		r.Resources = append(r.Resources, ReportResource{resource.String(), objects[n], scopes})
+		delete(objects, n)
+	}
+	for n := range objects {
+		return r, malformed(fmt.Errorf("%w: objects of a resource %d that is not there", errMalformed, n))
+	}
+	for _, l := range c.lanes {
+		r.Lanes = append(r.Lanes, ReportLane{l.sink, l.lane, l.place})
+	}
+	slices.SortFunc(r.Resources, func(a, b ReportResource) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(r.Lanes, func(a, b ReportLane) int {
+		return strings.Compare(a.Sink+"\x00"+string(a.Lane), b.Sink+"\x00"+string(b.Lane))
+	})
+	return r, nil
+}
+
+// bytes are those of all keys and values.
+func (t *table) bytes() (n int64) {
+	for _, m := range append(t.known[:], t.few) {
+		for key, value := range m {
+			n += int64(len(key) + len(value))
+		}
+	}
+	return n
+}
+
+// Reset takes the state away from whoever works and removes all of it but the lanes, which whoever works next has to fence.
+// It returns how many entries it removed.
+func (k *Keeper) Reset(ctx context.Context) (removed int, err error) {
+	if err := k.store.Claim(ctx, k.claim("")); err != nil {
+		return 0, fmt.Errorf("claim the replicated state: %w", err)
+	}
+	if err := k.read(ctx); err != nil {
+		return 0, err
+	}
+	_, unreadable := k.table.content()
+	var entries []sinks.StateEntry
+	for _, m := range append([]map[string]string{k.table.few}, k.table.known[:]...) {
+		for key := range m {
+			if first := key[0]; first == keyLane && unreadable == nil || first == keyPlace && unreadable == nil {
+				continue
+			}
+			entries = append(entries, sinks.StateEntry{Key: []byte(key)})
+		}
+	}
+	for chunk := range slices.Chunk(entries, 4096) {
+		for _, e := range chunk {
+			k.table.put(e)
+		}
+		if err := k.store.Write(ctx, chunk); err != nil {
+			return removed, fmt.Errorf("write the replicated state: %w", err)
+		}
+		removed += len(chunk)
+	}
+	return removed, nil
+}
