@@ -134,9 +134,10 @@ func (k *Keeper) current(ctx context.Context, cluster string) (content, error) {
 
 // claim is the right to publish; sink is whose lanes are noted, "" for the store.
 func (k *Keeper) claim(sink string) sinks.Claim {
-	return sinks.Claim{Group: k.opts.Group, Owner: k.opts.Owner, Note: func(ctx context.Context, lanes map[sinks.Lane]sinks.Place) error {
+	note := func(ctx context.Context, lanes map[sinks.Lane]sinks.Place) error {
 		return k.ask(ctx, func(ctx context.Context) error { return k.note(ctx, sink, lanes) })
-	}}
+	}
+	return sinks.Claim{Group: k.opts.Group, Sink: sink, Owner: k.opts.Owner, Note: note}
 }
 
 // admit makes sinks members.
