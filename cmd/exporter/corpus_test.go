@@ -237,8 +237,11 @@ var mistakes = map[string]func(r *rand.Rand, p spot) bool{
 		return v.Kind == yaml.ScalarNode && v.ShortTag() == "!!str" && p.key != "filter" && replace(p, scalar("!!str", "${VALUE}"))
 	},
 	"something required left out": func(_ *rand.Rand, p spot) bool {
-		if !slices.Contains(required, p.key) || p.key == "topic" && !slices.ContainsFunc(p.parent.Content, func(n *yaml.Node) bool { return n.Value == "brokers" }) {
-			return false
+		beside := func(key string) bool {
+			return slices.ContainsFunc(p.parent.Content, func(n *yaml.Node) bool { return n.Value == key })
+		}
+		if !slices.Contains(required, p.key) || p.key == "topic" && !beside("brokers") || p.key == "brokers" && beside("topics") {
+			return false // the brokers of audit topics are needed where there are topics only
 		}
 		p.parent.Content = slices.Delete(p.parent.Content, p.index-1, p.index+1)
 		return true

@@ -104,7 +104,7 @@ func (c *composition) open() (err error) {
 
 // openRest makes what reads the journal and what writes to it, as far as it has been.
 func (c *composition) openRest() (err error) {
-	if c.naming, err = newNaming(c.cfg, c.journal, c.log); err != nil {
+	if c.naming, err = newNaming(c.cfg, c.journal, c.client, c.log); err != nil {
 		return err
 	}
 	if err := c.connect(); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // naming is what names the authors of changes: the intakes of audit events and what concludes from them. The methods of nil
@@ -26,6 +27,7 @@ type naming struct {
 	webhook    *audit.Webhook // nil without one
 	files      []*audit.File
 	topics     []*topic.Topic
+	counters   *audit.Counters                                  // nil where they are not read
 	rule       atomic.Pointer[func(event.Resource) (int, bool)] // that selects a resource, as the rules are now
 
 	tasks []*task // in the order of their start
@@ -41,7 +43,7 @@ func checkNaming(cfg *config.Config, log *slog.Logger) error {
 }
 
 // newNaming makes the parts, if anybody is to be named, and takes the port.
-func newNaming(cfg *config.Config, j *journal.Journal, log *slog.Logger) (*naming, error) {
+func newNaming(cfg *config.Config, j *journal.Journal, client *apiserver.Client, log *slog.Logger) (*naming, error) {
 	c := cfg.Audit
 	if !c.On() {
 		return nil, nil
@@ -75,6 +77,9 @@ func newNaming(cfg *config.Config, j *journal.Journal, log *slog.Logger) (*namin
 			Config: c.Kafka, Topic: name, Take: n.attributor.Take, Place: j.Place, Lost: n.attributor.Lost, Logger: log,
 		}))
 	}
+	if c.CountersEvery > 0 {
+		n.counters = audit.NewCounters(c.CountersEvery, client.Metrics, n.attributor.LostSince)
+	}
 	return n, nil
 }
 
@@ -102,6 +107,9 @@ func (n *naming) start(failed func(error)) {
 	}
 	for _, t := range n.topics {
 		run("audit topic "+t.Name(), t.Run)
+	}
+	if n.counters != nil {
+		run("audit counters", n.counters.Run)
 	}
 }
 

@@ -213,11 +213,14 @@ func (a *Attributor) heard() time.Time {
 }
 
 // Lost says that audit events were lost on their way, for a reason in one sentence.
-func (a *Attributor) Lost(reason string) {
+func (a *Attributor) Lost(reason string) { a.LostSince(time.Time{}, reason) }
+
+// LostSince says it where it is known since when.
+func (a *Attributor) LostSince(since time.Time, reason string) {
 	a.lost.Add(1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.gaps.lose(time.Now(), reason)
+	a.gaps.lose(since, time.Now(), reason)
 }
 
 // useful returns the events that may name somebody, as they are kept.
@@ -319,7 +322,7 @@ func (a *Attributor) decide(now time.Time) (found Findings, gaps []*event.Change
 	if n := a.join.crowded; n > 0 {
 		a.join.crowded = 0
 		a.lost.Add(n)
-		a.gaps.lose(now, fmt.Sprintf("%d audit events had to make room for newer ones", n))
+		a.gaps.lose(time.Time{}, now, fmt.Sprintf("%d audit events had to make room for newer ones", n))
 	}
 	gaps = a.gaps.observe(found.Done, a.heard())
 	cursor = a.read

@@ -32,9 +32,12 @@ func (g *gaps) emits(c *event.Change) {
 	}
 }
 
-// lose notes that events were lost between the last loss and now.
-func (g *gaps) lose(now time.Time, reason string) {
-	g.lost = append(g.lost, event.GapInfo{From: stamp(g.since), To: stamp(now), Reason: reason})
+// lose notes that events were lost between a time, or the last loss if that is zero, and now.
+func (g *gaps) lose(since, now time.Time, reason string) {
+	if since.IsZero() {
+		since = g.since
+	}
+	g.lost = append(g.lost, event.GapInfo{From: stamp(since), To: stamp(now), Reason: reason})
 	g.since = now
 }
 

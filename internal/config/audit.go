@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -29,6 +30,9 @@ func (d *decoder) validateAudit(a Audit) {
 	}
 	if a.Window <= a.Settle {
 		d.report("audit.window", Problem{Message: "not more than audit.settle", Found: a.Window.String(), Expected: "more than " + a.Settle.String()})
+	}
+	if a.CountersEvery != 0 && a.CountersEvery < time.Second {
+		d.report("audit.countersEvery", Problem{Message: "too often", Found: a.CountersEvery.String(), Expected: "0, or at least 1s"})
 	}
 	if a.Wait < 0 || a.Wait > a.Window {
 		d.report("audit.wait", Problem{Message: "not between 0 and audit.window", Found: a.Wait.String(),

@@ -210,6 +210,9 @@ type Audit struct {
 	Settle time.Duration `mapstructure:"settle"`
 	// How long a change waits for its audit event, and an event for its change.
 	Window time.Duration `mapstructure:"window"`
+	// How often the API servers' own counters of lost audit events are read from their /metrics, where the account may get
+	// that: "exporter rbac" has the rule. 0: never.
+	CountersEvery time.Duration `mapstructure:"countersEvery"`
 	// How long sinks hold a change back until it is known who made it, so that the record that says so follows at once. 0:
 	// not at all. Other changes of the journal wait behind it; nothing waits in front of the journal.
 	Wait time.Duration `mapstructure:"wait"`
@@ -291,7 +294,7 @@ func Default() Config {
 			Window:       16 << 20,
 			DrainTimeout: 20 * time.Second,
 		},
-		Audit:    Audit{Settle: 40 * time.Second, Window: 10 * time.Minute, MaxPending: 64 << 20},
+		Audit:    Audit{Settle: 40 * time.Second, Window: 10 * time.Minute, CountersEvery: time.Minute, MaxPending: 64 << 20},
 		State:    State{Name: "kubecdc-state"},
 		Election: Election{Duration: 5 * time.Second},
 		Admin:    Admin{Listen: "127.0.0.1:8080"},

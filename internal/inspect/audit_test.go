@@ -7,9 +7,11 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-func auditText(t *testing.T, part, rules string) string {
+func auditConfig(t *testing.T, rules string) *config.Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "c.yaml")
 	text := "resources: " + rules + "\nsinks: [{name: out, stdout: {}}]\n" +
@@ -21,6 +23,12 @@ func auditText(t *testing.T, part, rules string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return cfg
+}
+
+func auditText(t *testing.T, part, rules string) string {
+	t.Helper()
+	cfg := auditConfig(t, rules)
 	out, err := AuditPolicy(t.Context(), cfg, "dev", AuditOptions{Part: part, Server: "kubecdc.example", Dir: "/d"})
 	if err != nil {
 		t.Fatal(err)
@@ -77,5 +85,19 @@ func TestTheWebhookIsReachedWhereTheExporterListens(t *testing.T) {
 	if text := auditText(t, "flags", "[{select: [pods]}]"); !strings.Contains(text, "--audit-webhook-config-file=/d/audit-webhook.kubeconfig\n") ||
 		strings.Contains(text, "initial-backoff") {
 		t.Errorf("got\n%s", text)
+	}
+}
+
+func TestExplainSaysWhoCanBeNamed(t *testing.T) {
+	for _, test := range []struct{ rules, resource, level, not string }{
+		{"[{select: [secrets]}]", "secrets", "Metadata", "bodies of Secrets are never logged"},
+		{"[{select: [configmaps], redactPaths: [data.x]}]", "configmaps", "Metadata", "the rule has redactPaths"},
+		{"[{select: [pods]}]", "pods", "RequestResponse", "what a list tells"},
+	} {
+		cfg := auditConfig(t, test.rules)
+		a := authorsOf(cfg, 0, selection.Scope{Resource: event.Resource{Version: "v1", Resource: test.resource}})
+		if a.Level != test.level || !strings.Contains(strings.Join(a.Not, "\n"), test.not) {
+			t.Errorf("%s: %+v", test.rules, a)
+		}
 	}
 }

@@ -35,6 +35,7 @@ func explain(ctx context.Context, cfg *config.Config, version string, window tim
 		}
 	}
 	fillDestinations(r, cfg)
+	fillAuthors(r, cfg)
 	scopes := r.scopes()
 	if err := fillAccess(ctx, client, scopes); err != nil {
 		return nil, err

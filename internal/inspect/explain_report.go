@@ -49,6 +49,7 @@ type resourceReport struct {
 	Namespaced   bool              `json:"namespaced"`
 	Scopes       []*scopeReport    `json:"scopes"`
 	Destinations map[string]string `json:"destinations"` // by sink
+	Authors      *authorsReport    `json:"authors,omitempty"`
 
 	match selection.Match
 }

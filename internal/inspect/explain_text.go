@@ -24,6 +24,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		writeNames(&b, "selected and not served", rule.Unserved)
 		writeNames(&b, "left alone", rule.Left)
 		writePaths(&b, rule.Paths)
+		writeAuthors(&b, rule.Resources)
 	}
 	if r.Window > 0 {
 		r.writeMeasured(&b)

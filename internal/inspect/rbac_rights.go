@@ -14,6 +14,7 @@ import (
 type right struct {
 	group, resource string
 	object          string // name of the one object it is about; "" for all
+	url             string // that it is about in the place of a resource
 	verbs           string // as YAML
 	why             string // where in the configuration it comes from
 }
@@ -38,7 +39,7 @@ func (r rights) add(namespace string, one right) {
 
 // covered says whether other allows the same.
 func (r right) covered(other right) bool {
-	return r.group == other.group && r.resource == other.resource &&
+	return r.url == other.url && r.group == other.group && r.resource == other.resource &&
 		(r.verbs == other.verbs || r.verbs == watchVerbs && other.verbs == readVerbs) && (r.object == other.object || other.object == "")
 }
 
@@ -68,6 +69,9 @@ func rightsOf(cfg *config.Config, found *selection.Explanation, triggers bool) r
 	}
 	all.add("", right{resource: "namespaces", object: "kube-system", verbs: `["get"]`, why: why})
 	all.addElection(cfg.Election)
+	if cfg.Audit.On() && cfg.Audit.CountersEvery > 0 {
+		all.add("", right{url: "/metrics", verbs: `["get"]`, why: "audit.countersEvery: what the API servers count of lost audit events"})
+	}
 	return all
 }
 

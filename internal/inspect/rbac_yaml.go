@@ -112,7 +112,11 @@ func writeRules(b *strings.Builder, indent string, all []right) {
 			why = r.why
 			fmt.Fprintf(b, "%s# %s\n", indent, why)
 		}
-		fmt.Fprintf(b, "%s- apiGroups: [%q]\n%s  resources: [%q]\n", indent, r.group, indent, r.resource)
+		if r.url != "" {
+			fmt.Fprintf(b, "%s- nonResourceURLs: [%q]\n", indent, r.url)
+		} else {
+			fmt.Fprintf(b, "%s- apiGroups: [%q]\n%s  resources: [%q]\n", indent, r.group, indent, r.resource)
+		}
 		if r.object != "" {
 			fmt.Fprintf(b, "%s  resourceNames: [%q]\n", indent, r.object)
 		}

@@ -38,14 +38,11 @@ func (c Config) On() bool { return len(c.Topics) > 0 }
 // Validate says everything that is wrong with c, joined into one error. Each part begins with the path of the field, as
 // "kafka.topics: …", and shows no secret. It opens nothing.
 func (c Config) Validate() error {
+	errs := []error{c.TLS.Validate(), c.SASL.Validate()}
 	switch {
 	case !c.On() && len(c.Brokers) > 0:
-		return errors.New("kafka.topics: none is given, and without one the rest of audit.kafka means nothing")
-	case !c.On():
-		return nil
-	}
-	errs := []error{c.TLS.Validate(), c.SASL.Validate()}
-	if len(c.Brokers) == 0 {
+		errs = append(errs, errors.New("kafka.topics: none is given, and without one the rest of audit.kafka means nothing"))
+	case c.On() && len(c.Brokers) == 0:
 		errs = append(errs, errors.New(`kafka.brokers: missing; expected at least one "host:port"`))
 	}
 	for i, broker := range c.Brokers {

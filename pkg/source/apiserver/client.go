@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -98,6 +99,16 @@ func (c *Client) restOver(connections *http.Client, gv schema.GroupVersion, acce
 		return nil, fmt.Errorf("client for %s: %w", gv, err)
 	}
 	return client, nil
+}
+
+// Metrics returns what an API server measures of itself, in the text format of Prometheus: over a connection of its own, so that
+// behind a load balancer each call may reach another one. The caller closes it.
+func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
+	client, err := c.restOver(c.afresh, schema.GroupVersion{Version: "v1"}, "text/plain")
+	if err != nil {
+		return nil, err
+	}
+	return client.Get().AbsPath("/metrics").MaxRetries(0).Stream(ctx)
 }
 
 // ClusterUID returns the UID of the namespace kube-system, which is as old as the cluster and the nearest thing to a

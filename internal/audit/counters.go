@@ -1,0 +1,123 @@
+package audit
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Counters reads what API servers count themselves of their audit events, and says when some were lost: the only sign of what
+// never left an API server.
+type Counters struct {
+	read  func(ctx context.Context) (io.ReadCloser, error)
+	lost  func(since time.Time, reason string)
+	every time.Duration
+
+	servers map[string]float64 // errors counted, by the start time of the API server
+	last    time.Time          // when they were read before
+	newest  float64            // start of the API server that started last, in seconds since 1970
+	reason  atomic.Pointer[string]
+}
+
+// NewCounters returns a reader. read returns the metrics of an API server in the text format of Prometheus, of any one at each
+// call; lost is told what was lost, between a time and now.
+func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser, error), lost func(time.Time, string)) *Counters {
+	return &Counters{read: read, lost: lost, every: every, servers: map[string]float64{}}
+}
+
+// Unreadable says why the counters cannot be read; "" while they can.
+func (c *Counters) Unreadable() string {
+	if reason := c.reason.Load(); reason != nil {
+		return *reason
+	}
+	return ""
+}
+
+// Run reads until ctx ends.
+func (c *Counters) Run(ctx context.Context) error {
+	ticker := time.NewTicker(c.every)
+	defer ticker.Stop()
+	for {
+		reason := ""
+		if err := c.look(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			reason = err.Error()
+		}
+		c.reason.Store(&reason)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// look reads once.
+func (c *Counters) look(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, min(c.every, readTimeout))
+	defer cancel()
+	metrics, err := c.read(ctx)
+	if err != nil {
+		return err
+	}
+	defer metrics.Close()
+	started, errors, err := scanCounters(metrics)
+	if err != nil {
+		return err
+	}
+	c.compare(started, errors, now)
+	return nil
+}
+
+// compare says what has changed. An API server is known by the time of its start; which one answers is up to what is in between.
+func (c *Counters) compare(started string, errors float64, now time.Time) {
+	before, known := c.servers[started]
+	seconds, err := strconv.ParseFloat(started, 64)
+	first := len(c.servers) == 0
+	switch {
+	case err != nil:
+		return
+	case known && errors > before:
+		c.lost(c.last, fmt.Sprintf("an API server lost %.0f audit events before it sent them", errors-before))
+	case !known && !first && seconds > c.newest:
+		at := time.UnixMilli(int64(seconds * 1000)).UTC().Format(time.RFC3339)
+		c.lost(c.last, "an API server was started at "+at+": if one was killed before, the audit events that it had not sent are lost")
+	}
+	if !known && errors > 0 && !first {
+		c.lost(c.last, fmt.Sprintf("an API server lost %.0f audit events before it sent them", errors))
+	}
+	c.servers[started], c.newest, c.last = errors, max(c.newest, seconds), now
+}
+
+const (
+	auditErrors  = "apiserver_audit_error_total"
+	processStart = "process_start_time_seconds"
+)
+
+// scanCounters finds the start of the process and the sum of its audit errors.
+func scanCounters(metrics io.Reader) (started string, errors float64, err error) {
+	lines := bufio.NewScanner(metrics)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		line := lines.Text()
+		if rest, found := strings.CutPrefix(line, processStart+" "); found {
+			started = strings.TrimSpace(rest)
+		}
+		if rest, found := strings.CutPrefix(line, auditErrors); found && rest != "" && (rest[0] == ' ' || rest[0] == '{') {
+			if n, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64); err == nil {
+				errors += n
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return "", 0, err
+	}
+	if started == "" {
+		return "", 0, fmt.Errorf("the metrics have no %s", processStart)
+	}
+	return started, errors, nil
+}
