@@ -208,8 +208,8 @@ func TestWhoAskedForADeleteIsKnownAfterARestart(t *testing.T) {
 	p.nothingIsLeft()
 }
 
-// TestChangesWaitForTheirAuthorWhereAsked holds a change back until it has a name, another until it has waited for long enough,
-// and what is nobody's write for neither.
+// TestChangesWaitForTheirAuthorWhereAsked holds a change back until it has a name, another until it has waited for long
+// enough, and what is nobody's write for neither.
 func TestChangesWaitForTheirAuthorWhereAsked(t *testing.T) {
 	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
 	defer p.stop()

@@ -13,7 +13,7 @@ type claimKind uint8
 const (
 	byVersion  claimKind = iota // it was answered with the change's version
 	byDelete                    // it says that it removed the object
-	byRelease                   // it was answered with an object that nothing holds any more: the delete that replaces the version
+	byRelease                   // it was answered with an object that nothing holds any more: its delete
 	byMark                      // the mark that replaced the version which a deletecollection had listed
 	byListed                    // an object without finalizers that a deletecollection had listed
 	byNote                      // a create, by the uid that the admission policy noted
@@ -144,8 +144,8 @@ func (c *claim) firm(of *Change) bool {
 // own says whether the answer has the change's own version, so that others can only repeat it.
 func (c *claim) own() bool { return c.kind == byVersion || c.kind == byDelete || c.kind == byNote }
 
-// misses says that a request which names an object by its name only may have been about another one of that name: it came before
-// this one was seen to have taken the name over.
+// misses says that a request which names an object by its name only may have been about another one of that name: it came
+// before this one was seen to have taken the name over.
 func (c *claim) misses(of *pending, skew time.Duration) bool {
 	return c.uid == "" && !of.since.IsZero() && c.Received <= audit.Time(of.since.Add(skew).UnixNano())
 }
@@ -156,6 +156,8 @@ func (c *claim) idle(of *pending) bool {
 	switch {
 	case c.kind == byVersion && of.Type == event.Updated && (deletes && of.keeps || !deletes && of.Marks):
 		return true // only a delete changes what an object waits for, and nothing else
+	case c.kind == byVersion && of.Type == event.Added && c.Code != created:
+		return true // it found the object there
 	case of.Type == event.Updated && c.Verb == "update" && c.ResourceVersion == of.Version:
 		return true // it wrote what it had read
 	case of.Type != event.Deleted && c.Replaces == of.Version:

@@ -18,8 +18,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
 
-// script plays a transcript to a join. A line is a command with arguments, key=value; what follows ">" is what it is expected
-// to conclude, one conclusion a line:
+// script plays a transcript to a join. A line is a command with arguments, key=value; what follows ">" is what it is
+// expected to conclude, one conclusion a line:
 //
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
 //	change … [deleting] [name=NAME [bound] [evicted] [over]]   of a pod of that name

@@ -8,8 +8,8 @@ import (
 )
 
 // state is what the join has to know of the state of an object. A binding and an eviction are answered without naming the
-// object, but each changes something that nothing else changes; and only a delete changes what an object that is being deleted
-// waits for.
+// object, but each changes something that nothing else changes; and only a delete changes what an object that is being
+// deleted waits for.
 type state struct {
 	bound    bool   // a pod has a node: only a binding gives one to a pod that exists
 	evicted  bool   // a pod has the condition that an eviction sets before it deletes

@@ -9,8 +9,8 @@ import (
 )
 
 // Await returns the first of some records of the journal, at least one: those of which it is known who made them, or that it
-// will not be known before they have waited for that long since they were observed. records is not empty. It returns early, with
-// the cause, when ctx ends.
+// will not be known before they have waited for that long since they were observed. records is not empty. It returns early,
+// with the cause, when ctx ends.
 func (a *Attributor) Await(ctx context.Context, records []event.Record, wait time.Duration) ([]event.Record, error) {
 	for {
 		n, decided := a.decided(records, wait)

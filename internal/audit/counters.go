@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Counters reads what API servers count themselves of their audit events, and says when some were lost: the only sign of what
-// never left an API server.
+// Counters reads what API servers count themselves of their audit events, and says when some were lost: the only sign of
+// what never left an API server.
 type Counters struct {
 	read  func(ctx context.Context) (io.ReadCloser, error)
 	lost  func(since time.Time, reason string)
@@ -24,8 +24,8 @@ type Counters struct {
 	reason  atomic.Pointer[string]
 }
 
-// NewCounters returns a reader. read returns the metrics of an API server in the text format of Prometheus, of any one at each
-// call; lost is told what was lost, between a time and now.
+// NewCounters returns a reader. read returns the metrics of an API server in the text format of Prometheus, of any one at
+// each call; lost is told what was lost, between a time and now.
 func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser, error), lost func(time.Time, string)) *Counters {
 	return &Counters{read: read, lost: lost, every: every, servers: map[string]float64{}}
 }
@@ -73,7 +73,8 @@ func (c *Counters) look(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// compare says what has changed. An API server is known by the time of its start; which one answers is up to what is in between.
+// compare says what has changed. An API server is known by the time of its start; which one answers is up to what is in
+// between.
 func (c *Counters) compare(started string, errors float64, now time.Time) {
 	before, known := c.servers[started]
 	seconds, err := strconv.ParseFloat(started, 64)

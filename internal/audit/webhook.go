@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Take takes events of one origin and returns when they are durable. place and position, if place is not empty, are stored in
-// the same write.
+// Take takes events of one origin and returns when they are durable. place and position, if place is not empty, are stored
+// in the same write.
 type Take func(ctx context.Context, origin string, events []Event, place, position string) error
 
 // WebhookConfig configures a [Webhook].
@@ -26,7 +26,8 @@ type WebhookConfig struct {
 	// Address, host:port, where the API servers' audit webhook is answered. It is a port of its own, and never without TLS.
 	// Empty: no webhook.
 	Listen string `mapstructure:"listen"`
-	// Path of the PEM file with the certificate that the exporter shows, and of its key. They are read again for each connection.
+	// Path of the PEM file with the certificate that the exporter shows, and of its key. They are read again for each
+	// connection.
 	Certificate string `mapstructure:"certificate"`
 	// Path of the PEM file with the key of that certificate.
 	Key string `mapstructure:"key"`

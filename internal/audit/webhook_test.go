@@ -145,8 +145,8 @@ func TestAWrongCertificateIsNamedByItsKey(t *testing.T) {
 	}
 }
 
-// BenchmarkWebhook takes batches of a hundred events of 1.5 kB over TLS, as an API server sends them: the time and memory are of both
-// ends, an event each.
+// BenchmarkWebhook takes batches of a hundred events of 1.5 kB over TLS, as an API server sends them: the time and memory
+// are of both ends, an event each.
 func BenchmarkWebhook(b *testing.B) {
 	const batch = 100
 	s := serve(b)

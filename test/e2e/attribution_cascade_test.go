@@ -15,8 +15,8 @@ const cascadesEnv = "KUBECDC_E2E_CASCADES"
 // controller is the user name of a controller.
 func controller(name string) string { return "system:serviceaccount:kube-system:" + name }
 
-// authors are who can have made a change of a workload: who else is named is named wrongly. The first writer creates, the second
-// scales, the third and the fourth delete, and the fifth deletes the namespace.
+// authors are who can have made a change of a workload: who else is named is named wrongly. The first writer creates, the
+// second scales, the third and the fourth delete, and the fifth deletes the namespace.
 func authors(c map[string]any) []string {
 	deployments, replicaSets := controller("deployment-controller"), controller("replicaset-controller")
 	collector, namespaces := controller("generic-garbage-collector"), controller("namespace-controller")

@@ -190,8 +190,8 @@ func (u *user) readAndWrite(ctx context.Context, item, signed string, write func
 	}
 }
 
-// bindOrEvict gives a pod a node, or evicts it. Neither is answered with the object, so the UID of the request says which it was;
-// the API server's own record of it has that of half of the bindings only, as of those of the scheduler.
+// bindOrEvict gives a pod a node, or evicts it. Neither is answered with the object, so the UID of the request says which it
+// was; the API server's own record of it has that of half of the bindings only, as of those of the scheduler.
 func (u *user) bindOrEvict(ctx context.Context, r *rand.Rand, base, name, signed string) {
 	code, h := u.do(ctx, "GET", base+"/"+name, "")
 	if code != http.StatusOK {

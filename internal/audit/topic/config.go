@@ -10,7 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 )
 
-// Config says where audit events are read from. Zero values of optional fields mean the default that is given with the field.
+// Config says where audit events are read from. Zero values of optional fields mean the default that is given with the
+// field.
 type Config struct {
 	// Addresses of brokers to begin with, "host:port". Empty: no topic is read.
 	Brokers []string `mapstructure:"brokers"`

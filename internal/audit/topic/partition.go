@@ -45,8 +45,8 @@ func closed(c io.Closer, err error) error {
 	return err
 }
 
-// resume returns the offset of the next record. It is stored before anything is read: after a restart, what came meanwhile is
-// not taken for what was there before.
+// resume returns the offset of the next record. It is stored before anything is read: after a restart, what came meanwhile
+// is not taken for what was there before.
 func (p *partition) resume(ctx context.Context, d *kafka.Dialer, added bool) (int64, error) {
 	stored, err := p.Place(p.place)
 	if err != nil {

@@ -148,7 +148,8 @@ func (t *Topic) partitions(ctx context.Context) (ids []int, err error) {
 	return nil, err
 }
 
-// follow reads a partition until ctx ends, or its events cannot be stored. One that was added meanwhile is read from its beginning.
+// follow reads a partition until ctx ends, or its events cannot be stored. One that was added meanwhile is read from its
+// beginning.
 func (t *Topic) follow(ctx context.Context, id int, added bool) error {
 	p := &partition{Topic: t, id: id, place: "kafka:" + t.Topic + "/" + strconv.Itoa(id)}
 	for ctx.Err() == nil {
