@@ -120,7 +120,7 @@ type Repartition struct {
 //
 //   - It hands a state back under an exclusive lock, together with the very cursors it was stored with, and only when the
 //     sink will be asked to publish the same messages to the same lanes in the same order as the process before would
-//     have been. When a filter, a format or the configuration of the sink has changed, there is no state.
+//     have been. When a filter, the format or the destination has changed, there is no state.
 //   - After a RejectedError, what became of the message is durable before the next Publish of its lane.
 //
 // Else a sink could take one message for another and count it as accepted.
