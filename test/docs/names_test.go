@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -30,6 +31,21 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 					t.Errorf("%s:%d: %s has no heading %q", path, l.number, target, anchor)
 				}
 			}
+		}
+	}
+}
+
+// TestEveryPageIsListed in docs/README.md, or in that of its directory.
+func TestEveryPageIsListed(t *testing.T) {
+	all := pages(t)
+	for path := range all {
+		dir, name := filepath.Split(path)
+		index := all[dir+"README.md"]
+		if !strings.HasPrefix(path, "docs/") || index == nil || name == "README.md" {
+			continue
+		}
+		if !slices.ContainsFunc(index.lines, func(l line) bool { return strings.Contains(l.text, "]("+name) }) {
+			t.Errorf("%s is not listed in %s", path, index.path)
 		}
 	}
 }
