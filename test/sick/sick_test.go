@@ -492,7 +492,7 @@ func run(t *testing.T, w *ward, s sickness) {
 	pace := float64(sum(end[well:])-sum(start[well:])) / took
 	t.Logf("cured: changes after %v; then %.0f a second for %.1f s, %.1f times the live rate; the others %.2f of theirs", recovered.Round(time.Millisecond),
 		pace, took, pace/live, float64(sum(end[:well])-sum(start[:well]))/(took+recovered.Seconds())/(float64(rate)-live))
-	if full && float64(missing) > 10*live && pace < 10*live {
+	if full && float64(missing) > 30*live && pace < 10*live { // a small backlog is gone while a broker still makes us wait
 		t.Errorf("it caught up at %.0f changes a second, want %.0f", pace, 10*live)
 	}
 	stop()
