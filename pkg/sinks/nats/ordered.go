@@ -340,10 +340,7 @@ func (s *Sink) fence(ctx context.Context, l *link, b *openBatch) (batchState, er
 	number := l.calls.begin(call{concerns: to(b.first), answer: b.answered})
 	defer l.calls.end(number)
 	ping := &nats.Msg{Subject: b.first, Reply: string(b.reply(nil, l.replyTo(number), farAhead, opPing))}
-	if err := l.nc.PublishMsg(ping); err != nil {
-		return batchState{}, s.unconnected(ctx, err)
-	}
-	st, err := s.await(ctx, b, func(st batchState) bool { return st.ended || st.unknown || st.trouble != nil })
+	st, err := s.pinged(ctx, l, b, ping)
 	if err == nil && !st.ended && st.trouble != nil {
 		err = s.troubled(ctx, st.trouble)
 	}
@@ -351,6 +348,24 @@ func (s *Sink) fence(ctx context.Context, l *link, b *openBatch) (batchState, er
 		s.ordered.fenced = b.id
 	}
 	return st, err
+}
+
+// pinged sends a ping until it is answered: a stream that has just lost its leader drops what it is sent.
+func (s *Sink) pinged(ctx context.Context, l *link, b *openBatch, ping *nats.Msg) (st batchState, err error) {
+	for begun := time.Now(); ; {
+		if err := l.nc.PublishMsg(ping); err != nil {
+			return batchState{}, s.unconnected(ctx, err)
+		}
+		attempt, cancel := context.WithTimeout(ctx, min(repeatEvery, s.cfg.AckTimeout))
+		st, err = s.await(attempt, b, func(st batchState) bool { return st.ended || st.unknown || st.trouble != nil })
+		cancel()
+		switch {
+		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
+			return st, err
+		case time.Since(begun) >= s.cfg.AckTimeout:
+			return st, fmt.Errorf("no answer of stream %q within %v", s.cfg.Stream, s.cfg.AckTimeout)
+		}
+	}
 }
 
 // troubled words what came instead of an answer.

@@ -91,10 +91,10 @@ func (o ownership) deposed(by ownerRecord, err error) error {
 	return &sinks.DeposedError{Reason: fmt.Sprintf("%q has taken %s over, in stream %q", by.Owner, o.of, o.stream), Err: err}
 }
 
-// publish sends one message to the stream and returns its sequence.
+// publish sends one message to the stream, whose condition only one copy can meet, and returns its sequence.
 func (c streamClient) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 	m.Header[nats.ExpectedStreamHdr] = []string{c.stream}
-	a, err := c.sink.request(ctx, c.link, m)
+	a, err := c.sink.repeat(ctx, c.link, m)
 	if err != nil {
 		return 0, err
 	}

@@ -22,6 +22,8 @@ const (
 	// awayPause is the time between two calls that wait for the connection, or for a stream's leader. They cost next to
 	// nothing, and one of them should be there when NATS is back, however long it was away.
 	awayPause = 250 * time.Millisecond
+	// repeatEvery is how long to wait for an answer that may have got lost with a stream's leader, before it is asked for again.
+	repeatEvery = time.Second
 	// keepBuffer is the largest encoding buffer, in bytes, that is kept for the next message.
 	keepBuffer = 1 << 20
 )
@@ -226,7 +228,23 @@ func (s *Sink) recycle(msg *message, buffer *[]byte) {
 
 // ask sends a question to the server and waits for the answer.
 func (s *Sink) ask(ctx context.Context, l *link, subject string, request []byte) (answer, error) {
-	return s.request(ctx, l, &nats.Msg{Subject: subject, Data: request})
+	return s.repeat(ctx, l, &nats.Msg{Subject: subject, Data: request})
+}
+
+// repeat sends a message until it is answered: a stream that has just lost its leader drops what it is sent. Of the copies at most
+// one may have an effect.
+func (s *Sink) repeat(ctx context.Context, l *link, m *nats.Msg) (answer, error) {
+	for begun := time.Now(); ; {
+		attempt, cancel := context.WithTimeout(ctx, min(repeatEvery, s.cfg.AckTimeout))
+		a, err := s.request(attempt, l, m)
+		cancel()
+		switch {
+		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
+			return a, err
+		case time.Since(begun) >= s.cfg.AckTimeout:
+			return a, fmt.Errorf("no answer for %q within %v", m.Subject, s.cfg.AckTimeout)
+		}
+	}
 }
 
 // request sends a message and waits for what the server says of it.
