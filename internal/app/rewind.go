@@ -44,6 +44,9 @@ func (r *runner) rewind(ctx context.Context, lost *sinks.LostError) (event.Curso
 	if err := r.journal.Settle(ctx, back, nil); err != nil {
 		return event.Cursor{}, fmt.Errorf("rewind to offset %d: %w", from, err)
 	}
+	if r.fenced {
+		return back, restoreEmpty(r.sink)
+	}
 	return back, nil
 }
 

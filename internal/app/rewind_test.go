@@ -19,19 +19,29 @@ import (
 type forgetful struct {
 	at, from uint64
 
-	mu   sync.Mutex
-	told bool
-	got  []uint64
+	mu       sync.Mutex
+	told     bool
+	restored bool // since
+	got      []uint64
 }
 
 func (f *forgetful) Lane(*event.Change) (sinks.Lane, error) { return "only", nil }
 func (f *forgetful) Close(context.Context) error            { return nil }
 
+func (f *forgetful) State(uint64) []byte { return nil }
+
+func (f *forgetful) Restore([]byte, uint64, func(context.Context) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.restored = f.told
+	return nil
+}
+
 func (f *forgetful) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, m := range batch {
-		if m.Offset == f.at && !f.told {
+		if m.Offset == f.at && !f.told || f.told && !f.restored {
 			f.told = true
 			return i, &sinks.LostError{From: f.from, Reason: "restored"}
 		}
@@ -40,7 +50,10 @@ func (f *forgetful) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Messa
 	return len(batch), nil
 }
 
-func TestWhatADestinationLostIsSentAgain(t *testing.T) {
+func TestWhatADestinationLostIsSentAgain(t *testing.T)       { sentAgain(t, false) }
+func TestWhatAFencedDestinationLostIsSentAgain(t *testing.T) { sentAgain(t, true) }
+
+func sentAgain(t *testing.T, fenced bool) {
 	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"a"}, KeepSettled: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -48,9 +61,9 @@ func TestWhatADestinationLostIsSentAgain(t *testing.T) {
 	failed := func(err error) { t.Error(err) }
 	committing := start("journal", j.Run, failed)
 	sink := &forgetful{at: 8, from: 3}
-	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, journal: sinkJournal{j, "a", nil}, log: slog.New(slog.DiscardHandler)}
+	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, fenced: fenced, journal: sinkJournal{j, "a", nil}, log: slog.New(slog.DiscardHandler)}
 	r.renew = func(start event.Cursor) *delivery.Pipeline {
-		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond}, r.log)
+		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond, Fenced: fenced}, r.log)
 	}
 	r.pipeline = r.renew(event.Cursor{})
 	for n := range 10 {

@@ -28,6 +28,7 @@ type runner struct {
 	journal     sinkJournal
 	log         *slog.Logger
 	renew       func(start event.Cursor) *delivery.Pipeline
+	fenced      bool // the pipeline does not restore the sink
 
 	mu       sync.Mutex
 	pipeline *delivery.Pipeline
@@ -81,7 +82,7 @@ func (c *composition) pipe(r *runner, s config.Sink) error {
 	cfg.Observe = func(took time.Duration) { c.admin.ObservePublish(s.Name, took) }
 	cfg.Acknowledged = func(change *event.Change) { c.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt)) }
 	layout := r.layout + c.routes.id
-	r.journal = sinkJournal{c.journal, s.Name, c.naming}
+	r.journal, r.fenced = sinkJournal{c.journal, s.Name, c.naming}, cfg.Fenced
 	r.renew = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, c.log)
 	}

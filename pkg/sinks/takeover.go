@@ -35,7 +35,7 @@ type Claim struct {
 // Fenced is a sink whose destination can turn an older process away for good, and whose lanes can be read back.
 //
 // The order of calls is: Fence, then Tail for every lane of which a place is known, then the methods of [Sink]. A sink that is
-// fenced is not restored: what it had in flight before is in the tails.
+// fenced is not restored, but after a [LostError], without a state: what it had in flight before is in the tails.
 type Fenced interface {
 	Sink
 

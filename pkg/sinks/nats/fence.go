@@ -299,11 +299,20 @@ func (s *Sink) lookAtFence(ctx context.Context, l *link, lane sinks.Lane) error 
 	return s.stillOurs(ctx, l, math.MaxUint64)
 }
 
-// passed notes that everything that a lane was given is acknowledged.
-func (t *tenure) passed(lane sinks.Lane, reached uint64) {
+// published notes how a Publish of a lane ended: when everything is acknowledged, what follows lies behind what was reached. In a
+// stream that went back it lies there for all lanes.
+func (t *tenure) published(lane sinks.Lane, reached uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.places[lane] = sinks.Place(reached) + 1
+	next := sinks.Place(reached) + 1
+	switch {
+	case err == nil:
+		t.places[lane] = next
+	case errors.As(err, new(*sinks.LostError)):
+		for other, place := range t.places {
+			t.places[other] = min(place, next)
+		}
+	}
 }
 
 // Places is [sinks.Fenced.Places].

@@ -146,8 +146,8 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 		publish = s.publishAndRepair
 	}
 	n, err := publish(ctx, l, lane, batch)
-	if err == nil && s.fenced.Load() {
-		s.tenure.passed(lane, s.reached(lane))
+	if s.fenced.Load() {
+		s.tenure.published(lane, s.reached(lane), err)
 	}
 	for i := range batch[:n] {
 		if s.omits(batch[i].Change) {

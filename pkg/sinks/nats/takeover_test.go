@@ -231,6 +231,9 @@ func TestAFencedStreamThatIsMadeAnewIsFilledAgainByItsOwner(t *testing.T) {
 	if err := owner.sink.Restore(owner.sink.State(0), 4, nil); err != nil {
 		t.Fatal(err)
 	}
+	if places := owner.sink.Places(); places[whole] > 2 {
+		t.Errorf("what follows lies behind %d", places[whole])
+	}
 	accepted(t, owner.sink, pod("web", 1), pod("web", 2))
 	if last := continuous(t, js, "K8S"); last != 2 {
 		t.Errorf("the stream holds %d versions", last)
