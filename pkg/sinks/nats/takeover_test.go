@@ -86,12 +86,13 @@ func versions(first, last int) (batch []sinks.Message) {
 	return batch
 }
 
-// publishes publishes from a version on, many at once, until the end or until it is deposed.
-func (r *reign) publishes(first, last int) {
+// publishes publishes from a version on, many at once, until it is deposed.
+func (r *reign) publishes(first int) {
 	r.acked.Store(int64(first - 1))
 	r.running.Go(func() {
-		for begun := time.Now(); r.err == nil && int(r.acked.Load()) < last; {
-			n, err := r.sink.Publish(r.t.Context(), whole, versions(int(r.acked.Load())+1, min(last, int(r.acked.Load())+2000)))
+		for begun := time.Now(); r.err == nil; {
+			at := int(r.acked.Load())
+			n, err := r.sink.Publish(r.t.Context(), whole, versions(at+1, at+2000))
 			if r.acked.Add(int64(n)); errors.As(err, new(*sinks.DeposedError)) || time.Since(begun) > patience {
 				r.err = err
 			}
@@ -125,18 +126,22 @@ func (r *reign) tail(from sinks.Place) (newest int) {
 }
 
 // inTurn lets processes take over from each other, in the middle of batches. Each begins where the tail ends.
-func inTurn(t *testing.T, cfg Config, lives, last int, before func(life int)) {
+func inTurn(t *testing.T, cfg Config, lives, each int, before func(life int)) {
 	var older *reign
 	for life := range lives {
-		newer := reigns(t, cfg, fmt.Sprint("life ", life))
-		from := newer.tail(1) + 1
+		place := sinks.Place(1)
+		if older != nil {
+			place = older.sink.Places()[whole]
+		}
+		newer, from := reigns(t, cfg, fmt.Sprint("life ", life)), 1
 		if older != nil {
 			older.running.Wait()
 			deposedBy(t, older.err, fmt.Sprint("life ", life))
+			from = max(newer.tail(place), int(older.acked.Load())) + 1
 		}
 		if life < lives-1 {
-			newer.publishes(from, last*10)
-			goal := int64(from + last/lives)
+			newer.publishes(from)
+			goal := int64(from + each)
 			for begun := time.Now(); newer.acked.Load() < goal; time.Sleep(time.Millisecond) {
 				if time.Since(begun) > patience {
 					t.Fatalf("life %d got to %d", life, newer.acked.Load())
@@ -165,7 +170,7 @@ func continuous(t *testing.T, js jetstream.JetStream, stream string) (last int) 
 
 func TestAnExporterInTheMiddleOfABatchIsTurnedAway(t *testing.T) {
 	server := serve(t, "")
-	inTurn(t, configFor(server.URL()), 12, 40_000, func(int) {})
+	inTurn(t, configFor(server.URL()), 12, 3000, func(int) {})
 	t.Logf("%d versions", continuous(t, client(t, server.URL()), "K8S"))
 }
 
@@ -174,7 +179,7 @@ func TestTakeOversWhileLeadersOfTheStreamDieLoseRepeatAndReorderNothing(t *testi
 	js, cfg := client(t, servers.URL()), hasty(servers.URL())
 	cfg.Create.Replicas = 3
 	var killing sync.WaitGroup
-	inTurn(t, cfg, 8, 16_000, func(life int) {
+	inTurn(t, cfg, 8, 2000, func(life int) {
 		if life%2 == 0 {
 			killing.Wait()
 			killing.Go(func() {
