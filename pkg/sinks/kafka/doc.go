@@ -52,6 +52,14 @@
 // there twice, as long as the broker tells; where it does not, because of its age or of missing rights, what was not
 // stored as acknowledged is written again, and the log says so once. See recovery.go.
 //
+// # Take-over
+//
+// A sink that was fenced (see [Sink.Fence]) does all this in another way, as its journal may be empty: all lanes write under the
+// producer ID of one transactional ID, still without transactions. Who takes over aborts a transaction without records over all
+// lanes, after which brokers refuse older epochs, and reads back what the lanes hold. Epochs come from InitProducerId only: where
+// a lane begins a new one by itself above, what it has on its way is turned away by such a transaction, and the partition is
+// read for what is there. Code 47 ends the right to publish for good. See fence.go, fenced_lane.go and docs/adr/0047.
+//
 // # Repair
 //
 // With Config.Repair, a topic is read back when everything up to the end of a snapshot is settled, and keys that the snapshot
@@ -85,7 +93,8 @@
 //	2                            damaged on the way: the same bytes, three times in all; then as 87
 //	32                           the same records without a timestamp, as every batch of the lane for a minute
 //	45, 59                       the broker does not know our numbers: new epoch, numbered from 0; twice in a row, then back-off
-//	47                           the broker knows a newer epoch: new producer ID, numbered from 0; likewise
+//	47, 90                       the broker knows a newer epoch: new producer ID, numbered from 0; likewise. A DeposedError of a
+//	                             sink that was fenced
 //	29                           no right to this topic: an error of the lane
 //	31, 33, 34, 53, 58           no right to write, or not who we say: UnavailableError, the whole sink is held
 //	3, 5, 6, 7, 13, 19, 20, 56,  not settled: ask who leads the partition. Another broker: the same bytes to it at once.

@@ -73,3 +73,35 @@ func TestARefusedEpochEndsTheRightToPublishForGood(t *testing.T) {
 		}
 	}
 }
+
+// TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers is about a topic that grew: its old partitions have lanes of other names.
+func TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	fenced(t, s, laneName(topicA, 0, 1))
+	publish(t, s, laneName(topicA, 0, 1), pods("a", 1, 4))
+	publish(t, s, laneName(topicA, 0, 2), pods("a", 4, 7))
+	wantVersions(t, read(t, brokers, topicA), 1, 7)
+	places := s.Places()
+	if end := ends(t, brokers, topicA)[0]; int64(places[laneName(topicA, 0, 1)]) != end || int64(places[laneName(topicA, 0, 2)]) != end {
+		t.Errorf("the places are %v, the end %d", places, end)
+	}
+	var told []string
+	err := s.Tail(t.Context(), laneName(topicA, 0, 2), 0, func(e sinks.Emitted) error { told = append(told, e.ID); return nil })
+	if err != nil || len(told) != 6 {
+		t.Errorf("the tail has %v, %v", told, err)
+	}
+}
+
+// TestALaneThatDoesNotExistAnyMoreHoldsNobodyUp takes over lanes of a topic that was deleted.
+func TestALaneThatDoesNotExistAnyMoreHoldsNobodyUp(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	lane, gone := laneName(topicA, 0, 1), laneName("k8s.deleted", 0, 1)
+	fenced(t, s, lane, gone)
+	if err := s.Tail(t.Context(), gone, 5, func(sinks.Emitted) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	publish(t, s, lane, pods("a", 1, 3))
+	wantVersions(t, read(t, brokers, topicA), 1, 3)
+}
