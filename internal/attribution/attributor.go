@@ -157,7 +157,7 @@ func (a *Attributor) take(records []event.Record) {
 		if c, eligible := Of(r); eligible {
 			a.join.Change(c)
 		} else if c.UID != "" {
-			a.join.Learn(&c)
+			a.join.learn(&c)
 			if r.Change.Coalesced {
 				a.unresolved[Compared].Add(1)
 			}

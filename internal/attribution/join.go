@@ -111,7 +111,7 @@ func (j *Join) object(uid string) *object {
 // Change takes a change. Offsets grow from call to call.
 func (j *Join) Change(c Change) {
 	p := &pending{Change: c}
-	before, known := j.Learn(&p.Change)
+	before, known := j.learn(&p.Change)
 	if known && c.Type == event.Updated {
 		p.binds, p.evicts = c.bound && !before.bound, c.evicted && c.Marks == before.evicted
 		p.keeps, p.ends = c.deleting && c.waits == before.waits, c.over && !before.over

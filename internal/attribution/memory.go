@@ -54,9 +54,9 @@ type holder struct {
 	since time.Time // when it was seen to have taken the name over from another object; zero where it was the first
 }
 
-// Learn takes note of a change, whether anybody can be named for it or not. It returns the state that the change found;
+// learn takes note of a change, whether anybody can be named for it or not. It returns the state that the change found;
 // known is false where that is not known.
-func (j *Join) Learn(c *Change) (before state, known bool) {
+func (j *Join) learn(c *Change) (before state, known bool) {
 	last, there := j.states.take(c.UID)
 	pod := isPod(c.Resource)
 	if c.body && (pod || c.deleting) && c.Type != event.Deleted {

@@ -244,3 +244,42 @@ func TestBoundsHold(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsFiveMinutesLateStillNameNobodyWrongly gives all changes first, and all events after five minutes.
+func TestEventsFiveMinutesLateStillNameNobodyWrongly(t *testing.T) {
+	const late = 5 * time.Minute
+	named, total := 0, 0
+	for seed := range uint64(10) {
+		w := &world{r: rand.New(rand.NewPCG(seed, 2)), truth: map[string]string{}, notes: true}
+		for range 300 {
+			w.step()
+		}
+		j := NewJoin(Limits{Settle: time.Second, Window: 2 * late, Bytes: 64 << 20})
+		for _, c := range w.changes {
+			j.Change(c)
+		}
+		j.Decide(at(w.now).Add(late - time.Minute))
+		if found := j.Fetch(); len(found.Done) > 0 {
+			t.Fatalf("%d changes did not wait", len(found.Done))
+		}
+		for _, r := range w.requests {
+			again := *r
+			again.Arrived = again.Arrived.Add(late)
+			j.Request(&again)
+		}
+		j.Decide(at(w.now).Add(late + 2*time.Second))
+		j.Decide(at(w.now).Add(3 * late))
+		for _, c := range j.Fetch().Done {
+			total++
+			if c.By == nil {
+				continue
+			}
+			if named++; w.truth[c.UID+"@"+c.Version] != c.By.User {
+				t.Errorf("%s %s@%s named %s, was %s", c.Type, c.UID, c.Version, c.By.User, w.truth[c.UID+"@"+c.Version])
+			}
+		}
+	}
+	if t.Logf("%d of %d changes named", named, total); named < total/2 {
+		t.Error("too few are named")
+	}
+}
