@@ -48,6 +48,7 @@ func TestEveryPanelOfTheDashboardHasData(t *testing.T) {
 	c.topic("configmaps")
 	c.sink("kafka", c.plainKafka(c.kafka, nil))
 	c.sink("nats", c.toNATS(c.nats.URL(), createStream))
+	c.audit()
 	c.start()
 	c.create(secrets, "waits")
 	c.create(noStep, "fails")

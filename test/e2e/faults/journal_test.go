@@ -108,6 +108,15 @@ func (c *scene) journalBroken() func() {
 
 // auditSilent has an exporter that waits for audit events which nobody sends.
 func (c *scene) auditSilent() func() {
+	c.audit()
+	c.start()
+	c.create(workload.ConfigMaps, "by-somebody")
+	return nil
+}
+
+// audit configures where audit events would come.
+func (c *scene) audit() {
+	c.t.Helper()
 	cert, key := c.authority.Issue(c.t)
 	free, err := ports.Free(1)
 	c.must(err)
@@ -118,7 +127,4 @@ func (c *scene) auditSilent() func() {
 		},
 		"settle": "1s", "window": "2s",
 	}
-	c.start()
-	c.create(workload.ConfigMaps, "by-somebody")
-	return nil
 }
