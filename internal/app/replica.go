@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -205,7 +206,42 @@ func (r *replica) delivered(sink string) func(sinks.Lane, *event.Change) bool {
 	if r == nil {
 		return nil
 	}
-	return r.taken.Delivered(sink)
+	if r.taken.Waiting[sink] == nil {
+		return r.taken.Delivered(sink)
+	}
+	joined := sync.OnceValue(func() func(sinks.Lane, *event.Change) bool { return r.taken.Delivered(sink) })
+	return func(lane sinks.Lane, c *event.Change) bool { // asked for the first time when it has joined
+		has := joined()
+		return has != nil && has(lane, c)
+	}
+}
+
+// awaiting returns what waits until a sink is fenced that could not be when this process took over; nil where it could. The
+// other sinks go on meanwhile.
+func (r *replica) awaiting(name string, sink sinks.Sink) func(context.Context) error {
+	if r == nil || r.taken.Waiting[name] == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		backoff := ratelimit.NewBackoff[struct{}](minTakeOverPause, maxTakeOverPause, rand.Float64)
+		for {
+			err := r.keeper.Join(ctx, name, sink.(sinks.Fenced))
+			var other *sinks.DeposedError
+			switch {
+			case err == nil:
+				r.condition.Become(takes, "", "")
+				return nil
+			case ctx.Err() != nil:
+				return context.Cause(ctx)
+			case errors.As(err, &other):
+				return err
+			}
+			r.condition.Become(hindered, err.Error(), "")
+			if err := pause(ctx, backoff.When(struct{}{})); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // start writes the state from now on, and watches whose turn it is.

@@ -13,6 +13,11 @@ import (
 // deliver runs the pipeline, and another one that begins further back whenever the destination has lost what it had
 // accepted.
 func (r *runner) deliver(ctx context.Context) error {
+	if r.await != nil {
+		if err := r.await(ctx); err != nil {
+			return err
+		}
+	}
 	for {
 		err := r.current().Run(ctx)
 		var lost *sinks.LostError

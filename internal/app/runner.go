@@ -28,7 +28,8 @@ type runner struct {
 	journal     sinkJournal
 	log         *slog.Logger
 	renew       func(start event.Cursor) *delivery.Pipeline
-	fenced      bool // the pipeline does not restore the sink
+	fenced      bool                        // the pipeline does not restore the sink
+	await       func(context.Context) error // until the sink may be used; nil where it may
 
 	mu       sync.Mutex
 	pipeline *delivery.Pipeline
@@ -86,7 +87,8 @@ func (c *composition) pipe(r *runner, s config.Sink) error {
 	r.renew = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, c.log)
 	}
-	r.pipeline = r.renew(start)
+	r.pipeline, r.await = r.renew(start), c.replica.awaiting(s.Name, r.sink)
+	cfg.Delivered = nil // a pipeline that is made because the destination has lost what it had must not count on it
 	return nil
 }
 

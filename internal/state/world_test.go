@@ -261,11 +261,12 @@ func (p *process) listAll(name string, s *scope, from string) {
 	p.w.cluster.version++ // of something that nobody watches
 	now := strconv.Itoa(p.w.cluster.version)
 	list := deltas.List{Pass: s.stored.Pass}
-	if s.list != nil {
+	switch {
+	case s.list != nil:
 		list = *s.list
-	} else if s.stored.Snapshot != "" {
+	case s.stored.Snapshot != "":
 		list.Snapshot = &event.SnapshotInfo{ID: s.stored.Snapshot}
-	} else {
+	default:
 		var first []*event.Change
 		if s.stored.Lost == "" && s.tracker.Known() > 0 {
 			s.stored.Lost = "broken off"
