@@ -179,7 +179,7 @@ func (c *composition) serve(ctx context.Context) error {
 	}
 	stopping, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	if failed != nil || context.Cause(ctx) == errFailed {
+	if failed != nil || errors.Is(context.Cause(ctx), errFailed) {
 		cancel() // without draining; it loses nothing: what is not delivered is in the journal
 	}
 	c.stop(stopping)
