@@ -17,7 +17,9 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/internal/audit/topic"
+	"github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -231,5 +233,62 @@ func TestMistakesAreNamedByTheirKeys(t *testing.T) {
 		if err := c.Validate(); want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%q: %v", want, err)
 		}
+	}
+}
+
+// TestARealBrokerIsRead takes compressed records of transactions, between which offsets are missing, and goes on where it stopped.
+func TestARealBrokerIsRead(t *testing.T) {
+	require.Integration(t)
+	require.Program(t, "java", "install Java 17 or later")
+	require.Program(t, "mvn", "install Maven 3.8 or later")
+	broker, err := kafka.Start(t.Context(), kafka.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := broker.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.TransactionalID("writer"), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	of := kmsg.NewCreateTopicsRequestTopic()
+	of.Topic, of.NumPartitions, of.ReplicationFactor = name, 2, 1
+	create := kmsg.NewPtrCreateTopicsRequest()
+	create.Topics = []kmsg.CreateTopicsRequestTopic{of}
+	if _, err := create.RequestWith(t.Context(), client); err != nil {
+		t.Fatal(err)
+	}
+	r := &reading{t: t, client: client, brokers: broker.Brokers(), places: map[string]string{}}
+	transact := func(commit kgo.TransactionEndTry, ids ...string) {
+		t.Helper()
+		if err := client.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		r.write(0, ids...)
+		if err := client.EndTransaction(t.Context(), commit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	transact(kgo.TryCommit, "before")
+	stop := r.run()
+	r.begun()
+	transact(kgo.TryCommit, "a", "b")
+	r.has("a", "b")
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	transact(kgo.TryCommit, "c")
+	stop = r.run()
+	r.has("a", "b", "c")
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if len(r.lost) > 0 {
+		t.Error(r.lost)
 	}
 }
