@@ -159,6 +159,9 @@ func (c *composition) serve(ctx context.Context) error {
 	if c.replica != nil {
 		if err := c.replica.takeOver(ctx); err != nil {
 			c.journaling.stop()
+			if ctx.Err() != nil {
+				err = nil
+			}
 			return cmp.Or(c.failed.get(), err)
 		}
 	}

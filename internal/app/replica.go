@@ -14,7 +14,6 @@ import (
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/attribution"
 	"github.com/kubecdc/kubecdc/internal/condition"
-	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/state"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
@@ -62,7 +61,7 @@ func newReplica(c *composition) (*replica, error) {
 	}
 	r.become(admin.RoleStandby)
 	options := state.Options{
-		Group: group(c.cfg), Owner: c.turns.identity, Journal: c.journal, Unsettled: []string{attribution.Sink}, Logger: log,
+		Group: c.cfg.State.Name, Lease: c.cfg.Election.Lease, Owner: c.turns.identity, Journal: c.journal, Unsettled: []string{attribution.Sink}, Logger: log,
 	}
 	r.keeper, err = state.New(options, func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
 		bus, ok := r.bus.sink.(sinks.StateKeeper)
@@ -72,14 +71,6 @@ func newReplica(c *composition) (*replica, error) {
 		return bus.OpenState(c.cfg.State.Name, contents)
 	})
 	return r, err
-}
-
-// group is what all exporters that take over from each other have in common, and no others.
-func group(cfg *config.Config) string {
-	if !cfg.Election.On() {
-		return cfg.State.Name
-	}
-	return cfg.State.Name + "@" + cfg.Election.Lease
 }
 
 func (r *replica) become(name string) { r.role.Store(&role{name, time.Now()}) }

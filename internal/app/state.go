@@ -24,7 +24,7 @@ func OpenState(cfg *config.Config) (k *state.Keeper, closed func(context.Context
 	if err != nil {
 		return nil, nil, fmt.Errorf("sink %s: %w", s.Name, err)
 	}
-	options := state.Options{Group: group(cfg), Owner: "exporter state", Logger: slog.New(slog.DiscardHandler)}
+	options := state.Options{Group: cfg.State.Name, Lease: cfg.Election.Lease, Owner: "exporter state", Logger: slog.New(slog.DiscardHandler)}
 	k, err = state.New(options, func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
 		keeps, ok := bus.sink.(sinks.StateKeeper)
 		if !ok {

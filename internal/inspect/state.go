@@ -88,7 +88,7 @@ func stateText(r *state.Report, out io.Writer) error {
 		fmt.Fprintln(w, "there is no state")
 		return w.Flush()
 	}
-	fmt.Fprintf(w, "format\t%d\ngroup\t%s\ncluster\t%s\n", r.Version, r.Group, r.Cluster)
+	fmt.Fprintf(w, "format\t%d\nlease\t%s\ncluster\t%s\n", r.Version, r.Lease, r.Cluster)
 	fmt.Fprintf(w, "owner\t%s since %s, take-over %d\n", r.Owner, r.Since.Format(time.RFC3339), r.Takeovers)
 	fmt.Fprintf(w, "complete\t%t\nmark\toffset %d at %s\n", r.Complete, r.Offset, r.Marked.Format(time.RFC3339))
 	fmt.Fprintf(w, "holds\t%d objects, %d bytes\n", r.Objects, r.Bytes)

@@ -32,7 +32,7 @@ var errMalformed = errors.New("malformed entry of the state")
 // meta is the record of the owner.
 type meta struct {
 	version  uint64
-	group    string
+	lease    string
 	cluster  string // UID, "" where it is not known
 	owner    Owner
 	offset   uint64 // of the owner's journal: everything up to here was in the state when it took over
@@ -41,7 +41,7 @@ type meta struct {
 
 func (m meta) encode() []byte {
 	b := binary.AppendUvarint(nil, Version)
-	b = appendString(appendString(b, m.group), m.cluster)
+	b = appendString(appendString(b, m.lease), m.cluster)
 	b = appendString(appendString(b, m.owner.Identity), m.owner.Journal)
 	b = binary.AppendUvarint(b, m.owner.Generation)
 	b = binary.AppendVarint(b, m.owner.Since.UnixMilli())
@@ -58,7 +58,7 @@ func decodeMeta(b string) (m meta, err error) {
 	if m.version = s.uvarint(); m.version > Version {
 		return m, nil
 	}
-	m.group, m.cluster, m.owner.Identity, m.owner.Journal = s.string(), s.string(), s.string(), s.string()
+	m.lease, m.cluster, m.owner.Identity, m.owner.Journal = s.string(), s.string(), s.string(), s.string()
 	m.owner.Generation = s.uvarint()
 	m.owner.Since = time.UnixMilli(s.varint()).UTC()
 	m.offset = s.uvarint()

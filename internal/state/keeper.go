@@ -26,7 +26,8 @@ const (
 
 // Options configure a keeper.
 type Options struct {
-	Group string // names the exporters that take over from each other; the same for all of them, and for nobody else
+	Group string // what the bus knows the exporters by that take over from each other; the same for all of them
+	Lease string // what they compete for; "" where nobody competes. A state that belongs to another Lease is refused
 	Owner string // names this process, for people
 	// Journal is that of this process. Its Run runs while TakeOver and Run do.
 	Journal *journal.Journal
@@ -211,7 +212,7 @@ func malformed(err error) error {
 	}
 }
 
-// check refuses a state that is not of this group, of this cluster ("" where it is not known) and of a known format.
+// check refuses a state that is not of this Lease, of this cluster ("" where it is not known) and of a known format.
 func (k *Keeper) check(c content, cluster string) error {
 	m := c.meta
 	switch {
@@ -222,10 +223,10 @@ func (k *Keeper) check(c content, cluster string) error {
 		}
 	case m.version == 0:
 		return nil
-	case m.group != k.opts.Group:
+	case m.lease != "" && k.opts.Lease != "" && m.lease != k.opts.Lease:
 		return &RefusedError{
-			Reason: fmt.Sprintf("the replicated state belongs to the group %q, and this exporter to %q", m.group, k.opts.Group),
-			Remedy: "give each group a state.name of its own, or empty it with exporter state reset",
+			Reason: fmt.Sprintf("the replicated state belongs to the exporters of the Lease %s, and this one competes for %s", m.lease, k.opts.Lease),
+			Remedy: "give each deployment a state.name of its own; where only the Lease was renamed, run once without election",
 		}
 	case cluster != "" && m.cluster != "" && cluster != m.cluster:
 		return &RefusedError{

@@ -39,16 +39,16 @@ func refused(err error) string {
 	return r.Reason
 }
 
-func TestAStateOfAnotherGroupClusterOrFormatTurnsNobodyAway(t *testing.T) {
+func TestAStateOfAnotherLeaseClusterOrFormatTurnsNobodyAway(t *testing.T) {
 	w := newWorld(t, 1, false)
 	p := works(t, w, w.start(nil))
 	other := w.start(nil)
 	t.Cleanup(other.end)
-	other.keeper.opts.Group = "h"
-	if _, err := other.keeper.TakeOver(t.Context(), Takeover{}); !strings.Contains(refused(err), `the group "g"`) {
-		t.Errorf("another group: %v", err)
+	other.keeper.opts.Lease = "ns/h"
+	if _, err := other.keeper.TakeOver(t.Context(), Takeover{}); !strings.Contains(refused(err), "the Lease ns/g") {
+		t.Errorf("another Lease: %v", err)
 	}
-	other.keeper.opts.Group = "g"
+	other.keeper.opts.Lease = "" // as where an election is added or taken away
 	if err := p.journal.RememberCluster(t.Context(), "here"); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestAReportSaysWhatAStateHolds(t *testing.T) {
 	look := w.start(nil)
 	t.Cleanup(look.end)
 	r, err := look.keeper.Look(t.Context())
-	if err != nil || r.Version != Version || r.Group != "g" || r.Owner != "p" || !r.Complete || len(r.Resources) != 2 || len(r.Lanes) < 4 ||
+	if err != nil || r.Version != Version || r.Lease != "ns/g" || r.Owner != "p" || !r.Complete || len(r.Resources) != 2 || len(r.Lanes) < 4 ||
 		r.Objects != len(w.cluster.living["pods"])+len(w.cluster.living["deployments.apps"]) {
 		t.Fatalf("%+v %v", r, err)
 	}

@@ -14,7 +14,7 @@ import (
 // Report is what a state says, for people.
 type Report struct {
 	Version   uint64           `json:"version"` // of the format; 0: there is no state
-	Group     string           `json:"group,omitempty"`
+	Lease     string           `json:"lease,omitempty"`
 	Cluster   string           `json:"cluster,omitempty"`
 	Owner     string           `json:"owner,omitempty"` // identity
 	Journal   string           `json:"journal,omitempty"`
@@ -43,7 +43,7 @@ type ReportLane struct {
 	Place sinks.Place `json:"place"`
 }
 
-// Look reads the state whole, and says what is wrong with it for this group in a *RefusedError; what could be read is reported
+// Look reads the state whole, and says what is wrong with it for this deployment in a *RefusedError; what could be read is reported
 // all the same. It takes nothing away from whoever works.
 func (k *Keeper) Look(ctx context.Context) (r Report, err error) {
 	if err := k.read(ctx); err != nil {
@@ -55,7 +55,7 @@ func (k *Keeper) Look(ctx context.Context) (r Report, err error) {
 	}
 	o := c.meta.owner
 	r = Report{
-		Version: c.meta.version, Group: c.meta.group, Cluster: c.meta.cluster, Owner: o.Identity, Journal: o.Journal, Takeovers: o.Generation,
+		Version: c.meta.version, Lease: c.meta.lease, Cluster: c.meta.cluster, Owner: o.Identity, Journal: o.Journal, Takeovers: o.Generation,
 		Since: o.Since, Complete: c.meta.complete, Offset: c.mark.offset, Marked: c.mark.at, Objects: k.table.size, Bytes: k.table.bytes(),
 	}
 	if err := k.check(c, ""); err != nil {

@@ -93,7 +93,7 @@ func (k *Keeper) takeOver(ctx context.Context, t Takeover) (*Taken, error) {
 		return nil, err
 	}
 	taken.Fresh, taken.Resumed = begin.fresh, begin.resumed
-	m := meta{group: k.opts.Group, cluster: c.meta.cluster, complete: !begin.base, offset: begin.offset, owner: Owner{
+	m := meta{lease: k.opts.Lease, cluster: c.meta.cluster, complete: !begin.base, offset: begin.offset, owner: Owner{
 		Identity: k.opts.Owner, Journal: begin.id, Generation: begin.generation, Since: time.Now().UTC(),
 	}}
 	if t.Cluster != "" {

@@ -160,7 +160,7 @@ func (w *world) start(fs vfs.FS) *process {
 			w.t.Error(err)
 		}
 	})
-	p.keeper, err = New(Options{Group: "g", Owner: "p", Journal: j, Logger: quiet},
+	p.keeper, err = New(Options{Group: "g", Lease: "ns/g", Owner: "p", Journal: j, Logger: quiet},
 		func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
 			return &memoryStore{memory: w.bus, contents: contents, seen: w.bus.purges}, nil
 		})

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -88,11 +89,30 @@ func (p *pair) killed() {
 // frozen lets the one that works stand still until the other one works, and a while longer, and then go on where it was.
 func (p *pair) frozen() {
 	works, _ := p.active(nil)
+	before := fenced(p.t, works)
 	p.must(works.Pause())
 	p.active(works)
 	pause(p.t, time.Duration(p.random.IntN(1000))*time.Millisecond) // how long it stands still is what is varied
 	p.must(works.Resume())
-	p.standsBy(works)
+	for deadline := time.Now().Add(arriveWithin); fenced(p.t, works) <= before; pause(p.t, lookEvery) {
+		if time.Now().After(deadline) {
+			p.t.Fatal("it has woken up, and nobody has told it that another one works")
+		}
+	}
+}
+
+// fenced is how often an exporter was told that another one works in its place; -1 while it does not say.
+func fenced(t *testing.T, e *exporter.Exporter) int {
+	ctx, cancel := context.WithTimeout(t.Context(), lookEvery)
+	defer cancel()
+	_, text, err := e.Get(ctx, "/metrics")
+	if err != nil {
+		return -1
+	}
+	for _, n := range series(text, "kubecdc_fenced_total") {
+		return n
+	}
+	return -1
 }
 
 // replaced ends the one that works in order.
@@ -102,20 +122,6 @@ func (p *pair) replaced() {
 	p.wipe(works)
 	p.active(works)
 	p.must(works.Launch(p.t.Context()))
-}
-
-// standsBy waits until an exporter is ready, and does not work.
-func (p *pair) standsBy(e *exporter.Exporter) {
-	p.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery) {
-		code, text, err := e.Get(p.t.Context(), "/readyz?verbose")
-		if err == nil && code == 200 && strings.Contains(text, "[+]replica ok: standby") {
-			return
-		}
-		if time.Now().After(deadline) {
-			p.t.Fatalf("it does not stand by: %v %d %s", err, code, text)
-		}
-	}
 }
 
 // judge ends both, and compares the buses with the truth.
