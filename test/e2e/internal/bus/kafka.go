@@ -41,6 +41,7 @@ func NewKafka(brokers []string, prefix string) (*Kafka, error) {
 		kgo.MetadataMaxAge(time.Second),
 		kgo.FetchMaxWait(100*time.Millisecond),
 		kgo.RetryTimeout(5*time.Second),
+		kgo.KeepControlRecords(), // the ends of partitions count them
 	)
 	if err != nil {
 		return nil, err
@@ -92,6 +93,9 @@ func (k *Kafka) take(r *kgo.Record) (record Record, more bool, err error) {
 		return Record{}, false, fmt.Errorf("partition %v: offset %d was read twice", p, r.Offset)
 	}
 	k.next[p] = r.Offset + 1
+	if r.Attrs.IsControl() { // of the transactions by which an exporter keeps older ones out
+		return Record{}, false, nil
+	}
 	headers := make(map[string]string, len(r.Headers))
 	for _, h := range r.Headers {
 		headers[h.Key] = string(h.Value)
