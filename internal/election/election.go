@@ -92,6 +92,7 @@ func (e *Election) attempt(ctx context.Context) {
 	case apierrors.IsNotFound(err):
 		found = e.leases.none()
 	case err != nil:
+		e.sign = "" // the holder could give no sign either: its time begins again
 		e.failed(ctx, "read", err)
 		return
 	}

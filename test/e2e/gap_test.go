@@ -59,24 +59,34 @@ func TestGapIsToldWhenHistoryIsCompacted(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
 	s := newLeastScene(t, kinds)
 	s.must(s.exporter.Start(t.Context()))
+	s.checkAbsence(kinds,
+		func() { s.must(s.exporter.Stop()) },
+		func() { s.must(s.exporter.Start(t.Context())) },
+		func() { s.must(s.exporter.Stop()) })
+}
+
+// checkAbsence lets things happen between leave and comeBack that etcd forgets, and checks what is told of them. end stops what has
+// come back.
+func (s *scene) checkAbsence(kinds []workload.Kind, leave, comeBack, end func()) {
+	s.t.Helper()
 	s.each(kinds, func(kind workload.Kind, fate, name string) error {
 		if !existsBefore(fate) {
 			return nil
 		}
-		return s.cluster.Create(t.Context(), kind, s.name, name)
+		return s.cluster.Create(s.t.Context(), kind, s.name, name)
 	})
 	s.awaitAll()
-	s.must(s.exporter.Stop())
+	leave()
 	s.listenAll()
 	before := [2]int{len(s.buses[0].records), len(s.buses[1].records)}
 
 	s.each(kinds, func(kind workload.Kind, fate, name string) error { return absence[fate].happens(s, kind, name) })
 	h := s.history()
-	s.must(s.etcd.Compact(t.Context()))
+	s.must(s.etcd.Compact(s.t.Context()))
 	s.must(s.controlPlane.StopAPIServer()) // its watch cache remembers what etcd has forgotten
-	s.must(s.controlPlane.StartAPIServer(t.Context()))
+	s.must(s.controlPlane.StartAPIServer(s.t.Context()))
 
-	s.must(s.exporter.Start(t.Context()))
+	comeBack()
 	for i, b := range s.buses {
 		s.await(b, func(records []bus.Record) string {
 			if missing := h.Missing(records); len(missing) > 0 {
@@ -88,17 +98,17 @@ func TestGapIsToldWhenHistoryIsCompacted(t *testing.T) {
 			return ""
 		})
 	}
-	s.must(s.exporter.Stop())
+	end()
 	s.listenAll()
 	for i, b := range s.buses {
 		if wrong := h.Judge(b.records, oracle.Rules{Gaps: true}); len(wrong) > 0 {
-			t.Errorf("%s: %d points, the first ones:\n%s", b.Name(), len(wrong), first(wrong))
+			s.t.Errorf("%s: %d points, the first ones:\n%s", b.Name(), len(wrong), first(wrong))
 		}
 		s.checkGaps(b.Name(), b.records[before[i]:])
 		s.checkDifferences(b.Name(), kinds, b.records[before[i]:])
 	}
 	if wrong := oracle.Differ("kafka", s.buses[0].records, "nats", s.buses[1].records); len(wrong) > 0 {
-		t.Errorf("the buses differ in %d points, the first ones:\n%s", len(wrong), first(wrong))
+		s.t.Errorf("the buses differ in %d points, the first ones:\n%s", len(wrong), first(wrong))
 	}
 }
 

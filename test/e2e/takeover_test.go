@@ -161,3 +161,80 @@ func TestTakeOversLoseRepeatAndReorderNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone kills the one that works, takes its volume, and lets the other one start
+// when the API server has forgotten what happened meanwhile: the gap, the differences and the deletes come from the state.
+func TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
+	for _, stateIn := range []string{"kafka", "nats"} {
+		t.Run("state in "+stateIn, func(t *testing.T) {
+			p := newPair(t, kinds, stateIn)
+			p.must(p.all[0].Start(t.Context()))
+			p.active(nil)
+			p.checkAbsence(kinds,
+				func() {
+					p.awaitMetric("kubecdc_state_lag_seconds", "0") // what the state lacks would be told as added
+					p.must(p.all[0].Kill())
+					p.wipe(p.all[0])
+				},
+				func() { p.must(p.all[1].Start(t.Context())) },
+				func() { p.must(p.all[1].Stop()) })
+		})
+	}
+}
+
+// TestAStateBelongsToOneDeployment gives two exporters one state and a Lease each, by mistake.
+func TestAStateBelongsToOneDeployment(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	p := newPair(t, kinds, "kafka")
+	p.must(p.all[0].Start(t.Context()))
+	p.active(nil)
+	p.must(p.all[1].Configure(func(s *exporter.Settings) {
+		s.Kubeconfig = p.controlPlane.Kubeconfig()
+		s.Election = map[string]any{"lease": p.name + "/another", "duration": "2s", "identity": "stranger"}
+	}))
+	p.must(p.all[1].Launch(t.Context()))
+	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+		code, text, err := p.all[1].Get(t.Context(), "/readyz")
+		if err == nil && code == 503 && strings.Contains(text, "[-]replica the replicated state belongs to the exporters of the Lease "+p.name+"/exporter") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not say why it cannot work: %v %d %s", err, code, text)
+		}
+	}
+	p.must(p.load(50, kinds).Wait())
+	p.awaitAll()
+	if n := fenced(t, p.all[0]); n != 0 {
+		t.Errorf("the first was turned away %d times", n)
+	}
+	p.judge(oracle.Rules{})
+}
+
+// TestWhoWorksGoesOnWhileTheAPIServerIsAway and hands what it has to the buses; nobody takes its place, and nothing is lost.
+func TestWhoWorksGoesOnWhileTheAPIServerIsAway(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	p := newPair(t, kinds, "nats")
+	p.must(p.all[0].Start(t.Context()))
+	p.must(p.all[1].Start(t.Context()))
+	works, other := p.active(nil)
+	p.must(p.load(100, kinds).Wait())
+	p.must(p.controlPlane.KillAPIServer())
+	p.awaitAll() // etcd tells what was written
+	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+		_, text, err := other.Get(t.Context(), "/readyz")
+		if err == nil && strings.Contains(text, "[!]replica") && strings.Contains(text, "see that the API server can be reached") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the stand-by does not say that whose turn it is cannot be learnt: %v %s", err, text)
+		}
+	}
+	p.must(p.controlPlane.StartAPIServer(t.Context()))
+	p.must(p.load(100, kinds).Wait())
+	p.awaitAll()
+	if n := fenced(t, works); n != 0 {
+		t.Errorf("who worked was turned away %d times while nobody could be elected", n)
+	}
+	p.judge(oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
+}
