@@ -57,6 +57,7 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	FULL_SIZE=200000 REQUIRE_INTEGRATION=1 go test -v -run TestThreeBrokersLoseAndRepeatNothing ./pkg/sinks/kafka
 	KUBECDC_E2E_CHANGES=50000 KUBECDC_E2E_START_OBJECTS=100000 REQUIRE_INTEGRATION=1 \
 		go test -C test/e2e -v -timeout 30m -run 'TestRestartsAndCutWatchesLoseNothing|TestAStartOnManyObjectsReadsThemOnce' .
+	KUBECDC_E2E_TAKEOVERS=20 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m -run TestTakeOversLoseRepeatAndReorderNothing .
 	KUBECDC_E2E_RELOADS=50 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestEditsWhileItRuns .
 	KUBECDC_E2E_TAP_SECONDS=600 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestATapOfABusyCluster .
 	KUBECDC_E2E_VIEWED_SECONDS=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 10m -run TestTwentyViewers ./page

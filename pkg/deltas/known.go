@@ -1,6 +1,7 @@
 package deltas
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -53,7 +54,7 @@ func (s *Known) see(key string) {
 	}
 }
 
-// unseen returns the keys of up to limit known objects that the list does not have.
+// unseen returns the keys of up to limit known objects that the list does not have, in order.
 func (s *Known) unseen(limit int) []string {
 	var keys []string
 	for key, k := range s.m {
@@ -64,6 +65,7 @@ func (s *Known) unseen(limit int) []string {
 			keys = append(keys, key)
 		}
 	}
+	slices.Sort(keys)
 	return keys
 }
 

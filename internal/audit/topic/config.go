@@ -15,7 +15,7 @@ import (
 type Config struct {
 	// Addresses of brokers to begin with, "host:port". Empty: no topic is read.
 	Brokers []string `mapstructure:"brokers"`
-	// Topics whose records are audit events: each value is one of audit.k8s.io/v1, or an EventList.
+	// Topics whose records are audit events: each value is one of audit.k8s.io/v1, or a list of them.
 	Topics []string `mapstructure:"topics"`
 	// Name that is told to the brokers, for their logs and quotas. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`
