@@ -16,7 +16,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // cluster is a real API server and its admin.
@@ -27,16 +26,7 @@ type cluster struct {
 
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
-	require.Integration(t)
-	c, err := controlplane.Start(t.Context(), controlplane.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := controlplane.ForTest(t)
 	pem, err := os.ReadFile(c.CAFile())
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -31,16 +30,7 @@ type plane struct {
 
 func startPlane(t *testing.T) *plane {
 	t.Helper()
-	require.Integration(t)
-	c, err := controlplane.Start(context.Background(), controlplane.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := controlplane.ForTest(t)
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)

@@ -93,13 +93,7 @@ func TestAJournalThatKnowsMoreThanARestoredStateGoesOn(t *testing.T) {
 	w.some(30, p)
 	p.end()
 	w.bus.restore(old)
-	again := works(t, w, w.start(p.fs))
-	w.some(10, again)
-	next := works(t, w, w.start(nil))
-	w.some(10, next)
-	for name := range w.topics {
-		w.judge(name, true)
-	}
+	w.goesOn(t, p)
 }
 
 func TestAPurgeWhileNobodyWorksCostsAJournalNothing(t *testing.T) {
@@ -108,6 +102,12 @@ func TestAPurgeWhileNobodyWorksCostsAJournalNothing(t *testing.T) {
 	w.some(30, p)
 	p.end()
 	w.bus.purge()
+	w.goesOn(t, p)
+}
+
+// goesOn lets a process go on with its journal, and another one take over from it, and judges what all topics have.
+func (w *world) goesOn(t *testing.T, p *process) {
+	t.Helper()
 	again := works(t, w, w.start(p.fs))
 	w.some(10, again)
 	next := works(t, w, w.start(nil))

@@ -23,7 +23,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // plane is a real control plane and a client that writes to it.
@@ -35,16 +34,7 @@ type plane struct {
 
 func startPlane(t *testing.T) *plane {
 	t.Helper()
-	require.Integration(t)
-	c, err := controlplane.Start(context.Background(), controlplane.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := controlplane.ForTest(t)
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)

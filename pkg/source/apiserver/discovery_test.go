@@ -16,21 +16,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestDiscoveryReadsWhatClientGoReads of a real API server, in the form of today and in that of API servers before 1.30.
 func TestDiscoveryReadsWhatClientGoReads(t *testing.T) {
-	require.Integration(t)
-	plane, err := controlplane.Start(t.Context(), controlplane.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := plane.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	plane := controlplane.ForTest(t)
 	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
