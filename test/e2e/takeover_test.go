@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -124,6 +125,20 @@ func (p *pair) replaced() {
 	p.must(works.Launch(p.t.Context()))
 }
 
+// awaitOf waits until the admin server of an exporter answers with a text that holds part.
+func (p *pair) awaitOf(e *exporter.Exporter, path, part string) {
+	p.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery) {
+		_, text, err := e.Get(p.t.Context(), path)
+		if err == nil && strings.Contains(text, part) {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%s has no %q after %v: %v\n%s", path, part, arriveWithin, err, text)
+		}
+	}
+}
+
 // judge ends both, and compares each bus with the truth. The buses may differ in what is no part of a change's identity: one may
 // have it from the exporter before, which observed it at another time, and the other one from the next.
 func (p *pair) judge(rules oracle.Rules) {
@@ -194,15 +209,7 @@ func TestAStateBelongsToOneDeployment(t *testing.T) {
 		s.Election = map[string]any{"lease": p.name + "/another", "duration": "2s", "identity": "stranger"}
 	}))
 	p.must(p.all[1].Launch(t.Context()))
-	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
-		code, text, err := p.all[1].Get(t.Context(), "/readyz")
-		if err == nil && code == 503 && strings.Contains(text, "[-]replica the replicated state belongs to the exporters of the Lease "+p.name+"/exporter") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not say why it cannot work: %v %d %s", err, code, text)
-		}
-	}
+	p.awaitOf(p.all[1], "/readyz", "[-]replica the replicated state belongs to the exporters of the Lease "+p.name+"/exporter")
 	p.must(p.load(50, kinds).Wait())
 	p.awaitAll()
 	if n := fenced(t, p.all[0]); n != 0 {
@@ -221,15 +228,7 @@ func TestWhoWorksGoesOnWhileTheAPIServerIsAway(t *testing.T) {
 	p.must(p.load(100, kinds).Wait())
 	p.must(p.controlPlane.KillAPIServer())
 	p.awaitAll() // etcd tells what was written
-	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
-		_, text, err := other.Get(t.Context(), "/readyz")
-		if err == nil && strings.Contains(text, "[!]replica") && strings.Contains(text, "see that the API server can be reached") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the stand-by does not say that whose turn it is cannot be learnt: %v %s", err, text)
-		}
-	}
+	p.awaitOf(other, "/readyz", "[!]replica read the Lease")
 	p.must(p.controlPlane.StartAPIServer(t.Context()))
 	p.must(p.load(100, kinds).Wait())
 	p.awaitAll()
@@ -237,4 +236,40 @@ func TestWhoWorksGoesOnWhileTheAPIServerIsAway(t *testing.T) {
 		t.Errorf("who worked was turned away %d times while nobody could be elected", n)
 	}
 	p.judge(oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
+}
+
+// TestAPairIsReconfiguredWhileItRuns edits the files of both: a rule, which is taken up live, and a sink, for which all begins again
+// where it is. The one that stood by works under the new files.
+func TestAPairIsReconfiguredWhileItRuns(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	p := newPair(t, kinds, "kafka")
+	for _, e := range p.all {
+		p.must(e.Configure(func(s *exporter.Settings) { s.Select = s.Select[:1] }))
+	}
+	p.must(p.all[0].Start(t.Context()))
+	p.must(p.all[1].Start(t.Context()))
+	works, other := p.active(nil)
+	load := p.load(300, kinds)
+	for n, edit := range []func(*exporter.Settings){
+		func(s *exporter.Settings) { s.Select = []string{selection(p.resources[0]), selection(p.resources[1])} },
+		func(s *exporter.Settings) { s.Kafka = map[string]any{"compression": "none"} },
+	} {
+		for _, e := range p.all {
+			p.must(e.Configure(edit))
+		}
+		for _, e := range p.all {
+			p.awaitOf(e, "/metrics", fmt.Sprintf("\nkubecdc_config_reloads_total{result=\"taken\"} %d\n", n+1))
+		}
+	}
+	p.must(load.Wait())
+	p.active(nil)
+	p.must(works.Kill())
+	p.wipe(works)
+	p.active(works)
+	p.must(p.load(100, kinds).Wait())
+	p.awaitAll()
+	if n := fenced(t, other); n != 0 {
+		t.Errorf("who stood by was turned away %d times", n)
+	}
+	p.judge(oracle.Rules{Gaps: true})
 }
