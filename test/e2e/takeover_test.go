@@ -72,6 +72,14 @@ func (p *pair) active(except *exporter.Exporter) (works, other *exporter.Exporte
 	}
 }
 
+// succeeds waits until the other one works in the place of this one, and says how long that took. Nothing depends on it.
+func (p *pair) succeeds(e *exporter.Exporter, was string) {
+	p.t.Helper()
+	began := time.Now()
+	p.active(e)
+	p.t.Logf("%s: another one works after %v", was, time.Since(began).Round(time.Millisecond))
+}
+
 // wipe takes the volume of a stopped exporter away.
 func (p *pair) wipe(e *exporter.Exporter) {
 	p.t.Helper()
@@ -83,7 +91,7 @@ func (p *pair) killed() {
 	works, _ := p.active(nil)
 	p.must(works.Kill())
 	p.wipe(works)
-	p.active(works)
+	p.succeeds(works, "killed")
 	p.must(works.Launch(p.t.Context()))
 }
 
@@ -92,7 +100,7 @@ func (p *pair) frozen() {
 	works, _ := p.active(nil)
 	before := fenced(p.t, works)
 	p.must(works.Pause())
-	p.active(works)
+	p.succeeds(works, "frozen")
 	pause(p.t, time.Duration(p.random.IntN(1000))*time.Millisecond) // how long it stands still is what is varied
 	p.must(works.Resume())
 	for deadline := time.Now().Add(arriveWithin); fenced(p.t, works) <= before; pause(p.t, lookEvery) {
@@ -121,7 +129,7 @@ func (p *pair) replaced() {
 	works, _ := p.active(nil)
 	p.must(works.Stop())
 	p.wipe(works)
-	p.active(works)
+	p.succeeds(works, "stopped")
 	p.must(works.Launch(p.t.Context()))
 }
 
