@@ -53,7 +53,8 @@ type Join struct {
 	marks    newest[*Mark]      // by UID
 	states   newest[stateAt]    // by UID
 	names    newest[holder]     // by name
-	next     uint64             // number of the next request or mark
+	answers  answers
+	next     uint64 // number of the next request or mark
 	bytes    struct{ changes, requests int }
 	found    Findings // not yet fetched
 	crowded  uint64   // requests that had to make room
@@ -95,7 +96,7 @@ type held struct {
 func NewJoin(limits Limits) *Join {
 	return &Join{
 		limits: limits, objects: map[string]*object{}, known: map[string]bool{}, next: 1,
-		marks: keepNewest[*Mark](maxMarks), states: keepNewest[stateAt](maxKnown), names: keepNewest[holder](maxKnown),
+		answers: answers{}, marks: keepNewest[*Mark](maxMarks), states: keepNewest[stateAt](maxKnown), names: keepNewest[holder](maxKnown),
 	}
 }
 
@@ -146,6 +147,7 @@ func identity(r *Request) string {
 // Request takes a request. Where Number is 0 it gives it one. It says whether the request is held: one that claims nothing,
 // or is held already, is not.
 func (j *Join) Request(r *Request) bool {
+	j.answers.take(r)
 	h := &held{Request: r}
 	h.claims = claims(h, j.limits.Likely)
 	if len(h.claims) == 0 || j.Knows(r) {
@@ -288,7 +290,7 @@ func (j *Join) name(o *object, p *pending) finding {
 		case c.idle(p):
 		case c.firm(&p.Change):
 			certain = append(certain, c)
-		case c.late(&p.Change, j.limits.Skew):
+		case c.late(&p.Change, j.limits.Skew), c.kind == byVersion && j.answers.before(c.Request, p.Version):
 			late = true
 		case c.own():
 			own = append(own, c)
