@@ -258,7 +258,8 @@ func TestEverythingAppliesToARealAPIServer(t *testing.T) {
 	}
 }
 
-// applyAndAdmit takes the StatefulSet away again: with volumes and without it is another one, as the claims of one never change.
+// applyAndAdmit takes the StatefulSet away again: with volumes and without it is another one, as the claims of one never
+// change.
 func (c *cluster) applyAndAdmit(t *testing.T, all []manifest) {
 	c.applyAll(t, all)
 	for _, m := range all {

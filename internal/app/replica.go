@@ -105,7 +105,7 @@ func (r *replica) takeOver(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		r.explain(err)
-		if err := pause(ctx, backoff.When(struct{}{})); err != nil {
+		if err := ratelimit.Sleep(ctx, backoff.When(struct{}{})); err != nil {
 			return err
 		}
 	}
@@ -115,17 +115,6 @@ const (
 	minTakeOverPause = 100 * time.Millisecond
 	maxTakeOverPause = 5 * time.Second
 )
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
 
 // awaitTurn follows the state until it is our turn.
 func (r *replica) awaitTurn(ctx context.Context) error {
@@ -143,15 +132,8 @@ func (r *replica) awaitTurn(ctx context.Context) error {
 
 // attempt takes the state over, unless it becomes somebody else's turn meanwhile.
 func (r *replica) attempt(ctx context.Context) (err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	if e := r.c.turns.election; e != nil {
-		go func() {
-			if e.AwaitOther(ctx) == nil {
-				cancel(&sinks.DeposedError{Reason: e.Holder() + " has the Lease"})
-			}
-		}()
-	}
+	ctx, release := r.c.turns.whileOurs(ctx)
+	defer release()
 	r.taken, err = r.keeper.TakeOver(ctx, state.Takeover{Sinks: r.c.fencedSinks()})
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -228,7 +210,7 @@ func (r *replica) awaiting(name string, sink sinks.Sink) func(context.Context) e
 				return err
 			}
 			r.condition.Become(hindered, err.Error(), "")
-			if err := pause(ctx, backoff.When(struct{}{})); err != nil {
+			if err := ratelimit.Sleep(ctx, backoff.When(struct{}{})); err != nil {
 				return err
 			}
 		}
@@ -246,26 +228,13 @@ func (r *replica) start(failed func(error)) {
 
 // write keeps the state until ctx ends, or another process takes over.
 func (r *replica) write(ctx context.Context) error {
-	e := r.c.turns.election
-	if e == nil {
-		return r.keeper.Run(ctx)
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		if e.AwaitOther(ctx) == nil {
-			cancel(&sinks.DeposedError{Reason: e.Holder() + " has the Lease"})
-		}
-	}()
+	ctx, release := r.c.turns.whileOurs(ctx)
+	defer release()
 	err := r.keeper.Run(ctx)
 	var other *sinks.DeposedError
 	if errors.As(context.Cause(ctx), &other) {
-		err = other
+		return other
 	}
-	cancel(nil)
-	<-watched
 	return err
 }
 

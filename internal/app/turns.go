@@ -76,6 +76,26 @@ func (t *turns) start(failed func(error)) {
 
 func (t *turns) stop() { t.competing.stop() }
 
+// whileOurs returns a context that also ends, with a *sinks.DeposedError, when another process is seen to hold the Lease. release
+// ends it in any case.
+func (t *turns) whileOurs(ctx context.Context) (ours context.Context, release func()) {
+	ours, cancel := context.WithCancelCause(ctx)
+	if t.election == nil {
+		return ours, func() { cancel(nil) }
+	}
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if t.election.AwaitOther(ours) == nil {
+			cancel(&sinks.DeposedError{Reason: t.election.Holder() + " has the Lease"})
+		}
+	}()
+	return ours, func() {
+		cancel(nil)
+		<-watched
+	}
+}
+
 // errFailed ends a turn without draining.
 var errFailed = errors.New("a part of the process has failed")
 

@@ -179,7 +179,7 @@ func (s *topicSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.
 	}
 	p.epoch = s.own
 	for _, m := range batch {
-		e := emitted(m.Change)
+		e := sinks.Emitted{Emitted: m.Change.Emitted()}
 		e.Place = p.next
 		p.next++
 		if s.compact {
@@ -214,15 +214,3 @@ func (s *topicSink) Tail(_ context.Context, lane sinks.Lane, from sinks.Place, e
 }
 
 func (s *topicSink) Close(context.Context) error { return nil }
-
-func emitted(c *event.Change) (e sinks.Emitted) {
-	e.ID, e.Type, e.Resource = c.ID(), c.Type, event.Resource{Group: c.Resource.Group, Resource: c.Resource.Resource}
-	if c.Type.Control() {
-		return e
-	}
-	e.Key, e.UID, e.ResourceVersion = c.Name, c.UID, c.ResourceVersion
-	if c.Namespace != "" {
-		e.Key = c.Namespace + "/" + c.Name
-	}
-	return e
-}

@@ -9,3 +9,16 @@ type Emitted struct {
 	UID             string   // "" for a control record
 	ResourceVersion string   // likewise
 }
+
+// Emitted returns what identifies the record of c at a destination.
+func (c *Change) Emitted() Emitted {
+	e := Emitted{ID: c.ID(), Type: c.Type, Resource: Resource{Group: c.Resource.Group, Resource: c.Resource.Resource}}
+	if c.Type.Control() {
+		return e
+	}
+	e.Key, e.UID, e.ResourceVersion = c.Name, c.UID, c.ResourceVersion
+	if c.Namespace != "" {
+		e.Key = c.Namespace + "/" + c.Name
+	}
+	return e
+}

@@ -7,19 +7,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// emittedOf is what ReadEmitted is to find of c.
-func emittedOf(c *event.Change) event.Emitted {
-	e := event.Emitted{ID: c.ID(), Type: c.Type, Resource: event.Resource{Group: c.Resource.Group, Resource: c.Resource.Resource}}
-	if c.Type.Control() {
-		return e
-	}
-	e.Key, e.UID, e.ResourceVersion = c.Name, c.UID, c.ResourceVersion
-	if c.Namespace != "" {
-		e.Key = c.Namespace + "/" + c.Name
-	}
-	return e
-}
-
 // besides are the ways in which buses tell something beside the value of c: all that Kafka does, and as little as NATS can.
 func besides(f Format, c *event.Change) map[string]func(string) string {
 	facts := map[string]string{}
@@ -45,7 +32,7 @@ func TestEveryFormatTellsWhichChangeItWas(t *testing.T) {
 			}
 			for how, beside := range besides(f, &s.change) {
 				got, ours := ReadEmitted(f.AppendValue(nil, &s.change), beside)
-				if want := emittedOf(&s.change); ours != (s.change.DeadLetter == nil) || ours && got != want {
+				if want := s.change.Emitted(); ours != (s.change.DeadLetter == nil) || ours && got != want {
 					t.Errorf("%v, %s, %s beside: got %t %+v\nwant %+v", f, s.name, how, ours, got, want)
 				}
 			}
@@ -58,7 +45,7 @@ func TestARecordWithoutAValueIsThatOfItsDelete(t *testing.T) {
 	c := sample()
 	c.Type, c.After = event.Deleted, nil
 	got, ours := ReadEmitted(nil, besides(Debezium, c)["all"])
-	if !ours || got != emittedOf(c) {
+	if !ours || got != c.Emitted() {
 		t.Errorf("got %t %+v", ours, got)
 	}
 }
@@ -102,7 +89,7 @@ func TestARowDoesNotPassForAnotherChange(t *testing.T) {
 	victim.Name, victim.UID = "victim", "v"
 	row.After = AppendJSON(nil, victim)
 	got, ours := ReadEmitted(Upsert.AppendValue(nil, row), besides(Upsert, row)["all"])
-	if !ours || got != emittedOf(row) {
+	if !ours || got != row.Emitted() {
 		t.Errorf("got %t %+v", ours, got)
 	}
 }

@@ -31,26 +31,11 @@ func (b *Bucket) Wait(ctx context.Context, n int) error {
 	for n > 0 {
 		portion := min(n, b.limiter.Burst())
 		reservation := b.limiter.ReserveN(time.Now(), portion)
-		if err := sleep(ctx, reservation.Delay()); err != nil {
+		if err := Sleep(ctx, reservation.Delay()); err != nil {
 			reservation.Cancel()
 			return err
 		}
 		n -= portion
 	}
 	return ctx.Err()
-}
-
-// sleep waits for d and returns nil, or the context's error when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"pkg/sinks":                  {"pkg/event", "pkg/format"},
 	"pkg/sinks/sinktest":         {"pkg/event", "pkg/format", "pkg/sinks"},
 	"pkg/sinks/stdout":           {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
-	"pkg/sinks/kafka":            {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
+	"pkg/sinks/kafka":            {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "internal/condition", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
 	"pkg/sinks/kafka/auth":       nil,
 	"pkg/sinks/kafka/connection": {"pkg/sinks/kafka/auth", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/protocol":   nil,

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
@@ -191,7 +192,7 @@ func (f *fence) noteError(err error) error {
 // keep keeps the transactional ID from expiring, until the sink is closed or deposed.
 func (f *fence) keep() {
 	for wait := keepEvery; ; {
-		if pause(f.sink.open, wait) != nil {
+		if ratelimit.Sleep(f.sink.open, wait) != nil {
 			return
 		}
 		wait = keepEvery

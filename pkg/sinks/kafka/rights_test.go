@@ -9,6 +9,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
@@ -89,7 +90,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		for err = do(); err != nil; err = do() { // brokers hear of rights a moment later
-			if pause(ctx, coordinatorPause) != nil {
+			if ratelimit.Sleep(ctx, coordinatorPause) != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
 		}

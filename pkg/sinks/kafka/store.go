@@ -11,6 +11,7 @@ import (
 	kproto "github.com/segmentio/kafka-go/protocol"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -352,7 +353,7 @@ func (s *stateStore) send(ctx context.Context) error {
 		if try == stateTries || ctx.Err() != nil {
 			return s.unwritable(ctx, err)
 		}
-		if err := pause(ctx, 10*coordinatorPause); err != nil {
+		if err := ratelimit.Sleep(ctx, 10*coordinatorPause); err != nil {
 			return err
 		}
 		if !protocol.FromBroker(err) { // the connection may still be sending the bytes

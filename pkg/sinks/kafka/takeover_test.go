@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 )
@@ -133,7 +134,7 @@ func TestATransactionalIDThatIsKeptDoesNotExpire(t *testing.T) {
 			if err := f.keepNow(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := pause(t.Context(), 200*time.Millisecond); err != nil {
+			if err := ratelimit.Sleep(t.Context(), 200*time.Millisecond); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/findcoordinator"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
 
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
@@ -112,7 +113,7 @@ func (t *transactional) add(ctx context.Context, own numbers, all []partition) (
 				break
 			}
 			if try < missingTries {
-				if err := pause(ctx, 10*coordinatorPause); err != nil {
+				if err := ratelimit.Sleep(ctx, 10*coordinatorPause); err != nil {
 					return nil, nil, err
 				}
 				continue
@@ -200,7 +201,7 @@ func (t *transactional) ask(ctx context.Context, request func(context.Context) e
 		case bounded.Err() == nil || last == nil: // the end of ctx says less than what was said before
 			last = err
 		}
-		if pause(bounded, coordinatorPause) != nil {
+		if ratelimit.Sleep(bounded, coordinatorPause) != nil {
 			return t.away(ctx, last)
 		}
 	}
@@ -262,18 +263,6 @@ func (t *transactional) find(ctx context.Context) error {
 	}
 	t.coordinator = r.NodeID
 	return nil
-}
-
-// pause waits, or returns the error of ctx.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // transactionalID names what a group fences a sink, or its state, by. Every process of the group has the same.

@@ -229,22 +229,10 @@ func compareTail(t testing.TB, h Harness, lane sinks.Lane, want []sinks.Message,
 		t.Fatalf("lane %s: %d messages are told of, want %d", lane, len(told), len(want))
 	}
 	for i, m := range want {
-		if w := emittedOf(m.Change); told[i] != w {
+		if w := m.Change.Emitted(); told[i] != w {
 			t.Errorf("lane %s, message %d: told %+v\nwant %+v", lane, i, told[i], w)
 		}
 	}
-}
-
-func emittedOf(c *event.Change) event.Emitted {
-	e := event.Emitted{ID: c.ID(), Type: c.Type, Resource: event.Resource{Group: c.Resource.Group, Resource: c.Resource.Resource}}
-	if c.Type.Control() {
-		return e
-	}
-	e.Key, e.UID, e.ResourceVersion = c.Name, c.UID, c.ResourceVersion
-	if c.Namespace != "" {
-		e.Key = c.Namespace + "/" + c.Name
-	}
-	return e
 }
 
 // placesCover takes places between two halves: the second lies behind them, and what was acknowledged before may.
