@@ -14,7 +14,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
 // AdminOptions say what is read from a running exporter.
@@ -34,7 +34,7 @@ const (
 // Admin shows the changes that a running exporter observes, without bodies, until ctx ends, which is no error, or the
 // printer has enough. An exporter that goes away is waited for; one that is not there at first is an error.
 func Admin(ctx context.Context, o AdminOptions, p *Printer) error {
-	filter, err := shape.NewFactFilter(o.Filter)
+	filter, err := filter.NewFacts(o.Filter)
 	if err != nil {
 		return exit.With(exit.Usage, fmt.Errorf("--filter: %w", err))
 	}
@@ -47,7 +47,7 @@ func Admin(ctx context.Context, o AdminOptions, p *Printer) error {
 // follower reads what an admin server streams.
 type follower struct {
 	options AdminOptions
-	filter  *shape.FactFilter
+	filter  *filter.Facts
 	changes chan<- shown
 	client  *http.Client
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 // copyKind says what an annotation of any object holds that is no business of its own.
@@ -43,12 +44,12 @@ func copyOf[T string | []byte](name T) copyKind {
 const maxCopies = 3
 
 // annotated is the tree of every object that is not a Secret: only its copies need a look.
-var annotated = &tree{names: map[string]*tree{"metadata": {names: map[string]*tree{"annotations": {copies: true}}}}}
+var annotated = &path.Tree{Names: map[string]*path.Tree{"metadata": {Names: map[string]*path.Tree{"annotations": {Copies: true}}}}}
 
 // annotation is the tree of an annotation of which the paths say next: of one that holds a copy it says that all of it is
 // redacted, unless the copy is one of the same kind of object in which there is nothing to redact. A copy that cannot be
 // read, because it is packed or no JSON, is redacted.
-func (w *redaction) annotation(name []byte, i int, next *tree) *tree {
+func (w *redaction) annotation(name []byte, i int, next *path.Tree) *path.Tree {
 	kind := copyOf(name)
 	if kind == noCopy || next == hidden {
 		return next

@@ -1,29 +1,38 @@
 package shape
 
-import "github.com/kubecdc/kubecdc/pkg/rawjson"
+import (
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
+)
+
+// identity names the members that say which object this is. They are in every event and cannot be taken out.
+var identity = []path.Path{
+	path.Of("apiVersion"), path.Of("kind"), path.Of("metadata", "name"), path.Of("metadata", "namespace"),
+	path.Of("metadata", "uid"), path.Of("metadata", "resourceVersion"),
+}
 
 // identityTree is the tree of what says which object it is.
-var identityTree, _ = treeOf(identity) // six names without wildcards
+var identityTree, _ = path.NewTree(identity) // six names without wildcards
 
 // fields leaves members of objects out. It is immutable.
 type fields struct {
-	keep *tree // nil keeps all
-	drop *tree // nil drops none
+	keep *path.Tree // nil keeps all
+	drop *path.Tree // nil drops none
 }
 
 // newFields returns nil where nothing is left out.
-func newFields(keep, drop []path) (f *fields, err error) {
+func newFields(keep, drop []path.Path) (f *fields, err error) {
 	if len(keep)+len(drop) == 0 {
 		return nil, nil
 	}
 	f = &fields{}
 	if len(keep) > 0 {
-		if f.keep, err = treeOf(keep); err != nil {
+		if f.keep, err = path.NewTree(keep); err != nil {
 			return nil, err
 		}
 	}
 	if len(drop) > 0 {
-		f.drop, err = treeOf(drop)
+		f.drop, err = path.NewTree(drop)
 	}
 	return f, err
 }
@@ -33,7 +42,7 @@ func (f *fields) of(body []byte) ([]byte, error) {
 	c := cutting{b: body}
 	start := rawjson.SkipSpace(body, 0)
 	end := c.object(start, cut{keep: f.keep, drop: f.drop, id: identityTree, all: f.keep == nil}, 0)
-	if err := closed(body, end); err != nil {
+	if err := rawjson.Closed(body, end); err != nil {
 		return nil, err
 	}
 	return c.edits.apply(body), nil
@@ -41,7 +50,7 @@ func (f *fields) of(body []byte) ([]byte, error) {
 
 // cut says what of a value stays.
 type cut struct {
-	keep, drop, id *tree
+	keep, drop, id *path.Tree
 	all            bool // everything, but for what drop says
 	none           bool // nothing, but for what id says
 }
@@ -58,7 +67,7 @@ const (
 // dispositionOf says what becomes of a value for which c is the cut.
 func (c cut) dispositionOf(container bool) disposition {
 	switch {
-	case c.id != nil && c.id.ends:
+	case c.id != nil && c.id.Ends:
 		return whole
 	case c.none, !c.all && !container: // what keeps on within a value that has nothing within
 		if c.id != nil && container {
@@ -74,14 +83,14 @@ func (c cut) dispositionOf(container bool) disposition {
 }
 
 // member is the cut of the member of that name of a value that stays in part.
-func (c cut) member(name []byte) cut { return c.next(c.keep.to(name), c.drop.to(name), c.id.to(name)) }
+func (c cut) member(name []byte) cut { return c.next(c.keep.To(name), c.drop.To(name), c.id.To(name)) }
 
 // element is the cut of an element.
-func (c cut) element() cut { return c.next(c.keep.in(), c.drop.in(), nil) }
+func (c cut) element() cut { return c.next(c.keep.In(), c.drop.In(), nil) }
 
-func (c cut) next(keep, drop, id *tree) cut {
-	n := cut{keep: keep, drop: drop, id: id, all: c.all || keep != nil && keep.ends}
-	n.none = c.none || drop != nil && drop.ends || !n.all && keep == nil
+func (c cut) next(keep, drop, id *path.Tree) cut {
+	n := cut{keep: keep, drop: drop, id: id, all: c.all || keep != nil && keep.Ends}
+	n.none = c.none || drop != nil && drop.Ends || !n.all && keep == nil
 	return n
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
 func TestFiltersChooseChanges(t *testing.T) {
@@ -82,7 +83,7 @@ func TestACostlyFilterIsCutOff(t *testing.T) {
 	}
 	ten := "[1,2,3,4,5,6,7,8,9,0]"
 	bomb := strings.Repeat(ten+".map(x, ", 7) + "x" + strings.Repeat(")", 7) + ".size() > 0"
-	if _, err := compileFilter(bomb, true); err == nil || !strings.Contains(err.Error(), "costs at least") {
+	if _, err := filter.Compile(bomb, true); err == nil || !strings.Contains(err.Error(), "costs at least") {
 		t.Errorf("a bomb: %v", err)
 	}
 }
@@ -98,7 +99,7 @@ func TestSlipsInFiltersAreFoundBeforeAnythingRuns(t *testing.T) {
 		"true &&\n  nonsense":                     `line 2, column 3: "nonsense" is not known`,
 		strings.Repeat("true && ", 3000) + "true": `bytes long`,
 	} {
-		if _, err := compileFilter(expression, true); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if _, err := filter.Compile(expression, true); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%.60s: %v, want %s", expression, err, want)
 		}
 	}
@@ -110,25 +111,25 @@ func FuzzFilters(f *testing.F) {
 	f.Add(`oldObject == null || object.a.map(x, x + 1) == [2]`, []byte(`{"a":[1]}`))
 	f.Add(`object.s.matches("(a+)+$") || object.s.format([1]) == ""`, []byte(`{"s":"aaaaaaaaaaaaaaaaaaaaaaaaaaa!"}`))
 	f.Fuzz(func(t *testing.T, expression string, body []byte) {
-		compiled, err := compileFilter(expression, true)
+		compiled, err := filter.Compile(expression, true)
 		if err != nil {
 			return
 		}
-		_, _ = compiled.takes(&view{change: updatedTo(deployment, ""), object: body})
+		_, _ = compiled.Takes(updatedTo(deployment, string(body)), nil)
 	})
 }
 
 func BenchmarkFilter(b *testing.B) {
 	for name, expression := range map[string]string{"fact": `change.class != "status"`, "object": `object.metadata.name != "b"`} {
 		b.Run(name, func(b *testing.B) {
-			f, err := compileFilter(expression, true)
+			f, err := filter.Compile(expression, true)
 			if err != nil {
 				b.Fatal(err)
 			}
 			c := updatedTo(deployment, object(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}"))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := f.takes(&view{change: c, object: c.After}); err != nil {
+				if _, err := f.Takes(c, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

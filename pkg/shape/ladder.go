@@ -37,7 +37,7 @@ func Smaller(c *event.Change) (*event.Change, bool) {
 	}
 	for _, metadataOnly := range []bool{false, true} {
 		l := trimmer{b: *body, metadataOnly: metadataOnly}
-		if len(*body) == 0 || closed(l.b, l.object(rawjson.SkipSpace(l.b, 0))) != nil {
+		if len(*body) == 0 || rawjson.Closed(l.b, l.object(rawjson.SkipSpace(l.b, 0))) != nil {
 			return nil, false
 		}
 		if len(l.edits) == 0 {

@@ -190,7 +190,7 @@ func FuzzPatches(f *testing.F) {
 			if patch == nil {
 				continue
 			}
-			if string(patch) == string(replaceAll(after)) {
+			if bytes.HasPrefix(patch, []byte(`[{"op":"replace","path":"","value":`)) {
 				continue // not compared: the library cannot replace the whole document
 			}
 			if got := apply(t, patch, string(before)); !equalJSON(t, got, after) {

@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 // PathCounter counts in how many objects each path of a policy finds something. Not safe for concurrent use.
 type PathCounter struct {
 	Objects int // that were looked at
 	Paths   []PathCount
-	trees   []*tree
+	trees   []*path.Tree
 }
 
 // PathCount is the count of one path.
@@ -36,7 +37,7 @@ func (p Policy) CountPaths() (*PathCounter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", counted.Key, err)
 		}
-		t, err := treeOf(parsed)
+		t, err := path.NewTree(parsed)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", counted.Key, err)
 		}
@@ -61,23 +62,23 @@ type finding struct {
 	found bool
 }
 
-func (f *finding) value(i int, t *tree, depth int) int {
+func (f *finding) value(i int, t *path.Tree, depth int) int {
 	switch {
 	case f.found || t == nil || i >= len(f.b) || depth > rawjson.Deepest:
 		return rawjson.SkipValue(f.b, i, depth)
-	case t.ends:
+	case t.Ends:
 		f.found = true
 		return rawjson.SkipValue(f.b, i, depth)
 	case f.b[i] == '{':
 		m := rawjson.Enter(f.b, i)
 		for m.Next() {
-			m.I = f.value(m.I, t.member(m.Key), depth+1)
+			m.I = f.value(m.I, t.Member(m.Key), depth+1)
 		}
 		return m.I
 	case f.b[i] == '[':
 		e := rawjson.EnterArray(f.b, i)
 		for e.Next() {
-			e.I = f.value(e.I, t.element, depth+1)
+			e.I = f.value(e.I, t.Element, depth+1)
 		}
 		return e.I
 	}

@@ -3,6 +3,8 @@ package shape
 import (
 	"slices"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 func TestObjectsThatAPathMatchesAreCounted(t *testing.T) {
@@ -45,15 +47,15 @@ func FuzzPathsAreReadAsTheyAreWritten(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := parsePath(text)
+		p, err := path.Parse(text)
 		if err != nil {
 			return
 		}
-		again, err := parsePath(p.String())
+		again, err := path.Parse(p.String())
 		if err != nil || !slices.Equal(p, again) {
 			t.Errorf("%q is read as %q and written as %q, which is read as %q (%v)", text, p, p.String(), again, err)
 		}
-		if _, err := treeOf([]path{p}); err != nil {
+		if _, err := path.NewTree([]path.Path{p}); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	})

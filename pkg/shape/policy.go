@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/shape/filter"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 // beforeFull is what Policy.Before asks for; the other value is none.
@@ -75,7 +78,7 @@ func (p Policy) Validate(at string, keyed bool) error {
 	readTree(problem, "fields.drop", p.Fields.Drop)
 	readTree(problem, "fields.keep", p.Fields.Keep)
 	if p.Filter != "" {
-		if _, err := compileFilter(p.Filter, true); err != nil {
+		if _, err := filter.Compile(p.Filter, true); err != nil {
 			problem("filter", "%w", err)
 		}
 	}
@@ -90,9 +93,9 @@ func (p Policy) validateRedaction(problem problemFunc, keyed bool) {
 		problem("redactPaths", "means nothing with redact: none")
 	}
 	p.SecretMetadata.validate(problem)
-	for i, path := range readTree(problem, "redactPaths", p.RedactPaths) {
+	for i, named := range readTree(problem, "redactPaths", p.RedactPaths) {
 		for _, id := range identity {
-			if path != nil && path.touches(id) {
+			if named != nil && named.Touches(id) {
 				problem("redactPaths["+strconv.Itoa(i)+"]", "%q takes in what says which object it is (%s)", p.RedactPaths[i], id)
 				break
 			}
@@ -104,24 +107,27 @@ func (p Policy) validateRedaction(problem problemFunc, keyed bool) {
 type problemFunc func(key, format string, args ...any)
 
 // readTree is readPaths for paths that are used together.
-func readTree(problem problemFunc, key string, texts []string) []path {
+func readTree(problem problemFunc, key string, texts []string) []path.Path {
 	paths := readPaths(problem, key, texts)
-	if _, err := treeOf(paths); err != nil {
+	if _, err := path.NewTree(paths); err != nil {
 		problem(key, "%w", err)
 	}
 	return paths
 }
 
+// maxPaths bounds the paths of one kind in one rule.
+const maxPaths = 100
+
 // readPaths reads the paths under a key; those that are wrong are reported and read as none.
-func readPaths(problem problemFunc, key string, texts []string) []path {
+func readPaths(problem problemFunc, key string, texts []string) []path.Path {
 	if len(texts) > maxPaths {
 		problem(key, "%d paths, at most %d are allowed", len(texts), maxPaths)
 		return nil
 	}
-	paths := make([]path, len(texts))
+	paths := make([]path.Path, len(texts))
 	for i, text := range texts {
 		var err error
-		if paths[i], err = parsePath(text); err != nil {
+		if paths[i], err = path.Parse(text); err != nil {
 			problem(key+"["+strconv.Itoa(i)+"]", "%w", err)
 		}
 	}
@@ -129,11 +135,11 @@ func readPaths(problem problemFunc, key string, texts []string) []path {
 }
 
 // paths reads all paths of a policy.
-func (p Policy) paths() (redact, only, ignore, keep, drop []path, err error) {
+func (p Policy) paths() (redact, only, ignore, keep, drop []path.Path, err error) {
 	for _, kind := range []struct {
 		key   string
 		texts []string
-		paths *[]path
+		paths *[]path.Path
 	}{
 		{"redactPaths", p.RedactPaths, &redact}, {"onlyIfChanged", p.OnlyIfChanged, &only}, {"ignoreChanges", p.IgnoreChanges, &ignore},
 		{"fields.keep", p.Fields.Keep, &keep}, {"fields.drop", p.Fields.Drop, &drop},
@@ -152,10 +158,10 @@ func (p Policy) mode() string {
 	return p.Redact
 }
 
-func parsePaths(texts []string) ([]path, error) {
-	var paths []path
+func parsePaths(texts []string) ([]path.Path, error) {
+	var paths []path.Path
 	for _, text := range texts {
-		p, err := parsePath(text)
+		p, err := path.Parse(text)
 		if err != nil {
 			return nil, err
 		}

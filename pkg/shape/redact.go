@@ -1,11 +1,11 @@
 package shape
 
 import (
-	"bytes"
 	"strconv"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 // The ways to redact.
@@ -23,24 +23,24 @@ var maskedText = []byte(masked)
 // redactor takes secret values out of the objects of one rule. It is safe for concurrent use.
 type redactor struct {
 	mode    string
-	secrets *tree   // for Secrets
-	paths   *tree   // what the rule's paths name, in any object; nil for nothing
-	others  *tree   // paths, and the annotations of every object
-	hasher  *hasher // nil but for hmac
+	secrets *path.Tree // for Secrets
+	paths   *path.Tree // what the rule's paths name, in any object; nil for nothing
+	others  *path.Tree // paths, and the annotations of every object
+	hasher  *hasher    // nil but for hmac
 
 	secretID, otherID uint32 // see id
 }
 
 // newRedactor returns nil for a mode that shows everything. The paths are those of the policy.
-func newRedactor(p Policy, paths []path, key []byte) (*redactor, error) {
+func newRedactor(p Policy, paths []path.Path, key []byte) (*redactor, error) {
 	if p.mode() == None {
 		return nil, nil
 	}
-	t, err := treeOf(paths)
+	t, err := path.NewTree(paths)
 	if err != nil {
 		return nil, err
 	}
-	r := &redactor{mode: p.mode(), paths: t, secrets: p.SecretMetadata.tree().over(t), others: annotated.over(t)}
+	r := &redactor{mode: p.mode(), paths: t, secrets: p.SecretMetadata.tree().Over(t), others: annotated.Over(t)}
 	if r.mode == HMAC {
 		r.hasher = newHasher(key, p.HMAC.Scope)
 	}
@@ -122,16 +122,16 @@ type redaction struct {
 	duplicate int  // where a name occurs for the second time in one object
 }
 
-func (w *redaction) object(t *tree) error {
+func (w *redaction) object(t *path.Tree) error {
 	start := rawjson.SkipSpace(w.b, 0)
 	if start >= len(w.b) || w.b[start] != '{' {
-		return malformed(rawjson.Fail(start))
+		return rawjson.Malformed(rawjson.Fail(start))
 	}
 	end := w.walk(start, t, 0)
 	if w.duplicate > 0 {
-		return &malformedError{"a name occurs twice in one object, the second time", w.duplicate}
+		return &rawjson.MalformedError{What: "a name occurs twice in one object, the second time", Offset: w.duplicate}
 	}
-	return closed(w.b, end)
+	return rawjson.Closed(w.b, end)
 }
 
 // step is what becomes of a value.
@@ -144,35 +144,35 @@ const (
 )
 
 // stepAt says what the tree makes of the value at i.
-func (t *tree) stepAt(b []byte, i int) step {
+func stepAt(t *path.Tree, b []byte, i int) step {
 	if t == nil || i >= len(b) {
 		return pass
 	}
-	named := t.names != nil || t.other != nil || t.copies
+	named := t.Names != nil || t.Other != nil || t.Copies
 	switch {
-	case t.ends:
+	case t.Ends:
 		return conceal
-	case b[i] == '{' && named, b[i] == '[' && t.element != nil:
+	case b[i] == '{' && named, b[i] == '[' && t.Element != nil:
 		return goThrough
-	case t.strict && b[i] != 'n' && (b[i] == '{' || b[i] == '[' || named || t.element != nil):
+	case t.Strict && b[i] != 'n' && (b[i] == '{' || b[i] == '[' || named || t.Element != nil):
 		return conceal
 	}
 	return pass
 }
 
 // walk redacts what the tree says of the value at i and returns the index behind it.
-func (w *redaction) walk(i int, t *tree, depth int) int {
+func (w *redaction) walk(i int, t *path.Tree, depth int) int {
 	if depth > rawjson.Deepest {
 		return rawjson.Fail(i)
 	}
-	switch t.stepAt(w.b, i) {
+	switch stepAt(t, w.b, i) {
 	case conceal:
 		return w.conceal(i, depth)
 	case goThrough:
 		if w.b[i] == '{' {
 			return w.members(i, t, depth)
 		}
-		return w.elements(i, t.element, depth)
+		return w.elements(i, t.Element, depth)
 	}
 	return w.skip(i, depth)
 }
@@ -184,12 +184,12 @@ func (w *redaction) skip(i, depth int) int {
 	return rawjson.SkipValue(w.b, i, depth)
 }
 
-func (w *redaction) members(i int, t *tree, depth int) int {
-	var names names
+func (w *redaction) members(i int, t *path.Tree, depth int) int {
+	var names rawjson.Names
 	out := remover{edits: &w.edits}
 	m := rawjson.Enter(w.b, i)
 	for m.Next() {
-		if names.twice(m.Key) {
+		if names.Twice(m.Key) {
 			w.duplicate = m.Start
 			return rawjson.Fail(m.Start)
 		}
@@ -197,8 +197,8 @@ func (w *redaction) members(i int, t *tree, depth int) int {
 			w.part = partOf(m.Key)
 			w.noteKind(m.Key, m.I)
 		}
-		next := t.member(m.Key)
-		if t.copies {
+		next := t.Member(m.Key)
+		if t.Copies {
 			next = w.annotation(m.Key, m.I, next)
 		}
 		if w.drops(next, m.I) {
@@ -226,7 +226,7 @@ func (w *redaction) noteKind(name []byte, i int) {
 	}
 }
 
-func (w *redaction) elements(i int, t *tree, depth int) int {
+func (w *redaction) elements(i int, t *path.Tree, depth int) int {
 	out := remover{edits: &w.edits}
 	e := rawjson.EnterArray(w.b, i)
 	for n := 0; e.Next(); n++ {
@@ -246,8 +246,8 @@ func (w *redaction) elements(i int, t *tree, depth int) int {
 }
 
 // drops says that the value at i, with this tree, is left out.
-func (w *redaction) drops(t *tree, i int) bool {
-	return w.mode == Drop && t.stepAt(w.b, i) == conceal
+func (w *redaction) drops(t *path.Tree, i int) bool {
+	return w.mode == Drop && stepAt(t, w.b, i) == conceal
 }
 
 // enter and enterElement go to a member or an element and return the place to come back to.
@@ -315,36 +315,4 @@ func (w *redaction) concealScalar(start, end int) {
 	if !hashes || string(value) == masked {
 		w.hidden |= w.part
 	}
-}
-
-// names notices when a name occurs twice in one object: then there is no telling which value counts.
-type names struct {
-	few  [16][]byte
-	n    int
-	many map[string]bool
-}
-
-func (s *names) twice(name []byte) bool {
-	if s.many != nil {
-		if s.many[string(name)] {
-			return true
-		}
-		s.many[string(name)] = true
-		return false
-	}
-	for _, known := range s.few[:s.n] {
-		if bytes.Equal(known, name) {
-			return true
-		}
-	}
-	if s.n < len(s.few) {
-		s.few[s.n] = name
-		s.n++
-		return false
-	}
-	s.many = map[string]bool{string(name): true}
-	for _, known := range s.few {
-		s.many[string(known)] = true
-	}
-	return false
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 var (
@@ -205,7 +206,7 @@ func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
 		"$.spec['a'] ":  `position 12`,
 		"spec[*].a.b.*": `expected a name`,
 	} {
-		if _, err := parsePath(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := path.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
@@ -231,12 +232,12 @@ func TestPathsSayWhatIsWrongWithThem(t *testing.T) {
 		"metadata.creationTimestamp.x": "single value",
 		"kind.x":                       "single value",
 	} {
-		if _, err := parsePath(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := path.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
 	for _, text := range []string{"spec", "spec.containers[*].env[*].value", `metadata.annotations["a.b/c"]`, "a-b.c_d.e-f", "metadata", "metadata.labels.app", `data["1"]`, "[*].a", "custom.x"} {
-		p, err := parsePath(text)
+		p, err := path.Parse(text)
 		if err != nil || p.String() != text {
 			t.Errorf("%q was read as %s (%v)", text, p, err)
 		}
@@ -306,7 +307,7 @@ type (
 	copied    struct{ original any } // is redacted or, where nothing is to be redacted in it, the original
 )
 
-func (o *oracle) object(v any, paths []path, secret bool) any {
+func (o *oracle) object(v any, paths []path.Path, secret bool) any {
 	for _, p := range paths {
 		v = o.redact(v, p)
 	}
@@ -333,7 +334,7 @@ func (o *oracle) object(v any, paths []path, secret bool) any {
 }
 
 // copy redacts a copy of a Deployment.
-func (o *oracle) copy(v any, paths []path) any {
+func (o *oracle) copy(v any, paths []path.Path) any {
 	inner := oracle{}
 	d := json.NewDecoder(strings.NewReader(fmt.Sprint(v)))
 	var object map[string]any
@@ -345,7 +346,7 @@ func (o *oracle) copy(v any, paths []path) any {
 			return copied{v}
 		}
 	}
-	return o.redact(v, path{})
+	return o.redact(v, nil)
 }
 
 // only conceals everything in v but what shown lists.
@@ -379,11 +380,11 @@ func (o *oracle) only(v, shown any) any {
 	if shown != nil && v == nil {
 		return v
 	}
-	return o.redact(v, path{})
+	return o.redact(v, nil)
 }
 
 // redact conceals what p names in v.
-func (o *oracle) redact(v any, p path) any {
+func (o *oracle) redact(v any, p path.Path) any {
 	return replace(v, p, func(v any) any {
 		if o.drop {
 			o.found = true
@@ -393,20 +394,20 @@ func (o *oracle) redact(v any, p path) any {
 	})
 }
 
-func replace(v any, p path, with func(any) any) any {
+func replace(v any, p path.Path, with func(any) any) any {
 	if len(p) == 0 {
 		return with(v)
 	}
 	switch v := v.(type) {
 	case map[string]any:
 		for name := range v {
-			if p[0].any || p[0].name == name {
+			if p[0].Any || p[0].Name == name {
 				v[name] = replace(v[name], p[1:], with)
 			}
 		}
 	case []any:
 		rest := p
-		if p[0].any {
+		if p[0].Any {
 			rest = p[1:]
 		}
 		for i := range v {

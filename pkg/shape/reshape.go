@@ -4,11 +4,12 @@ import (
 	"bytes"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 // strictest redacts as the default rule does, and what the paths of all policies name.
 func strictest(policies []Policy) (*redactor, error) {
-	var all []path
+	var all []path.Path
 	for _, p := range policies {
 		paths, err := parsePaths(p.RedactPaths)
 		if err != nil {

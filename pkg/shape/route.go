@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
 // Route sends changes to sinks. Of several the first that matches a change decides alone.
@@ -20,7 +21,7 @@ type Route struct {
 
 // ValidateFilter reports what is wrong with the filter of a route, for people.
 func ValidateFilter(expression string) error {
-	_, err := compileFilter(expression, false)
+	_, err := filter.Compile(expression, false)
 	return err
 }
 
@@ -41,7 +42,7 @@ type Router struct {
 
 type route struct {
 	Route
-	filter *filter
+	filter *filter.Filter
 
 	decided  []atomic.Uint64 // by sink
 	failures failures
@@ -57,7 +58,7 @@ func NewRouter(routes []Route, sinks []string) (*Router, error) {
 		compiled := &route{Route: given, decided: make([]atomic.Uint64, len(sinks))}
 		if given.Filter != "" {
 			var err error
-			if compiled.filter, err = compileFilter(given.Filter, false); err != nil {
+			if compiled.filter, err = filter.Compile(given.Filter, false); err != nil {
 				return nil, fmt.Errorf("routes[%d].filter: %w", i, err)
 			}
 		}
@@ -129,11 +130,7 @@ func (r *route) matches(c *event.Change) (bool, error) {
 	case r.filter == nil:
 		return true, nil
 	}
-	v := view{change: c, object: c.After}
-	if c.Type == event.Deleted {
-		v.object = c.Before
-	}
-	return r.filter.takes(&v)
+	return r.filter.Takes(c, nil)
 }
 
 // RouteStats counts, for one route, since the process started. Every sink decides for itself, so a change counts once for

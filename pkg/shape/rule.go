@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/kubecdc/kubecdc/pkg/shape/filter"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 // What Policy.Changed asks for.
@@ -17,9 +20,9 @@ const (
 // rule is a [Policy] that is ready to be used.
 type rule struct {
 	redactor *redactor
-	only     *tree
-	ignore   *tree
-	filter   *filter
+	only     *path.Tree
+	ignore   *path.Tree
+	filter   *filter.Filter
 	fields   *fields
 	changed  string
 	before   bool // updates carry the state before them
@@ -30,9 +33,9 @@ type rule struct {
 }
 
 // bookkeeping is what every write changes.
-var bookkeeping = []path{
-	{{name: "metadata"}, {name: "resourceVersion"}},
-	{{name: "metadata"}, {name: "generation"}},
+var bookkeeping = []path.Path{
+	path.Of("metadata", "resourceVersion"),
+	path.Of("metadata", "generation"),
 }
 
 func compile(p Policy, options Options) (*rule, error) {
@@ -45,12 +48,12 @@ func compile(p Policy, options Options) (*rule, error) {
 		return nil, fmt.Errorf("redactPaths: %w", err)
 	}
 	if len(only) > 0 {
-		if r.only, err = treeOf(only); err != nil {
+		if r.only, err = path.NewTree(only); err != nil {
 			return nil, fmt.Errorf("onlyIfChanged: %w", err)
 		}
 	}
 	if len(ignore) > 0 {
-		if r.ignore, err = treeOf(append(ignore, bookkeeping...)); err != nil {
+		if r.ignore, err = path.NewTree(append(ignore, bookkeeping...)); err != nil {
 			return nil, fmt.Errorf("ignoreChanges: %w", err)
 		}
 	}
@@ -58,12 +61,12 @@ func compile(p Policy, options Options) (*rule, error) {
 		return nil, fmt.Errorf("fields: %w", err)
 	}
 	if p.Filter != "" {
-		if r.filter, err = compileFilter(p.Filter, true); err != nil {
+		if r.filter, err = filter.Compile(p.Filter, true); err != nil {
 			return nil, fmt.Errorf("filter: %w", err)
 		}
 	}
 	describes := r.changed != "" && r.changed != changedNone
-	r.keeps = r.before || describes || r.only != nil || r.ignore != nil || r.filter != nil && r.filter.asksOld
+	r.keeps = r.before || describes || r.only != nil || r.ignore != nil || r.filter != nil && r.filter.AsksOld()
 	r.idle = !r.keeps && r.filter == nil && r.fields == nil && r.redactor == nil
 	return r, nil
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 // SecretMetadata names what is shown of the metadata of Secrets beyond what is shown anyway.
@@ -84,31 +85,31 @@ const everyLabel = "*"
 
 // hidden and single are the ends of the trees below: what is redacted, and a single value that is shown.
 var (
-	hidden = &tree{ends: true}
-	single = &tree{strict: true}
+	hidden = &path.Tree{Ends: true}
+	single = &path.Tree{Strict: true}
 )
 
 // showing is the tree of an object of which the members with these names are shown, if they are single values, and all
 // others redacted.
-func showing(names []string) *tree {
-	t := &tree{names: map[string]*tree{}, other: hidden, strict: true}
+func showing(names []string) *path.Tree {
+	t := &path.Tree{Names: map[string]*path.Tree{}, Other: hidden, Strict: true}
 	for _, name := range names {
-		t.names[name] = single
+		t.Names[name] = single
 	}
 	return t
 }
 
 // tree is the tree of what is redacted in every Secret.
-func (m SecretMetadata) tree() *tree {
+func (m SecretMetadata) tree() *path.Tree {
 	root, metadata := showing(shownMembers), showing(shownMetadata)
 	labels, annotations := showing(m.Labels), showing(slices.Concat(harmlessAnnotations, m.Annotations))
 	if slices.Contains(m.Labels, everyLabel) {
-		labels.other = single
+		labels.Other = single
 	}
-	root.names["metadata"] = metadata
-	metadata.names["labels"], metadata.names["annotations"] = labels, annotations
-	metadata.names["ownerReferences"] = &tree{element: showing(shownOfOwners), other: hidden, strict: true}
-	metadata.names["finalizers"] = &tree{element: single, other: hidden, strict: true}
+	root.Names["metadata"] = metadata
+	metadata.Names["labels"], metadata.Names["annotations"] = labels, annotations
+	metadata.Names["ownerReferences"] = &path.Tree{Element: showing(shownOfOwners), Other: hidden, Strict: true}
+	metadata.Names["finalizers"] = &path.Tree{Element: single, Other: hidden, Strict: true}
 	return root
 }
 

@@ -2,11 +2,11 @@ package shape
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 )
 
 // Bodies is where the last emitted states of objects are kept. They are stored with the observations that bring them.
@@ -248,12 +248,12 @@ func (r *rule) unchanged(c *event.Change, last []byte, hidden parts) bool {
 		return false
 	}
 	if r.only != nil {
-		if yes, err := differs(last, c.After, r.only); yes || err != nil {
+		if yes, err := diff.Differs(last, c.After, r.only); yes || err != nil {
 			return false
 		}
 		return true
 	}
-	ok, err := sameBut(last, c.After, r.ignore)
+	ok, err := diff.SameBut(last, c.After, r.ignore)
 	return ok && err == nil
 }
 
@@ -271,11 +271,7 @@ func (r *rule) wants(c *event.Change, last []byte) bool {
 	if r.filter == nil {
 		return true
 	}
-	v := view{change: c, object: c.After, old: last}
-	if c.Type == event.Deleted {
-		v.object = c.Before
-	}
-	yes, err := r.filter.takes(&v)
+	yes, err := r.filter.Takes(c, last)
 	if err != nil {
 		r.counters.failures.add(err)
 		return true
@@ -310,26 +306,10 @@ func (r *rule) write(c *event.Change, last []byte) error {
 func (r *rule) describe(c *event.Change, last []byte) {
 	switch r.changed {
 	case changedMerge:
-		patch, err := mergePatch(last, c.After)
-		if err == nil {
-			c.Patch = patch
-			return
-		}
-		if !errors.Is(err, errInexpressible) {
-			c.Patch = replaceAll(c.After)
-			return
-		}
-		fallthrough
+		c.Patch = diff.MergePatch(last, c.After)
 	case changedPatch:
-		all, err := compare(last, c.After)
-		if err != nil {
-			c.Patch = replaceAll(c.After)
-			return
-		}
-		c.Patch = jsonPatch(all, c.After)
+		c.Patch = diff.JSONPatch(last, c.After)
 	case changedPaths:
-		if all, err := compare(last, c.After); err == nil {
-			c.Changed = pointersOf(all)
-		}
+		c.Changed = diff.Pointers(last, c.After)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
 // advice stands for a test where a statement says nothing about what is emitted: how to write something, or what to think of.
@@ -314,12 +315,12 @@ func TestEveryVariableOfThePageIsOfItsType(t *testing.T) {
 			if !strings.HasPrefix(name, "change.") {
 				continue
 			}
-			f, err := compileFilter(name+" == "+want, true)
+			f, err := filter.Compile(name+" == "+want, true)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 				continue
 			}
-			if yes, err := f.takes(&view{change: zero}); !yes || err != nil {
+			if yes, err := f.Takes(zero, nil); !yes || err != nil {
 				t.Errorf("%s is not %s where it is not known: %v", name, want, err)
 			}
 		}
@@ -327,11 +328,11 @@ func TestEveryVariableOfThePageIsOfItsType(t *testing.T) {
 	for _, kind := range []event.Type{event.Added, event.Updated, event.Deleted, event.Snapshot, event.Sync} {
 		c := *zero
 		c.Type = kind
-		f, err := compileFilter(fmt.Sprintf(`change.type == %q && change.class == ""`, kind), true)
+		f, err := filter.Compile(fmt.Sprintf(`change.type == %q && change.class == ""`, kind), true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if yes, err := f.takes(&view{change: &c}); !yes || err != nil {
+		if yes, err := f.Takes(&c, nil); !yes || err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}

@@ -22,7 +22,10 @@ var mayImport = map[string][]string{
 	"pkg/source/apiserver": {"pkg/event", "pkg/deltas", "pkg/source/decode", "pkg/source/selection"},
 	"pkg/source/selection": {"pkg/event"},
 	"pkg/source/decode":    {"pkg/event", "pkg/deltas", "pkg/rawjson"},
-	"pkg/shape":            {"pkg/event", "pkg/deltas", "pkg/rawjson"},
+	"pkg/shape":            {"pkg/event", "pkg/deltas", "pkg/rawjson", "pkg/shape/path", "pkg/shape/filter", "pkg/shape/diff"},
+	"pkg/shape/path":       {},
+	"pkg/shape/filter":     {"pkg/event", "pkg/rawjson"},
+	"pkg/shape/diff":       {"pkg/rawjson", "pkg/shape/path"},
 	"pkg/format":           {"pkg/event", "pkg/rawjson"},
 	"pkg/format/schema":    nil,
 	"pkg/ratelimit":        nil,
@@ -59,7 +62,7 @@ var mayImport = map[string][]string{
 	"internal/exit":    nil,
 	"internal/app":     {"*"},
 	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/state"},
-	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
+	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
 	"internal/top":     {"internal/admin", "internal/exit"},
 
 	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap", "internal/top"},
@@ -77,7 +80,7 @@ var onlyFrom = map[string][]string{
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},
 	"github.com/spf13/viper":          {"internal/config"},
 	"github.com/fsnotify/fsnotify":    {"internal/config"},
-	"github.com/google/cel-go":        {"pkg/shape"},
+	"github.com/google/cel-go":        {"pkg/shape/filter"},
 	"github.com/prometheus":           {"internal/admin"},
 
 	"k8s.io/client-go/tools/leaderelection": nil, // it brings in client-go/kubernetes
@@ -85,10 +88,13 @@ var onlyFrom = map[string][]string{
 
 // pure packages neither look at the clock nor at the world.
 var pure = map[string][]string{
-	"pkg/event":   {"os", "net", "log", "log/slog", "io"},
-	"pkg/rawjson": {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
-	"pkg/shape":   {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
-	"pkg/deltas":  {"os", "net", "log", "log/slog", "io", "math/rand", "math/rand/v2"},
+	"pkg/event":        {"os", "net", "log", "log/slog", "io"},
+	"pkg/rawjson":      {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
+	"pkg/shape":        {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
+	"pkg/shape/path":   {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
+	"pkg/shape/filter": {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
+	"pkg/shape/diff":   {"os", "net", "log", "log/slog", "io", "time", "math/rand", "math/rand/v2"},
+	"pkg/deltas":       {"os", "net", "log", "log/slog", "io", "math/rand", "math/rand/v2"},
 }
 
 type goPackage struct {

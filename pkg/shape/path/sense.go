@@ -1,4 +1,4 @@
-package shape
+package path
 
 import (
 	"errors"
@@ -7,14 +7,6 @@ import (
 	"strconv"
 	"strings"
 )
-
-// CheckPath reports why a path of redactPaths, onlyIfChanged, ignoreChanges or fields can match nothing in any object: what
-// is wrong with its syntax, a beginning that objects do not have, or a place where no object has anything. Its errors are for
-// people and say what to write.
-func CheckPath(text string) error {
-	_, err := parsePath(text)
-	return err
-}
 
 // roots are members that objects of many kinds have at the top. Custom resources may have any other, so these serve to
 // notice a slip, and to doubt what none of them is meant by.
@@ -40,33 +32,33 @@ var metadataMembers = map[string]bool{
 var wholeChange = []string{"object", "oldObject", "change", "before", "after"}
 
 // check reports why a path that is well written can match nothing.
-func (p path) check() error {
+func (p Path) check() error {
 	first := p[0]
 	switch {
-	case first.any:
+	case first.Any:
 		return nil
-	case strings.HasPrefix(first.name, "$"):
+	case strings.HasPrefix(first.Name, "$"):
 		return errors.New(`paths are no JSONPath: leave "$." out and begin with a member of the object, as in spec.replicas`)
-	case slices.Contains(wholeChange, first.name):
-		return fmt.Errorf("paths begin within the object: leave %q out, as in spec.replicas", first.name+".")
-	case first.name == "metadata":
+	case slices.Contains(wholeChange, first.Name):
+		return fmt.Errorf("paths begin within the object: leave %q out, as in spec.replicas", first.Name+".")
+	case first.Name == "metadata":
 		return p.checkMetadata()
-	case (first.name == "apiVersion" || first.name == "kind") && len(p) > 1:
-		return fmt.Errorf("%s is a single value, there is nothing within", first.name)
+	case (first.Name == "apiVersion" || first.Name == "kind") && len(p) > 1:
+		return fmt.Errorf("%s is a single value, there is nothing within", first.Name)
 	}
-	if !slices.Contains(roots, first.name) {
-		if i := slices.IndexFunc(roots, func(r string) bool { return strings.EqualFold(r, first.name) }); i >= 0 {
-			return fmt.Errorf("objects have no %q, did you mean %q?", first.name, roots[i])
+	if !slices.Contains(roots, first.Name) {
+		if i := slices.IndexFunc(roots, func(r string) bool { return strings.EqualFold(r, first.Name) }); i >= 0 {
+			return fmt.Errorf("objects have no %q, did you mean %q?", first.Name, roots[i])
 		}
 	}
 	return nil
 }
 
-func (p path) checkMetadata() error {
-	if len(p) == 1 || p[1].any {
+func (p Path) checkMetadata() error {
+	if len(p) == 1 || p[1].Any {
 		return nil
 	}
-	name := p[1].name
+	name := p[1].Name
 	within, known := metadataMembers[name]
 	switch {
 	case name == "managedFields":
@@ -82,10 +74,10 @@ func (p path) checkMetadata() error {
 }
 
 // joined writes a path as the name that it was probably meant as.
-func (p path) joined() string {
+func (p Path) joined() string {
 	names := make([]string, len(p))
 	for i, s := range p {
-		names[i] = s.name
+		names[i] = s.Name
 	}
 	return strings.Join(names, ".")
 }
@@ -99,34 +91,9 @@ func sortedKeys(m map[string]bool) []string {
 	return all
 }
 
-// Doubt is something suspicious that is no error.
-type Doubt struct {
-	Key     string // within the rule: "redactPaths[0]"
-	Message string
-}
-
-// Doubts reports paths that begin with a member that only custom resources may have.
-func (p Policy) Doubts() []Doubt {
-	var all []Doubt
-	for key, texts := range p.pathsByKey() {
-		for i, text := range texts {
-			parsed, err := parsePath(text)
-			if err != nil || parsed[0].any || slices.Contains(roots, parsed[0].name) {
-				continue
-			}
-			all = append(all, Doubt{fmt.Sprintf("%s[%d]", key, i), fmt.Sprintf(
-				"%q begins with %q, which no resource of Kubernetes itself has; it works for custom resources that have it", text, parsed[0].name)})
-		}
-	}
-	slices.SortFunc(all, func(a, b Doubt) int { return strings.Compare(a.Key, b.Key) })
-	return all
-}
-
-func (p Policy) pathsByKey() map[string][]string {
-	return map[string][]string{
-		"redactPaths": p.RedactPaths, "onlyIfChanged": p.OnlyIfChanged, "ignoreChanges": p.IgnoreChanges,
-		"fields.keep": p.Fields.Keep, "fields.drop": p.Fields.Drop,
-	}
+// Custom says that the path begins with a member that only custom resources may have, and with which.
+func (p Path) Custom() (first string, yes bool) {
+	return p[0].Name, !p[0].Any && !slices.Contains(roots, p[0].Name)
 }
 
 // checkName reports why the name of a member, written without quotes, is a slip.

@@ -1,4 +1,4 @@
-package shape
+package filter
 
 import (
 	"encoding/json"
@@ -13,12 +13,12 @@ func decode(object []byte) (map[string]any, error) {
 	d := decoder{b: object}
 	start := rawjson.SkipSpace(object, 0)
 	v, end := d.value(start, 0)
-	if err := closed(object, end); err != nil {
+	if err := rawjson.Closed(object, end); err != nil {
 		return nil, err
 	}
 	m, ok := v.(map[string]any)
 	if !ok {
-		return nil, malformed(rawjson.Fail(start))
+		return nil, rawjson.Malformed(rawjson.Fail(start))
 	}
 	return m, nil
 }

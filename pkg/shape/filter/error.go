@@ -1,9 +1,11 @@
-package shape
+package filter
 
 import (
 	"errors"
 	"regexp"
 	"strings"
+
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // evaluationError says why an expression failed on a change, in words that hold no value of an object: it is shown on the
@@ -32,7 +34,7 @@ var missingKey = regexp.MustCompile(`^no such (?:key|attribute)[^:]*: ([A-Za-z0-
 
 // reasonOf makes of an error of CEL one that quotes nothing but names that the expression itself has.
 func reasonOf(err error, expression string) error {
-	var malformed *malformedError
+	var malformed *rawjson.MalformedError
 	if errors.As(err, &malformed) {
 		return err
 	}

@@ -1,4 +1,4 @@
-package shape
+package filter
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package shape
+package filter
 
 import (
 	"errors"
@@ -21,8 +21,8 @@ import (
 // an admission policy, and some ten milliseconds.
 const maxCost = 100_000
 
-// maxFilterBytes is the most text of an expression, in bytes.
-const maxFilterBytes = 16 << 10
+// maxBytes is the most text of an expression, in bytes.
+const maxBytes = 16 << 10
 
 // facts are what an expression may ask about the change itself, under change.
 var facts = map[string]struct {
@@ -58,7 +58,7 @@ func actorOf(c *event.Change) event.Actor {
 func newEnvironment(withOld bool) (*cel.Env, error) {
 	options := []cel.EnvOption{
 		ext.Strings(ext.StringsVersion(4)), cel.OptionalTypes(), cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true),
-		cel.ParserExpressionSizeLimit(maxFilterBytes), cel.Variable("object", cel.DynType),
+		cel.ParserExpressionSizeLimit(maxBytes), cel.Variable("object", cel.DynType),
 	}
 	if withOld {
 		options = append(options, cel.Variable("oldObject", cel.DynType))
@@ -69,22 +69,23 @@ func newEnvironment(withOld bool) (*cel.Env, error) {
 	return cel.NewEnv(options...)
 }
 
-// filter is a compiled expression. It is immutable and safe for concurrent use.
-type filter struct {
+// Filter is a compiled expression. It is immutable and safe for concurrent use.
+type Filter struct {
 	program cel.Program
 	text    string
 	asksOld bool // for oldObject
 	asks    bool // for object
 }
 
-// compileFilter reads an expression. Its errors are for people: they say where in the expression what is wrong.
-func compileFilter(text string, withOld bool) (*filter, error) {
+// Compile reads an expression over object and change, and over oldObject where that is known. Its errors are for people:
+// they say where in the expression what is wrong.
+func Compile(text string, withOld bool) (*Filter, error) {
 	env, err := newEnvironment(withOld)
 	if err != nil {
 		return nil, err
 	}
-	if len(text) > maxFilterBytes {
-		return nil, fmt.Errorf("%d bytes long, at most %d are allowed", len(text), maxFilterBytes)
+	if len(text) > maxBytes {
+		return nil, fmt.Errorf("%d bytes long, at most %d are allowed", len(text), maxBytes)
 	}
 	ast, issues := env.Compile(text)
 	if err := issues.Err(); err != nil {
@@ -99,7 +100,7 @@ func compileFilter(text string, withOld bool) (*filter, error) {
 	if err := checkSense(env, ast); err != nil {
 		return nil, err
 	}
-	f := &filter{text: text}
+	f := &Filter{text: text}
 	for _, reference := range ast.NativeRep().ReferenceMap() {
 		f.asksOld = f.asksOld || reference.Name == "oldObject"
 		f.asks = f.asks || reference.Name == "object"
@@ -152,8 +153,17 @@ func (unknownSizes) EstimateCallCost(string, string, *checker.AstNode, []checker
 	return nil
 }
 
-// takes says whether the expression is true. After an error nothing is known.
-func (f *filter) takes(v *view) (bool, error) {
+// AsksOld says whether the expression needs the state of an object before the change.
+func (f *Filter) AsksOld() bool { return f.asksOld }
+
+// Takes says whether the expression is true of a change. What has no object after it, as a delete, is judged by the one
+// before it; old, which may be nil, is what was last emitted. After an error nothing is known; the error quotes nothing of
+// an object.
+func (f *Filter) Takes(c *event.Change, old []byte) (bool, error) {
+	v := &view{change: c, object: c.After, old: old}
+	if c.Type == event.Deleted {
+		v.object = c.Before
+	}
 	result, _, err := f.program.Eval(v)
 	if v.err != nil {
 		return false, v.err

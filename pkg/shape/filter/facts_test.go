@@ -1,14 +1,15 @@
-package shape
+package filter_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
 func TestAFilterOverFactsTakesNoObject(t *testing.T) {
-	f, err := NewFactFilter(`change.type == "deleted" && change.name.startsWith("web")`)
+	f, err := filter.NewFacts(`change.type == "deleted" && change.name.startsWith("web")`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,11 +19,11 @@ func TestAFilterOverFactsTakesNoObject(t *testing.T) {
 		}
 	}
 	for _, expression := range []string{`has(object.spec)`, `oldObject == null`} {
-		if _, err := NewFactFilter(expression); err == nil || !strings.Contains(err.Error(), "bject") {
+		if _, err := filter.NewFacts(expression); err == nil || !strings.Contains(err.Error(), "bject") {
 			t.Errorf("%s: %v", expression, err)
 		}
 	}
-	all, err := NewFactFilter("")
+	all, err := filter.NewFacts("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,11 @@
-package shape
+package diff
 
 import (
 	"bytes"
 	"unicode/utf8"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 // entry is one member of an object.
@@ -21,21 +22,21 @@ func (ambiguousError) Error() string { return "a name that occurs twice in one o
 
 // entriesOf lists the members of an object, without looking further into their values than to their ends.
 func entriesOf(object []byte, room []entry) ([]entry, error) {
-	var seen names
+	var seen rawjson.Names
 	m := rawjson.Enter(object, 0)
 	for m.Next() {
 		start := m.I
 		if m.I = rawjson.SkipValue(object, start, 0); m.I < 0 {
 			break
 		}
-		if seen.twice(m.Key) || !utf8.Valid(m.Key) {
+		if seen.Twice(m.Key) || !utf8.Valid(m.Key) {
 			return nil, ambiguousError{}
 		}
 		end := rawjson.SkipString(object, m.Start)
 		room = append(room, entry{name: m.Key, key: object[m.Start:end], value: object[start:m.I]})
 	}
 	if m.I < 0 {
-		return nil, malformed(m.I)
+		return nil, rawjson.Malformed(m.I)
 	}
 	return room, nil
 }
@@ -51,7 +52,7 @@ func elementsOf(array []byte) ([][]byte, error) {
 		}
 	}
 	if e.I < 0 {
-		return nil, malformed(e.I)
+		return nil, rawjson.Malformed(e.I)
 	}
 	return all, nil
 }
@@ -122,12 +123,12 @@ func sameScalar(a, b []byte) bool {
 }
 
 // same says that two values mean the same, whatever the order of members and the white space.
-func same(a, b []byte) (bool, error) { return sameBut(a, b, nil) }
+func same(a, b []byte) (bool, error) { return SameBut(a, b, nil) }
 
-// sameBut says that two values differ at most where the tree says.
-func sameBut(a, b []byte, t *tree) (bool, error) {
+// SameBut says that two values differ at most where the tree says.
+func SameBut(a, b []byte, t *path.Tree) (bool, error) {
 	switch {
-	case bytes.Equal(a, b), t != nil && t.ends:
+	case bytes.Equal(a, b), t != nil && t.Ends:
 		return true, nil
 	case isObject(a) && isObject(b):
 		pairs, err := pairsOf(a, b)
@@ -135,14 +136,14 @@ func sameBut(a, b []byte, t *tree) (bool, error) {
 			return false, err
 		}
 		for _, p := range pairs {
-			next := t.to(p.name)
+			next := t.To(p.name)
 			if p.before == nil || p.after == nil {
-				if next == nil || !next.ends {
+				if next == nil || !next.Ends {
 					return false, nil
 				}
 				continue
 			}
-			if ok, err := sameBut(p.before, p.after, next); !ok {
+			if ok, err := SameBut(p.before, p.after, next); !ok {
 				return false, err
 			}
 		}
@@ -153,7 +154,7 @@ func sameBut(a, b []byte, t *tree) (bool, error) {
 			return false, err
 		}
 		for i := range was {
-			if ok, err := sameBut(was[i], is[i], t.in()); !ok {
+			if ok, err := SameBut(was[i], is[i], t.In()); !ok {
 				return false, err
 			}
 		}
@@ -162,12 +163,12 @@ func sameBut(a, b []byte, t *tree) (bool, error) {
 	return sameScalar(a, b), nil
 }
 
-// differs says that two values differ somewhere where the tree says. Either may be absent, nil.
-func differs(a, b []byte, t *tree) (bool, error) {
+// Differs says that two values differ somewhere where the tree says. Either may be absent, nil.
+func Differs(a, b []byte, t *path.Tree) (bool, error) {
 	switch {
 	case t == nil || bytes.Equal(a, b):
 		return false, nil
-	case t.ends:
+	case t.Ends:
 		if a == nil || b == nil {
 			return true, nil
 		}
@@ -187,20 +188,20 @@ func differs(a, b []byte, t *tree) (bool, error) {
 		return false, err
 	}
 	for _, p := range pairs {
-		if yes, err := differs(p.before, p.after, t.member(p.name)); yes || err != nil {
+		if yes, err := Differs(p.before, p.after, t.Member(p.name)); yes || err != nil {
 			return yes, err
 		}
 	}
 	return false, nil
 }
 
-func elementsDiffer(a, b []byte, t *tree) (bool, error) {
+func elementsDiffer(a, b []byte, t *path.Tree) (bool, error) {
 	if !isArray(a) || !isArray(b) { // one of them is something else, or absent
 		for _, v := range [2][]byte{a, b} {
 			if isArray(v) {
 				continue
 			}
-			if yes, err := differs(v, nil, t); yes || err != nil {
+			if yes, err := Differs(v, nil, t); yes || err != nil {
 				return yes, err
 			}
 		}
@@ -210,7 +211,7 @@ func elementsDiffer(a, b []byte, t *tree) (bool, error) {
 		return false, err
 	}
 	for i := range max(len(was), len(is)) {
-		if yes, err := differs(at(was, i), at(is, i), t.element); yes || err != nil {
+		if yes, err := Differs(at(was, i), at(is, i), t.Element); yes || err != nil {
 			return yes, err
 		}
 	}

@@ -1,4 +1,4 @@
-package shape
+package diff
 
 import (
 	"bytes"
@@ -125,8 +125,12 @@ func (c *comparison) arrays(before, after []byte) error {
 	return nil
 }
 
-// pointersOf lists where the differences are, sorted, each once.
-func pointersOf(all []difference) []string {
+// Pointers lists where two objects differ, sorted, each place once; nothing where they cannot be compared.
+func Pointers(before, after []byte) []string {
+	all, err := compare(before, after)
+	if err != nil {
+		return nil
+	}
 	pointers := make([]string, len(all))
 	for i := range all {
 		pointers[i] = all[i].at
@@ -135,8 +139,13 @@ func pointersOf(all []difference) []string {
 	return slices.Compact(pointers)
 }
 
-// jsonPatch writes RFC 6902. A patch that would be longer than the whole object replaces it.
-func jsonPatch(all []difference, after []byte) []byte {
+// JSONPatch writes what makes after of before as RFC 6902. A patch that would be longer than the whole object replaces it,
+// and so does one of objects that cannot be compared.
+func JSONPatch(before, after []byte) []byte {
+	all, err := compare(before, after)
+	if err != nil {
+		return replaceAll(after)
+	}
 	b := []byte{'['}
 	for i, d := range all {
 		if i > 0 {
@@ -178,13 +187,18 @@ func appendQuoted(b []byte, s string) []byte {
 // errInexpressible says that a merge patch cannot say something: it takes null for "remove".
 var errInexpressible = errors.New("RFC 7396 has no way to set null")
 
-// mergePatch writes RFC 7396, or says that it cannot.
-func mergePatch(before, after []byte) ([]byte, error) {
+// MergePatch writes what makes after of before as RFC 7396, or as [JSONPatch] does where that cannot say it.
+func MergePatch(before, after []byte) []byte {
 	b, err := appendMerge(nil, bytes.TrimSpace(before), bytes.TrimSpace(after))
-	if err == nil && len(b) == 0 {
-		b = []byte("{}")
+	switch {
+	case errors.Is(err, errInexpressible):
+		return JSONPatch(before, after)
+	case err != nil:
+		return replaceAll(after)
+	case len(b) == 0:
+		return []byte("{}")
 	}
-	return b, err
+	return b
 }
 
 // appendMerge appends the patch between two objects; nothing where they are the same.

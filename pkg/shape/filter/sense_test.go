@@ -1,4 +1,4 @@
-package shape
+package filter
 
 import "testing"
 
@@ -8,7 +8,7 @@ func TestAFilterThatCannotDoWhatItWasWrittenForIsRefused(t *testing.T) {
 		`change.type == "create"`, `"modified" != change.type`, `change.type in ["added", "delete"]`, `change.class == "Spec"`,
 		`object.metadata.name.matches("(")`,
 	} {
-		if err := ValidateFilter(text); err == nil {
+		if _, err := Compile(text, false); err == nil {
 			t.Errorf("%s: accepted", text)
 		}
 	}
@@ -16,7 +16,7 @@ func TestAFilterThatCannotDoWhatItWasWrittenForIsRefused(t *testing.T) {
 		`true`, `object.spec.replicas / 2 == 1`, `change.type == "added"`, `change.type in ["added", "sync"] || change.class == ""`,
 		`[1, 2].exists(n, n == object.spec.n)`, `change.name == "create"`, `object.spec.a != "create"`,
 	} {
-		if err := ValidateFilter(text); err != nil {
+		if _, err := Compile(text, false); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -1,0 +1,124 @@
+package path
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Segment is one step of a path.
+type Segment struct {
+	Name string // of a member
+	Any  bool   // every member of an object, every element of an array
+}
+
+// Path names values within an object.
+type Path []Segment
+
+// notInNames are the signs that a name has to be written in ["…"] for.
+const notInNames = ".[]\"'*, \t\n"
+
+const maxSegments = 32
+
+// Parse reads a path: names of members, separated by dots, from the top of the object. [*] stands for every element of
+// a list or every member of a map; ["…"] is a name that holds dots or other signs. A name that meets a list is looked for
+// in each of its elements, so that [*] may be left out there.
+func Parse(text string) (Path, error) {
+	var p Path
+	rest := text
+	for rest != "" {
+		s, after, err := parseSegment(rest, len(p) == 0)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w at position %d", text, err, len(text)-len(rest)+1)
+		}
+		p, rest = append(p, s), after
+	}
+	switch {
+	case len(p) == 0:
+		return nil, fmt.Errorf(`%q is no path: write it from the top of the object, for example spec.containers[*].env[*].value`, text)
+	case len(p) > maxSegments:
+		return nil, fmt.Errorf("%q has %d parts, at most %d are allowed", text, len(p), maxSegments)
+	}
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("%q can match nothing: %w", text, err)
+	}
+	return p, nil
+}
+
+func parseSegment(rest string, first bool) (Segment, string, error) {
+	if strings.HasPrefix(rest, "[") {
+		return parseBracket(rest)
+	}
+	if !first {
+		if rest[0] != '.' {
+			return Segment{}, "", fmt.Errorf(`expected "." or "["`)
+		}
+		rest = rest[1:]
+	}
+	end := strings.IndexAny(rest, notInNames)
+	if end < 0 {
+		end = len(rest)
+	}
+	if end == 0 {
+		return Segment{}, "", fmt.Errorf(`expected a name ([*] stands for all, ["…"] for a name with other signs)`)
+	}
+	return Segment{Name: rest[:end]}, rest[end:], checkName(rest[:end])
+}
+
+func parseBracket(rest string) (Segment, string, error) {
+	if after, ok := strings.CutPrefix(rest, "[*]"); ok {
+		return Segment{Any: true}, after, nil
+	}
+	for _, quote := range []string{`"`, `'`} {
+		inner, ok := strings.CutPrefix(rest, "["+quote)
+		if !ok {
+			continue
+		}
+		name, after, closed := strings.Cut(inner, quote+"]")
+		if !closed || name == "" {
+			return Segment{}, "", fmt.Errorf(`expected a name and then %s]`, quote)
+		}
+		return Segment{Name: name}, after, nil
+	}
+	return Segment{}, "", fmt.Errorf(`expected [*] for every element or member, or ["name"]`)
+}
+
+// Of is the path of members of these names.
+func Of(names ...string) Path {
+	p := make(Path, len(names))
+	for i, name := range names {
+		p[i].Name = name
+	}
+	return p
+}
+
+// Touches says that something p names is, holds or is part of what the other path names.
+func (p Path) Touches(other Path) bool {
+	for i := range min(len(p), len(other)) {
+		if !p[i].Any && !other[i].Any && p[i].Name != other[i].Name {
+			return false
+		}
+	}
+	return true
+}
+
+// String writes the path as it is configured.
+func (p Path) String() string {
+	var b strings.Builder
+	for i, s := range p {
+		switch {
+		case s.Any:
+			b.WriteString("[*]")
+		case strings.ContainsAny(s.Name, notInNames), checkName(s.Name) != nil:
+			quote := `"`
+			if strings.Contains(s.Name, `"]`) {
+				quote = "'"
+			}
+			b.WriteString("[" + quote + s.Name + quote + "]")
+		case i > 0:
+			b.WriteString("." + s.Name)
+		default:
+			b.WriteString(s.Name)
+		}
+	}
+	return b.String()
+}
