@@ -258,7 +258,7 @@ func (c *composition) stopRunners(ctx context.Context, runners []*runner) {
 // close releases everything. Later calls do nothing.
 func (c *composition) close() (err error) {
 	c.closing.Do(func() {
-		err = errors.Join(c.naming.close(), c.closeRunners(nil), c.replica.close())
+		err = errors.Join(c.closeRunners(nil), c.replica.close())
 		if c.journal != nil {
 			if failed := c.journal.Close(); failed != nil {
 				err = errors.Join(err, fmt.Errorf("close journal: %w", failed))

@@ -24,13 +24,19 @@ import (
 type naming struct {
 	attributor *attribution.Attributor
 	wait       time.Duration  // that sinks hold changes back for
-	webhook    *audit.Webhook // nil without one
-	files      []*audit.File
-	topics     []*topic.Topic
+	webhook    *audit.Webhook // one of the intakes; nil without one
+	intakes    []intake
 	counters   *audit.Counters                                  // nil where they are not read
 	rule       atomic.Pointer[func(event.Resource) (int, bool)] // that selects a resource, as the rules are now
 
 	tasks []*task // in the order of their start
+}
+
+// intake is where audit events come from.
+type intake interface {
+	Name() string
+	Run(ctx context.Context) error
+	Status() (status condition.Status, malformed uint64)
 }
 
 // checkNaming reads what newNaming will read, so that a changed configuration is refused before anything has stopped.
@@ -38,11 +44,11 @@ func checkNaming(cfg *config.Config, log *slog.Logger) error {
 	if cfg.Audit.Webhook.Listen == "" {
 		return nil
 	}
-	_, err := audit.NewWebhook(cfg.Audit.Webhook, nil, log)
+	_, err := audit.NewWebhook(cfg.Audit.Webhook, nil, nil, log)
 	return err
 }
 
-// newNaming makes the parts, if anybody is to be named, and takes the port.
+// newNaming makes the parts, if anybody is to be named.
 func newNaming(cfg *config.Config, j *journal.Journal, client *apiserver.Client, log *slog.Logger) (*naming, error) {
 	c := cfg.Audit
 	if !c.On() {
@@ -62,18 +68,16 @@ func newNaming(cfg *config.Config, j *journal.Journal, client *apiserver.Client,
 	})
 	if c.Webhook.Listen != "" {
 		var err error
-		if n.webhook, err = audit.NewWebhook(c.Webhook, n.attributor.Take, log); err != nil {
+		if n.webhook, err = audit.NewWebhook(c.Webhook, n.attributor.Take, n.attributor.Lost, log); err != nil {
 			return nil, err
 		}
-		if err := n.webhook.Listen(); err != nil {
-			return nil, err
-		}
+		n.intakes = append(n.intakes, n.webhook)
 	}
 	for _, path := range c.Files {
-		n.files = append(n.files, audit.NewFile(path, n.attributor.Take, j.Place, n.attributor.Lost, log))
+		n.intakes = append(n.intakes, audit.NewFile(path, n.attributor.Take, j.Place, n.attributor.Lost, log))
 	}
 	for _, name := range c.Kafka.Topics {
-		n.topics = append(n.topics, topic.New(topic.Options{
+		n.intakes = append(n.intakes, topic.New(topic.Options{
 			Config: c.Kafka, Topic: name, Take: n.attributor.Take, Place: j.Place, Lost: n.attributor.Lost, Logger: log,
 		}))
 	}
@@ -99,14 +103,8 @@ func (n *naming) start(failed func(error)) {
 	}
 	run := func(name string, f func(context.Context) error) { n.tasks = append(n.tasks, start(name, f, failed)) }
 	run("attribution", n.attributor.Run)
-	if n.webhook != nil {
-		run("audit webhook", n.webhook.Run)
-	}
-	for _, f := range n.files {
-		run("audit log "+f.Path(), f.Run)
-	}
-	for _, t := range n.topics {
-		run("audit topic "+t.Name(), t.Run)
+	for _, i := range n.intakes {
+		run("audit intake "+i.Name(), i.Run)
 	}
 	if n.counters != nil {
 		run("audit counters", n.counters.Run)
@@ -131,14 +129,6 @@ func (n *naming) stop() {
 	}
 }
 
-// close releases the port, also where nothing was started.
-func (n *naming) close() error {
-	if n == nil || n.webhook == nil {
-		return nil
-	}
-	return n.webhook.Close()
-}
-
 func (n *naming) status() *admin.AuditStatus {
 	if n == nil {
 		return nil
@@ -152,21 +142,14 @@ func (n *naming) status() *admin.AuditStatus {
 		a.Unresolved[string(reason)] = count
 	}
 	if n.webhook != nil {
-		a.Refused, a.Malformed = n.webhook.Refused()
+		a.Refused = n.webhook.Refused()
 	}
-	read := func(name string, status condition.Status, malformed uint64) {
+	for _, i := range n.intakes {
+		status, malformed := i.Status()
 		a.Malformed += malformed
 		if d := status.Degraded(); d != "" {
-			a.Degraded = name + ": " + d
+			a.Degraded = i.Name() + ": " + d
 		}
-	}
-	for _, f := range n.files {
-		status, malformed := f.Status()
-		read(f.Path(), status, malformed)
-	}
-	for _, t := range n.topics {
-		status, malformed := t.Status()
-		read(t.Name(), status, malformed)
 	}
 	return a
 }

@@ -162,6 +162,8 @@ func (c *claim) idle(of *pending) bool {
 		return true // it wrote what it had read
 	case of.Type != event.Deleted && c.Replaces == of.Version:
 		return true // it ended with the version that it began with
+	case of.Type != event.Deleted && c.Unchanged != "":
+		return true // an attempt had nothing to change; where a later one had, which is rare, nobody is named
 	}
 	return false
 }

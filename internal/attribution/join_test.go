@@ -24,7 +24,7 @@ func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecon
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
 //	change … [deleting] [name=NAME [bound] [evicted] [over]]   of a pod of that name
 //	guesses                                        are wanted from here on
-//	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [noted=UID] [item=UID:RV[:held]] [origin=…]
+//	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…]
 //	decide MS
 type script struct {
 	join   *Join
@@ -118,7 +118,7 @@ func (s *script) request(a arguments) *Request {
 		ID: strconv.Itoa(s.n), Stage: "ResponseComplete", Verb: a["verb"], Code: a.ms("code"), User: a["user"], Resource: resourceOf(a).Resource,
 		Name: a["name"], RefUID: a["refuid"],
 		Subresource: a["sub"], Received: audit.Time(at(a.ms("from")).UnixNano()), Done: audit.Time(at(a.ms("to")).UnixNano()),
-		DryRun: a["dry"] != "", ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"],
+		DryRun: a["dry"] != "", ResourceVersion: a["ref"], DeletedUID: a["del"], NotedUID: a["noted"], Replaces: a["notes"], Unchanged: a["same"],
 		Answer: audit.Object{UID: a["uid"], ResourceVersion: a["rv"], Deleting: a["deleting"] != "", Held: a["held"] != "", Grace: a["grace"] != ""},
 	}, Origin: cmp.Or(a["origin"], "api"), Arrived: at(a.ms("to"))}
 	if a["as"] != "" {

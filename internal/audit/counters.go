@@ -24,6 +24,9 @@ type Counters struct {
 	reason  atomic.Pointer[string]
 }
 
+// maxRead is how long an API server may take to tell its metrics.
+const maxRead = 30 * time.Second
+
 // NewCounters returns a reader. read returns the metrics of an API server in the text format of Prometheus, of any one at
 // each call; lost is told what was lost, between a time and now.
 func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser, error), lost func(time.Time, string)) *Counters {
@@ -58,7 +61,7 @@ func (c *Counters) Run(ctx context.Context) error {
 
 // look reads once.
 func (c *Counters) look(ctx context.Context, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, min(c.every, readTimeout))
+	ctx, cancel := context.WithTimeout(ctx, min(c.every, maxRead))
 	defer cancel()
 	metrics, err := c.read(ctx)
 	if err != nil {

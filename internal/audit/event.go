@@ -36,6 +36,9 @@ type Event struct {
 	// What the admission policy of kubecdc notes, at every level.
 	NotedUID string `json:"nuid,omitempty"` // of the object
 	Replaces string `json:"nrep,omitempty"` // the version that the write began with; "" for a create, and without the policy
+	// The version in which an attempt of an update found what it was about to write; "" where each attempt had something to
+	// change, and without the policy.
+	Unchanged string `json:"nsame,omitempty"`
 }
 
 // User is an impersonated user.

@@ -55,8 +55,8 @@ func (f *File) Status() (status condition.Status, malformed uint64) {
 	return f.state.Status(), f.malformed.Load()
 }
 
-// Path is the file's.
-func (f *File) Path() string { return f.path }
+// Name is the path of the file.
+func (f *File) Name() string { return f.path }
 
 // Run follows the file until ctx ends. It fails only where events cannot be stored.
 func (f *File) Run(ctx context.Context) error {
@@ -70,7 +70,7 @@ func (f *File) Run(ctx context.Context) error {
 		case err != nil:
 			f.state.Become(unreadable, err.Error(), "give the exporter the right to read it, or correct audit.files")
 		}
-		if !sleep(ctx) {
+		if !sleep(ctx, pollEvery) {
 			return context.Cause(ctx)
 		}
 	}
@@ -79,8 +79,8 @@ func (f *File) Run(ctx context.Context) error {
 // storeError is an error of Take: nothing more can be done.
 type storeError struct{ error }
 
-func sleep(ctx context.Context) bool {
-	timer := time.NewTimer(pollEvery)
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -106,7 +106,7 @@ func (f *File) follow(ctx context.Context) error {
 			return errors.Join(err, open.Close())
 		}
 		if next == nil {
-			if !sleep(ctx) {
+			if !sleep(ctx, pollEvery) {
 				return errors.Join(context.Cause(ctx), open.Close())
 			}
 			continue

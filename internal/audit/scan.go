@@ -15,8 +15,9 @@ const (
 	apiVersion = "audit.k8s.io/v1"
 	truncated  = "audit.k8s.io/truncated"
 
-	notedUID      = PolicyName + "/uid"
-	notedReplaces = PolicyName + "/replaces"
+	notedUID       = PolicyName + "/uid"
+	notedReplaces  = PolicyName + "/replaces"
+	notedUnchanged = PolicyName + "/unchanged"
 )
 
 // ErrMalformed says that bytes are no audit event of audit.k8s.io/v1. Errors name places and never quote the bytes.
@@ -217,6 +218,8 @@ func (e *Event) scanAnnotations(b []byte, i int) int {
 			e.NotedUID = text(b, i)
 		case notedReplaces:
 			e.Replaces = text(b, i)
+		case notedUnchanged:
+			e.Unchanged = text(b, i)
 		}
 		return pass
 	})

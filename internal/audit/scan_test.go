@@ -16,7 +16,7 @@ const full = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"RequestRes
 	`"requestObject":{"data":{"password":"SECRET"}},"responseObject":{"kind":"Secret","apiVersion":"v1","metadata":{"name":"db","uid":"o-1",` +
 	`"resourceVersion":"42","deletionTimestamp":"2026-01-02T03:04:05Z","deletionGracePeriodSeconds":0,"finalizers":["x"],` +
 	`"annotations":{"a":"SECRET"}},"data":{"password":"SECRET","uid":"fake"}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000001Z",` +
-	`"stageTimestamp":"2026-01-02T03:04:05.000002Z","annotations":{"authorization.k8s.io/reason":"SECRET","kubecdc-identity/uid":"o-1","kubecdc-identity/replaces":"41"}}`
+	`"stageTimestamp":"2026-01-02T03:04:05.000002Z","annotations":{"authorization.k8s.io/reason":"SECRET","kubecdc-identity/uid":"o-1","kubecdc-identity/replaces":"41","kubecdc-identity/unchanged":"40"}}`
 
 func TestAnEventIsReadAndNoBodyIsKept(t *testing.T) {
 	e, err := Scan([]byte(full))
@@ -28,7 +28,7 @@ func TestAnEventIsReadAndNoBodyIsKept(t *testing.T) {
 		Impersonated: &User{Name: "bob", Groups: []string{"c"}}, UserAgent: `kubectl/"v1"`, SourceIPs: []string{"10.0.0.1", "10.0.0.2"},
 		Received: timeOf("2026-01-02T03:04:05.000001Z"), Done: timeOf("2026-01-02T03:04:05.000002Z"),
 		Resource: "secrets", Subresource: "status", Namespace: "shop", Name: "db", RefUID: "r-1", ResourceVersion: "41",
-		Answer: Object{UID: "o-1", ResourceVersion: "42", Deleting: true, Held: true}, NotedUID: "o-1", Replaces: "41",
+		Answer: Object{UID: "o-1", ResourceVersion: "42", Deleting: true, Held: true}, NotedUID: "o-1", Replaces: "41", Unchanged: "40",
 	}
 	if !reflect.DeepEqual(e, want) {
 		t.Errorf("got  %+v\nwant %+v", e, want)

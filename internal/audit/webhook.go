@@ -3,18 +3,16 @@ package audit
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/kubecdc/kubecdc/internal/condition"
 )
 
 // Take takes events of one origin and returns when they are durable. place and position, if place is not empty, are stored
@@ -26,8 +24,8 @@ type WebhookConfig struct {
 	// Address, host:port, where the API servers' audit webhook is answered. It is a port of its own, and never without TLS.
 	// Empty: no webhook.
 	Listen string `mapstructure:"listen"`
-	// Path of the PEM file with the certificate that the exporter shows, and of its key. They are read again for each
-	// connection.
+	// Path of the PEM file with the certificate that the exporter shows. This file and the next two are read again while it
+	// runs, at most once a second.
 	Certificate string `mapstructure:"certificate"`
 	// Path of the PEM file with the key of that certificate.
 	Key string `mapstructure:"key"`
@@ -39,97 +37,51 @@ type WebhookConfig struct {
 }
 
 const (
-	maxBody      = 32 << 20         // of one request, in bytes; a batch of 400 events of an API server is rarely above 4 MiB
-	maxBodies    = 4                // that are in memory at once; others wait in their connections
-	readTimeout  = 30 * time.Second // of one request
-	closeTimeout = 2 * time.Second
+	maxBody     = 32 << 20         // of one request, in bytes; a batch of 400 events of an API server is rarely above 4 MiB
+	bodyTimeout = 10 * time.Second // for a body to come, once there is room for it
 )
 
 // Webhook takes audit events as API servers send them in their webhook backend. It answers when they are durable, so that an
-// API server sends again what was not.
+// API server sends again what was not. What it takes of the machine is bounded however much is sent: connections, bytes of
+// bodies, and one body that is scanned at a time. Who sends more waits for the answer.
 type Webhook struct {
-	config   WebhookConfig
-	take     Take
-	log      *slog.Logger
-	listener net.Listener
-	clients  *x509.CertPool
-	room     chan struct{}
+	config WebhookConfig
+	take   Take
+	lost   func(reason string)
+	log    *slog.Logger
+	state  *condition.Condition
+	keys   keys
+	room   *room
+	scan   chan struct{}
 
 	refused, malformed atomic.Uint64
 	warned             atomic.Bool
 }
 
-// NewWebhook reads the certificates. It opens nothing.
-func NewWebhook(config WebhookConfig, take Take, log *slog.Logger) (*Webhook, error) {
-	pem, err := os.ReadFile(config.ClientCA)
-	if err != nil {
-		return nil, fmt.Errorf("audit.webhook.clientCA: %w", err)
+// NewWebhook reads the certificates. It opens nothing. lost is told of events that an API server sent and will not send again,
+// though they could not be taken.
+func NewWebhook(config WebhookConfig, take Take, lost func(reason string), log *slog.Logger) (*Webhook, error) {
+	w := &Webhook{
+		config: config, take: take, lost: lost, log: log, state: condition.New(log.With("listen", config.Listen), serving),
+		room: newRoom(maxBodies), scan: make(chan struct{}, 1),
 	}
-	w := &Webhook{config: config, take: take, log: log, clients: x509.NewCertPool(), room: make(chan struct{}, maxBodies)}
-	if !w.clients.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("audit.webhook.clientCA: no certificate in %s", config.ClientCA)
-	}
-	if _, err := w.certificate(nil); err != nil {
+	if _, err := w.keys.read(&config); err != nil {
 		return nil, err
 	}
 	return w, nil
 }
 
-func (w *Webhook) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(w.config.Certificate, w.config.Key)
-	if err != nil {
-		return nil, fmt.Errorf("audit.webhook.certificate: %w", err)
-	}
-	return &pair, nil
+// Name is the address that is listened on.
+func (w *Webhook) Name() string { return w.config.Listen }
+
+// Status says whether events can be sent; malformed counts bodies that were no audit events.
+func (w *Webhook) Status() (status condition.Status, malformed uint64) {
+	return w.state.Status(), w.malformed.Load()
 }
 
-// Listen takes the address.
-func (w *Webhook) Listen() error {
-	listener, err := net.Listen("tcp", w.config.Listen)
-	if err != nil {
-		return fmt.Errorf("audit.webhook.listen: %w", err)
-	}
-	w.listener = listener
-	return nil
-}
-
-// Close releases the address. Run has ended, or was never called.
-func (w *Webhook) Close() error {
-	if err := w.listener.Close(); !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
-}
-
-// Addr is where it listens.
-func (w *Webhook) Addr() net.Addr { return w.listener.Addr() }
-
-// Refused counts the requests of strangers, and of certificates of other names; those without a certificate of the
-// authorities end before there is a request. Malformed counts bodies that were no audit events.
-func (w *Webhook) Refused() (refused, malformed uint64) { return w.refused.Load(), w.malformed.Load() }
-
-// Run serves until ctx ends. Requests that are being answered get a moment to end.
-func (w *Webhook) Run(ctx context.Context) error {
-	server := &http.Server{
-		Handler: w, ReadTimeout: readTimeout, ReadHeaderTimeout: readTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog: slog.NewLogLogger(handshakes{w.log.Handler(), w}, slog.LevelWarn),
-		TLSConfig: &tls.Config{
-			MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: w.clients, GetCertificate: w.certificate,
-		},
-	}
-	stop := context.AfterFunc(ctx, func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		if server.Shutdown(closing) != nil {
-			server.Close()
-		}
-	})
-	defer stop()
-	if err := server.ServeTLS(w.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
+// Refused counts the requests of strangers, and of certificates of other names, and the connections that ended in the
+// handshake, as those without a certificate of the authorities do.
+func (w *Webhook) Refused() uint64 { return w.refused.Load() }
 
 // ServeHTTP answers one batch.
 func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request) {
@@ -145,26 +97,40 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	case request.Method != http.MethodPost:
 		http.Error(response, "audit events are posted", http.StatusMethodNotAllowed)
 		return
-	}
-	select {
-	case w.room <- struct{}{}:
-		defer func() { <-w.room }()
-	case <-request.Context().Done():
+	case request.ContentLength > maxBody:
+		w.refuse(response, fmt.Errorf("the body has %d bytes, and %d at most are taken: send smaller batches, see --audit-webhook-batch-max-size",
+			request.ContentLength, maxBody), http.StatusRequestEntityTooLarge)
 		return
 	}
+	size := request.ContentLength
+	if size < 0 {
+		size = maxBody
+	}
+	if !w.room.take(request.Context(), size) {
+		return
+	}
+	defer w.room.give(size)
 	w.answer(response, request, name)
 }
 
+// answer takes the events of a body. What it answers with no number of 5xx or 429 an API server does not send again.
 func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, name string) {
+	_ = http.NewResponseController(response).SetReadDeadline(time.Now().Add(bodyTimeout)) // a server of net/http can
 	body, err := io.ReadAll(http.MaxBytesReader(response, request.Body, maxBody))
-	if err != nil {
-		http.Error(response, "the body cannot be read, or is too large", http.StatusRequestEntityTooLarge)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		w.refuse(response, fmt.Errorf("the body has more than %d bytes: send smaller batches, see --audit-webhook-batch-max-size", maxBody),
+			http.StatusRequestEntityTooLarge)
+		return
+	case err != nil: // who sent it does not get an answer, and sends it again
+		http.Error(response, "the body did not come whole", http.StatusServiceUnavailable)
 		return
 	}
-	var events []Event
-	if err := Each(body, func(e Event) error { events = append(events, e); return nil }); err != nil {
+	events, err := w.scanned(body)
+	if err != nil {
 		w.malformed.Add(1)
-		http.Error(response, err.Error(), http.StatusBadRequest)
+		w.refuse(response, err, http.StatusBadRequest)
 		return
 	}
 	// The connection stands for the API server: behind a proxy several of them share an address.
@@ -174,6 +140,20 @@ func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, na
 		return
 	}
 	response.WriteHeader(http.StatusOK)
+}
+
+// scanned returns the events of a body. One body at a time is scanned, so that a flood has one core at most.
+func (w *Webhook) scanned(body []byte) (events []Event, err error) {
+	w.scan <- struct{}{}
+	defer func() { <-w.scan }()
+	err = Each(body, func(e Event) error { events = append(events, e); return nil })
+	return events, err
+}
+
+// refuse answers that events of a listed client are not taken, and says that they are lost.
+func (w *Webhook) refuse(response http.ResponseWriter, err error, code int) {
+	w.lost("audit events that an API server sent could not be taken: " + err.Error())
+	http.Error(response, err.Error(), code)
 }
 
 // listed returns the name in a client's certificate that is listed.
@@ -188,25 +168,4 @@ func (w *Webhook) listed(state *tls.ConnectionState) (string, bool) {
 		}
 	}
 	return of.Subject.CommonName, false
-}
-
-// handshakes counts the connections that end in the handshake, and keeps their lines, of which a stranger can cause any
-// number, to debug.
-type handshakes struct {
-	slog.Handler
-	webhook *Webhook
-}
-
-// Enabled says that every line is looked at.
-func (handshakes) Enabled(context.Context, slog.Level) bool { return true }
-
-// Handle implements slog.Handler.
-func (h handshakes) Handle(ctx context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, "TLS handshake error") {
-		h.webhook.refused.Add(1)
-	}
-	if r.Level = slog.LevelDebug; !h.Handler.Enabled(ctx, r.Level) {
-		return nil
-	}
-	return h.Handler.Handle(ctx, r)
 }

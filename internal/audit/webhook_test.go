@@ -6,15 +6,19 @@ import (
 	"crypto/x509"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
 const list = `{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[{"auditID":"1","stage":"ResponseComplete","verb":"patch"}]}`
@@ -23,7 +27,11 @@ const list = `{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[{"audi
 type serving struct {
 	*audit.Webhook
 	authority *certificates.Authority
+	dir       string // of the certificates
+	listen    string
 	url       string
+	lost      atomic.Pointer[string]
+	stop      func()
 
 	mu     sync.Mutex
 	taken  []audit.Event
@@ -32,31 +40,59 @@ type serving struct {
 
 func serve(t testing.TB) *serving {
 	t.Helper()
-	s := &serving{authority: certificates.New(t)}
-	dir := t.TempDir()
-	s.authority.IssueTo(t, dir)
-	var err error
-	s.Webhook, err = audit.NewWebhook(audit.WebhookConfig{
-		Listen: "127.0.0.1:0", Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
-		ClientCA: filepath.Join(dir, "ca.pem"), Clients: []string{"kube-apiserver"},
-	}, s.take, slog.New(slog.DiscardHandler))
+	free, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Listen(); err != nil {
+	s := serveAt(t, ports.Address(free[0]))
+	s.run(t)
+	return s
+}
+
+// serveAt makes a webhook that listens at an address once it runs.
+func serveAt(t testing.TB, listen string) *serving {
+	t.Helper()
+	dir := t.TempDir()
+	s := &serving{authority: certificates.New(t), dir: dir, listen: listen, url: "https://" + listen + "/"}
+	s.authority.IssueTo(t, dir)
+	var err error
+	s.Webhook, err = audit.NewWebhook(audit.WebhookConfig{
+		Listen: s.listen, Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
+		ClientCA: filepath.Join(dir, "ca.pem"), Clients: []string{"kube-apiserver"},
+	}, s.take, func(reason string) { s.lost.Store(&reason) }, slog.New(slog.DiscardHandler))
+	if err != nil {
 		t.Fatal(err)
 	}
-	s.url = "https://" + s.Addr().String() + "/"
+	return s
+}
+
+// run runs the webhook, and returns when it listens.
+func (s *serving) run(t testing.TB) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	return s
+	t.Cleanup(s.stop)
+	await(t, "it listens", func() bool {
+		c, err := net.Dial("tcp", s.listen)
+		return err == nil && c.Close() == nil
+	})
+}
+
+// await waits until something is so.
+func await(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
 }
 
 func (s *serving) take(_ context.Context, _ string, events []audit.Event, _, _ string) error {
@@ -71,21 +107,27 @@ func (s *serving) take(_ context.Context, _ string, events []audit.Event, _, _ s
 // post sends a body as a client of that name; "" has no certificate.
 func (s *serving) post(t testing.TB, name, body string) (int, error) {
 	t.Helper()
-	config := &tls.Config{RootCAs: x509.NewCertPool()}
-	config.RootCAs.AppendCertsFromPEM(s.authority.PEM)
-	if name != "" {
-		pair, err := tls.X509KeyPair(s.authority.IssueFor(t, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(t, s.authority, name), DisableKeepAlives: true}}
 	response, err := client.Post(s.url, "application/json", strings.NewReader(body))
 	if err != nil {
 		return 0, err
 	}
 	return response.StatusCode, response.Body.Close()
+}
+
+// clientOf is the configuration of a client whose certificate an authority signed for a name; "" has none.
+func (s *serving) clientOf(t testing.TB, authority *certificates.Authority, name string) *tls.Config {
+	t.Helper()
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(s.authority.PEM)
+	if name != "" {
+		pair, err := tls.X509KeyPair(authority.IssueFor(t, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config
 }
 
 func TestEventsAreTakenFromListedClientsOnly(t *testing.T) {
@@ -102,7 +144,7 @@ func TestEventsAreTakenFromListedClientsOnly(t *testing.T) {
 	if len(s.taken) != 1 {
 		t.Errorf("%d events were taken", len(s.taken))
 	}
-	if refused, _ := s.Refused(); refused == 0 {
+	if s.Refused() == 0 {
 		t.Error("strangers are not counted")
 	}
 }
@@ -117,10 +159,10 @@ func TestWhatIsNotDurableIsNotAcknowledged(t *testing.T) {
 
 func TestAMalformedBodyIsRefusedAndCounted(t *testing.T) {
 	s := serve(t)
-	if code, err := s.post(t, "kube-apiserver", `{"items":[`); err != nil || code != http.StatusBadRequest {
-		t.Errorf("%d %v", code, err)
+	if code, err := s.post(t, "kube-apiserver", `{"items":[`); err != nil || code != http.StatusBadRequest || s.lost.Load() == nil {
+		t.Errorf("%d %v; nobody is told that events are lost", code, err)
 	}
-	if _, malformed := s.Refused(); malformed != 1 || len(s.taken) != 0 {
+	if _, malformed := s.Status(); malformed != 1 || len(s.taken) != 0 {
 		t.Errorf("%d malformed, %d taken", malformed, len(s.taken))
 	}
 }
@@ -139,7 +181,7 @@ func TestAWrongCertificateIsNamedByItsKey(t *testing.T) {
 	} {
 		c := good
 		edit(&c)
-		if _, err := audit.NewWebhook(c, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := audit.NewWebhook(c, nil, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -154,13 +196,7 @@ func BenchmarkWebhook(b *testing.B) {
 		`"objectRef":{"resource":"pods","namespace":"shop","name":"db"},"responseStatus":{"code":200},"responseObject":{"kind":"Pod","metadata":{"uid":"u",` +
 		`"resourceVersion":"1"},"spec":{"filler":"` + strings.Repeat("x", 1100) + `"}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000001Z"}`
 	body := `{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[` + strings.Repeat(event+",", batch-1) + event + `]}`
-	pair, err := tls.X509KeyPair(s.authority.IssueFor(b, "kube-apiserver"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	config := &tls.Config{RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{pair}}
-	config.RootCAs.AppendCertsFromPEM(s.authority.PEM)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(b, s.authority, "kube-apiserver"), ForceAttemptHTTP2: true}}
 	defer client.CloseIdleConnections()
 	b.ReportAllocs()
 	for b.Loop() {

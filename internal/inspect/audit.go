@@ -218,13 +218,11 @@ func auditFlags(cfg *config.Config, o AuditOptions) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// admission is the policy that notes identities in audit events at level Metadata.
+// admission is the policy that notes in audit events what no level of the audit policy tells.
 func (a audited) admission() string {
-	if len(a.closed) == 0 {
-		return "# Not needed: no selected resource is kept at level Metadata.\n"
-	}
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Notes the UID of an object, and the version that a write begins with, in the audit event. It allows everything.
+	fmt.Fprintf(&b, `# Notes in the audit event the UID of an object, the version that a write begins with, and where an update had nothing to
+# change. It allows everything.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata: {name: %[1]s}
@@ -233,10 +231,8 @@ spec:
   matchConstraints:
     resourceRules:
 `, audit.PolicyName)
-	for _, r := range a.closed {
-		fmt.Fprintf(&b, "      - {apiGroups: [%q], apiVersions: [\"*\"], operations: [CREATE, UPDATE, DELETE], resources: [%s]}\n",
-			r.Group, strings.Join(quoted(written(r)), ", "))
-	}
+	writeNoted(&b, "UPDATE", a.open)
+	writeNoted(&b, "CREATE, UPDATE, DELETE", a.closed)
 	const has = `%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.%[2]s)`
 	old, uid, version := fmt.Sprintf(has, "oldObject", "uid"), fmt.Sprintf(has, "object", "uid"), fmt.Sprintf(has, "oldObject", "resourceVersion")
 	fmt.Fprintf(&b, `  validations: [{expression: "true"}]
@@ -245,6 +241,8 @@ spec:
       valueExpression: "%s ? string(oldObject.metadata.uid) : %s ? string(object.metadata.uid) : ''"
     - key: replaces
       valueExpression: "%s ? string(oldObject.metadata.resourceVersion) : ''"
+    - key: unchanged  # of a patch that is tried again after a conflict, the first attempt alone sets the keys above
+      valueExpression: "%[3]s && object == oldObject ? string(oldObject.metadata.resourceVersion) : ''"
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -252,4 +250,11 @@ metadata: {name: %[4]s}
 spec: {policyName: %[4]s, validationActions: [Audit]}
 `, old, uid, version, audit.PolicyName)
 	return b.String()
+}
+
+func writeNoted(b *strings.Builder, operations string, resources []event.Resource) {
+	for _, r := range resources {
+		fmt.Fprintf(b, "      - {apiGroups: [%q], apiVersions: [\"*\"], operations: [%s], resources: [%s]}\n",
+			r.Group, operations, strings.Join(quoted(written(r)), ", "))
+	}
 }

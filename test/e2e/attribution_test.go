@@ -170,12 +170,17 @@ func (a *audited) prepare() {
 		admin.mustDo(a.t, "POST", "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"busy-`+strconv.Itoa(i)+`"}}`)
 	}
 	policy, binding, _ := strings.Cut(string(a.auditPolicy("admission")), "---\n")
-	const at = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+	a.apply("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic", policy, binding)
+	a.awaitPolicy(admin)
+}
+
+// apply makes an admission policy and its binding.
+func (a *audited) apply(at, policy, binding string) {
+	a.t.Helper()
+	admin := a.user(0)
 	admin.contentType = "application/yaml"
 	admin.mustDo(a.t, "POST", at+"ies", policy)
 	admin.mustDo(a.t, "POST", at+"ybindings", binding)
-	admin.contentType = ""
-	a.awaitPolicy(admin)
 }
 
 // awaitPolicy waits until the admission policy is in force: it writes Secrets until an audit event has its note.

@@ -1,0 +1,152 @@
+package audit
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/kubecdc/kubecdc/internal/condition"
+)
+
+const (
+	maxConnections   = 128
+	maxStreams       = 16        // of a connection: requests at once
+	maxWindow        = 256 << 10 // of a connection, in bytes: what comes before there is room for it
+	handshakeTimeout = 5 * time.Second
+	idleTimeout      = 2 * time.Minute
+	closeTimeout     = 2 * time.Second
+	listenEvery      = time.Second // while the port is taken
+	readEvery        = time.Second // at most: the certificates
+)
+
+var (
+	serving  = condition.State{Name: "ok", Message: "audit webhook is served"}
+	unserved = condition.State{Name: "unserved", Severity: condition.Degraded, Message: "audit webhook is not served; it is tried again"}
+	unsigned = condition.State{Name: "certificate", Severity: condition.Degraded,
+		Message: "certificates of the audit webhook cannot be read; those from before are used"}
+)
+
+// Run serves until ctx ends. Requests that are being answered get a moment to end. A port that is taken is waited for.
+func (w *Webhook) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		listener, err := net.Listen("tcp", w.config.Listen)
+		if err == nil {
+			w.state.Become(serving, "", "")
+			err = w.serve(ctx, netutil.LimitListener(listener, maxConnections))
+		}
+		if err != nil {
+			w.state.Become(unserved, err.Error(), "end who has the port, or correct audit.webhook.listen")
+		}
+		sleep(ctx, listenEvery)
+	}
+	return nil
+}
+
+func (w *Webhook) serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: w, ReadHeaderTimeout: handshakeTimeout, IdleTimeout: idleTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:  slog.NewLogLogger(handshakes{w.log.Handler(), w}, slog.LevelWarn),
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: w.handshake},
+		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxWindow, MaxReceiveBufferPerStream: maxWindow},
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		if server.Shutdown(closing) != nil {
+			server.Close()
+		}
+	})
+	err := server.ServeTLS(listener, "", "")
+	if !stop() {
+		<-stopped
+		return nil
+	}
+	return errors.Join(err, server.Close())
+}
+
+// handshake returns the certificates as they are now, or as they were when they could be read the last time.
+func (w *Webhook) handshake(*tls.ClientHelloInfo) (*tls.Config, error) {
+	config, err := w.keys.read(&w.config)
+	if err != nil {
+		w.state.Become(unsigned, err.Error(), "correct the file")
+	} else {
+		w.state.Become(serving, "", "")
+	}
+	return config, nil
+}
+
+// keys are what a connection is judged by, as read from files.
+type keys struct {
+	mu     sync.Mutex
+	config *tls.Config
+	err    error
+	at     time.Time
+}
+
+// read returns what the files say; with an error it is what they said before, nil at the first time.
+func (k *keys) read(from *WebhookConfig) (*tls.Config, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if time.Since(k.at) < readEvery {
+		return k.config, k.err
+	}
+	k.at = time.Now()
+	var config *tls.Config
+	if config, k.err = from.load(); k.err == nil {
+		k.config = config
+	}
+	return k.config, k.err
+}
+
+func (c *WebhookConfig) load() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("audit.webhook.certificate: %w", err)
+	}
+	pem, err := os.ReadFile(c.ClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("audit.webhook.clientCA: %w", err)
+	}
+	clients := x509.NewCertPool()
+	if !clients.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("audit.webhook.clientCA: no certificate in %s", c.ClientCA)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
+		NextProtos: []string{"h2", "http/1.1"},
+	}, nil
+}
+
+// handshakes counts the connections that end in the handshake, and keeps their lines, of which a stranger can cause any
+// number, to debug.
+type handshakes struct {
+	slog.Handler
+	webhook *Webhook
+}
+
+// Enabled says that every line is looked at.
+func (handshakes) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler.
+func (h handshakes) Handle(ctx context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "TLS handshake error") {
+		h.webhook.refused.Add(1)
+	}
+	if r.Level = slog.LevelDebug; !h.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}

@@ -1,0 +1,150 @@
+package audit_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/parts/certificates"
+)
+
+func TestAListedNameOfAnotherAuthorityIsAStranger(t *testing.T) {
+	s := serve(t)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(t, certificates.New(t), "kube-apiserver"), DisableKeepAlives: true}}
+	if response, err := client.Post(s.url, "application/json", strings.NewReader(list)); err == nil {
+		t.Errorf("%s", response.Status)
+	}
+	await(t, "it is counted", func() bool { return s.Refused() >= 2 }) // the first was the look whether it listens
+	if len(s.taken) != 0 {
+		t.Errorf("%d events were taken", len(s.taken))
+	}
+}
+
+func TestATakenPortIsWaitedFor(t *testing.T) {
+	s := serve(t)
+	second := serveAt(t, s.listen)
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { done <- second.Run(ctx) }()
+	await(t, "the trouble is shown", func() bool {
+		status, _ := second.Status()
+		return strings.Contains(status.Explanation(), "audit.webhook.listen")
+	})
+	s.stop()
+	await(t, "it is served", func() bool { status, _ := second.Status(); return status.Degraded() == "" })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRotatedCertificatesAreUsedWhileItRuns(t *testing.T) {
+	s := serve(t)
+	before := s.authority
+	s.authority = certificates.New(t)
+	s.authority.IssueTo(t, s.dir)
+	await(t, "the new authority is believed", func() bool {
+		code, err := s.post(t, "kube-apiserver", list)
+		return err == nil && code == http.StatusOK
+	})
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(t, before, "kube-apiserver"), DisableKeepAlives: true}}
+	if response, err := client.Post(s.url, "application/json", strings.NewReader(list)); err == nil {
+		t.Errorf("the old authority is believed: %s", response.Status)
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, "cert.pem"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the trouble is shown", func() bool {
+		if code, err := s.post(t, "kube-apiserver", list); err != nil || code != http.StatusOK {
+			t.Fatalf("those from before are not used: %d %v", code, err)
+		}
+		status, _ := s.Status()
+		return strings.Contains(status.Explanation(), "audit.webhook.certificate")
+	})
+}
+
+func TestABodyThatIsTooLargeIsSaidToBeLost(t *testing.T) {
+	s := serve(t)
+	code, err := s.post(t, "kube-apiserver", `{"apiVersion":"audit.k8s.io/v1","items":[`+strings.Repeat(" ", 33<<20)+`]}`)
+	if err == nil && code != http.StatusRequestEntityTooLarge {
+		t.Errorf("%d", code)
+	}
+	await(t, "the loss is said", func() bool {
+		reason := s.lost.Load()
+		return reason != nil && strings.Contains(*reason, "--audit-webhook-batch-max-size")
+	})
+}
+
+// TestStalledConnectionsHoldUpNobody opens connections that never begin, and requests that stop in the middle of their bodies,
+// and has an API server send at the same time.
+func TestStalledConnectionsHoldUpNobody(t *testing.T) {
+	s := serve(t)
+	for range 40 {
+		c, err := net.Dial("tcp", s.listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	config := s.clientOf(t, s.authority, "kube-apiserver")
+	for range 40 {
+		c, err := tls.Dial("tcp", s.listen, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 400000\r\n\r\n{"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		if code, err := s.post(t, "kube-apiserver", list); err != nil || code != http.StatusOK {
+			t.Fatalf("%d %v", code, err)
+		}
+	}
+}
+
+// TestAFloodOfBodiesTakesBoundedMemory posts far more at once than there is room for, while nothing can be stored.
+func TestAFloodOfBodiesTakesBoundedMemory(t *testing.T) {
+	s := serve(t)
+	s.mu.Lock() // nothing can be stored
+	body := `{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[` + strings.Repeat(" ", 8<<20) +
+		`{"auditID":"1","stage":"ResponseComplete","verb":"patch"}]}`
+	before := heap()
+	var all sync.WaitGroup
+	for range 30 { // 240 MiB
+		all.Go(func() {
+			if code, err := s.post(t, "kube-apiserver", body); err != nil || code != http.StatusOK {
+				t.Errorf("%d %v", code, err)
+			}
+		})
+	}
+	await(t, "there is no room", func() bool { return heap()-before > 40<<20 })
+	for range 50 {
+		if grown := heap() - before; grown > 160<<20 { // the buffers of what is read grow by doubling
+			t.Fatalf("%d MiB", grown>>20)
+		}
+		runtime.Gosched()
+	}
+	s.mu.Unlock()
+	all.Wait()
+	if len(s.taken) != 30 {
+		t.Errorf("%d events were taken", len(s.taken))
+	}
+}
+
+// heap is the memory that is in use.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

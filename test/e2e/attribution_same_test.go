@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestWhoWroteWhatWasThereAlreadyIsNotNamed has all users write the same to one object at once, again and again, while half of
+// the audit events are lost. One of them changes it, which the API server signs; the others find it changed, some of them
+// after a conflict. Whoever is named has to be the one.
+func TestWhoWroteWhatWasThereAlreadyIsNotNamed(t *testing.T) {
+	const path = "/api/v1/namespaces/busy-0/configmaps/same"
+	rounds := max(40, writesOf(t)/50)
+	l := &relay{random: rand.New(rand.NewPCG(3, 4)), mangle: whole}
+	a := newAudited(t, l.through)
+	if err := a.exporter.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.user(0).mustDo(t, "POST", strings.TrimSuffix(path, "/same"), `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"same"}}`)
+	a.apply("/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolic", signs,
+		`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"signs"},"spec":{"policyName":"signs"}}`)
+	l.become(loseOneOf(2))
+	authors := map[string]string{} // by version
+	for round := 0; len(authors) < rounds; round++ {
+		var all sync.WaitGroup
+		for i := range auditedUsers {
+			all.Go(func() { a.user(i).do(t.Context(), http.MethodPatch, path, fmt.Sprintf(`{"data":{"round":"%d"}}`, round)) })
+		}
+		all.Wait()
+		code, h := a.user(0).do(t.Context(), http.MethodGet, path, "")
+		if code != http.StatusOK || t.Context().Err() != nil {
+			t.Fatal(code)
+		}
+		if by := h.Metadata.Annotations["by"]; by != "" { // there is none before the policy is in force
+			authors[h.Metadata.ResourceVersion] = by
+		}
+	}
+	l.drain(a, "the-last")
+	a.settled()
+	named := 0
+	for _, c := range a.records() {
+		version, _ := c["resourceVersion"].(string)
+		if c["type"] != "attributed" || authors[version] == "" {
+			continue
+		}
+		named++
+		if by, _ := c["by"].(map[string]any); by["user"] != authors[version] {
+			t.Errorf("version %s is named %v, and was %s", version, by["user"], authors[version])
+		}
+	}
+	if t.Logf("%d of %d changes named, %v unresolved", named, rounds, a.metric("kubecdc_unresolved_total")); named == 0 || named == rounds {
+		t.Error("nothing was lost, or nobody is named")
+	}
+}
+
+// signs has the API server itself sign a change of what the users write.
+const signs = `apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: signs}
+spec:
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [configmaps]}]
+  matchConditions: [{name: changed, expression: "object.?data.?round.orValue('') != oldObject.?data.?round.orValue('')"}]
+  mutations:
+    - patchType: ApplyConfiguration
+      applyConfiguration: {expression: "Object{metadata: Object.metadata{annotations: {'by': request.userInfo.username}}}"}
+`
