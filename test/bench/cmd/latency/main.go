@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/kubecdc/kubecdc/test/bench/pipeline"
+	"github.com/kubecdc/kubecdc/test/bench/stamped"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
@@ -78,7 +78,7 @@ func run(ctx context.Context, program string, rate, changes int) (err error) {
 			return err
 		}
 	}
-	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(server.URL()))
+	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), stamped.Routing(server.URL(), exporterStream))
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func run(ctx context.Context, program string, rate, changes int) (err error) {
 	}
 	var took [2][]time.Duration
 	for i, name := range []string{floorStream, exporterStream} {
-		if took[i], err = times(ctx, js, name, warm, warm+changes); err != nil {
+		if took[i], err = stamped.Times(ctx, js, name, 0, warm, warm+changes); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -103,7 +103,7 @@ func run(ctx context.Context, program string, rate, changes int) (err error) {
 
 // write makes changes at a rate while a plain watch publishes them too.
 func write(ctx context.Context, client dynamic.Interface, js jetstream.JetStream, rate, changes int) error {
-	if err := create(ctx, client); err != nil {
+	if err := stamped.Create(ctx, client); err != nil {
 		return err
 	}
 	watching, err := watch(ctx, client)
@@ -112,23 +112,9 @@ func write(ctx context.Context, client dynamic.Interface, js jetstream.JetStream
 	}
 	floor := make(chan error, 1)
 	go func() { floor <- publish(ctx, watching, js, changes) }()
-	var all sync.WaitGroup
-	var failed error
-	var once sync.Once
-	ticker := time.NewTicker(time.Second / time.Duration(rate))
-	defer ticker.Stop()
-	for i := range changes {
-		<-ticker.C
-		all.Go(func() {
-			if err := change(ctx, client, i); err != nil {
-				once.Do(func() { failed = err })
-			}
-		})
-	}
-	all.Wait()
-	if failed != nil {
+	if err := stamped.Write(ctx, client, 0, rate, changes); err != nil {
 		watching.Stop()
-		return errors.Join(failed, <-floor)
+		return errors.Join(err, <-floor)
 	}
 	err = <-floor
 	watching.Stop()
