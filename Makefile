@@ -57,11 +57,16 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	FULL_SIZE=200000 REQUIRE_INTEGRATION=1 go test -v -run TestThreeBrokersLoseAndRepeatNothing ./pkg/sinks/kafka
 	KUBECDC_E2E_CHANGES=50000 KUBECDC_E2E_START_OBJECTS=100000 REQUIRE_INTEGRATION=1 \
 		go test -C test/e2e -v -timeout 30m -run 'TestRestartsAndCutWatchesLoseNothing|TestAStartOnManyObjectsReadsThemOnce' .
-	KUBECDC_E2E_TAKEOVERS=20 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m -run TestTakeOversLoseRepeatAndReorderNothing .
+	$(MAKE) takeovers
 	KUBECDC_E2E_RELOADS=50 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestEditsWhileItRuns .
 	KUBECDC_E2E_TAP_SECONDS=600 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestATapOfABusyCluster .
 	KUBECDC_E2E_VIEWED_SECONDS=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 10m -run TestTwentyViewers ./page
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
+
+.PHONY: takeovers
+takeovers: ## Take the exporter that works away 120 times, on three brokers and three servers whose leaders die too, for each bus of the state (an hour)
+	KUBECDC_E2E_TAKEOVERS=$(or $(TAKEOVERS),50) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
+		go test -C test/e2e -v -timeout 150m -run 'TestTakeOversLoseRepeatAndReorderNothing|TestClocksAnHourApart' .
 
 .PHONY: attribution
 attribution: ## Name the users behind 5,000 random writes, and cascades by a real controller manager, with events lost and mangled (minutes)

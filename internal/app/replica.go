@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/attribution"
 	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/state"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
@@ -114,6 +115,7 @@ func (r *replica) takeOver(ctx context.Context) error {
 const (
 	minTakeOverPause = 100 * time.Millisecond
 	maxTakeOverPause = 5 * time.Second
+	identifyFor      = time.Second // how long a take-over waits for the UID of the cluster
 )
 
 // awaitTurn follows the state until it is our turn.
@@ -134,16 +136,32 @@ func (r *replica) awaitTurn(ctx context.Context) error {
 func (r *replica) attempt(ctx context.Context) (err error) {
 	ctx, release := r.c.turns.whileOurs(ctx)
 	defer release()
-	r.taken, err = r.keeper.TakeOver(ctx, state.Takeover{Sinks: r.c.fencedSinks()})
+	r.taken, err = r.keeper.TakeOver(ctx, state.Takeover{Cluster: r.cluster(ctx), Sinks: r.c.fencedSinks()})
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err == nil {
 		r.condition.Become(takes, "", "")
 		r.c.log.Info("this exporter works now", "identity", r.c.turns.identity, "before", cmp.Or(r.taken.Before.Identity, "nobody"),
-			"resumed", r.taken.Resumed, "objects", r.taken.Objects, "inTails", r.taken.TailSize, "took", r.taken.Took)
+			"knowsFrom", r.taken.From(), "objects", r.taken.Objects, "inTails", r.taken.TailSize, "took", r.taken.Took)
 	}
 	return err
+}
+
+// cluster is the UID of the cluster that is watched, "" where the API server does not say so at once: the source compares it later
+// in any case. To know it now keeps an exporter of another cluster from turning away the one that the state belongs to. Who asked to
+// begin anew in another cluster is not kept away.
+func (r *replica) cluster(ctx context.Context) string {
+	if r.c.cfg.Cluster.OnReplaced == config.Fresh {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, identifyFor)
+	defer cancel()
+	uid, err := r.c.client.ClusterUID(ctx)
+	if err != nil {
+		r.c.log.Debug("which cluster this is could not be asked before the take-over", "error", err)
+	}
+	return uid
 }
 
 // fencedSinks are all sinks by name, nil for one that cannot be fenced.

@@ -154,7 +154,7 @@ func (p *Pipeline) reportStop(err error) {
 	if upTo, draining := p.drain.target(); draining && upTo > s.Read {
 		attrs = append(attrs, "unread", upTo-s.Read)
 	}
-	p.log.Warn("stopped before everything was delivered; what is left stays in the journal and is delivered after the next start",
+	p.log.Warn("stopped before everything was delivered; the rest is delivered after the next start, or by whoever takes over",
 		append(attrs, "cause", err)...)
 }
 

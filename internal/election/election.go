@@ -35,6 +35,7 @@ type Election struct {
 	held *coordination.Lease // of Run: as it was last written here; nil where somebody else may have written since
 	sign string              // of Run: the resourceVersion of the Lease as it was last read
 	at   time.Time           // of Run: when that was new, by the clock here: clocks are not compared
+	told time.Time           // of Run: when the API server last answered
 
 	mu      sync.Mutex
 	mine    bool   // the Lease was last seen in our hands
@@ -136,13 +137,14 @@ func (e *Election) release(ctx context.Context) {
 	e.held = nil
 }
 
-// failed notes why the Lease cannot be used.
+// failed notes why the Lease cannot be used. A slow answer is tried again before anybody is told: nobody has lost anything by it.
 func (e *Election) failed(ctx context.Context, what string, err error) {
-	if errors.Is(ctx.Err(), context.Canceled) { // stopping
+	forbidden := apierrors.IsForbidden(err)
+	if errors.Is(ctx.Err(), context.Canceled) || !forbidden && time.Since(e.told) < e.duration { // stopping, or a moment
 		return
 	}
 	remedy := "see that the API server can be reached"
-	if apierrors.IsForbidden(err) {
+	if forbidden {
 		remedy = "grant get, create and update of Leases there: exporter rbac prints the rights"
 	}
 	e.condition.Become(unknown, fmt.Sprintf("%s the Lease %s/%s: %v", what, e.leases.namespace, e.leases.name, err), remedy)
@@ -186,6 +188,7 @@ func (e *Election) Status() condition.Status { return e.condition.Status() }
 
 // saw takes note of what the API server said of the Lease.
 func (e *Election) saw(holder string) {
+	e.told = time.Now()
 	e.condition.Become(answered, "", "")
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -140,6 +140,38 @@ func TestASinkThatCannotBeFencedDoesNotHoldUpTheOthers(t *testing.T) {
 	}
 }
 
+func TestASnapshotIsInTheStateBeforeItsObjects(t *testing.T) {
+	w := newWorld(t, 8, false)
+	p := works(t, w, w.start(nil))
+	secrets := event.Resource{Version: "v1", Resource: "secrets", Kind: "Secret"}
+	if err := p.journal.SetScopes(t.Context(), secrets, []event.StoredScope{{ID: "secrets"}}); err != nil {
+		t.Fatal(err)
+	}
+	p.settle() // it is in the state that there is such a resource, of which nothing is known
+	begun := len(w.bus.log)
+	o := event.Observation{Resource: secrets, Scope: "secrets", Snapshot: "s", Position: "9", Changes: []*event.Change{
+		{Type: event.Snapshot, Resource: secrets, Namespace: "ns", Name: "a", UID: "u", ResourceVersion: "9", Snapshot: &event.SnapshotInfo{ID: "s"}},
+	}}
+	if err := p.journal.Append(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	p.settle()
+	for _, e := range w.bus.log[begun:] {
+		_, id, err := cutKey(string(e.Key))
+		if e.Key[0] == keyKnown {
+			t.Fatalf("%s is in the state before the snapshot that tells of it", id)
+		}
+		if e.Key[0] != keyScope || id != "secrets" {
+			continue
+		}
+		if scope, bad := decodeScope(id, string(e.Value)); err != nil || bad != nil || scope.Snapshot != "s" || scope.Position != "" {
+			t.Errorf("the state begins with %+v: %v %v", scope, err, bad)
+		}
+		return
+	}
+	t.Error("the scope is not in the state")
+}
+
 func TestAReportSaysWhatAStateHolds(t *testing.T) {
 	w := newWorld(t, 6, false)
 	p := works(t, w, w.start(nil))

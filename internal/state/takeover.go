@@ -34,7 +34,7 @@ type Takeover struct {
 type Taken struct {
 	Before  Owner // who worked before; zero where nobody did
 	Fresh   bool  // there was no state to take over
-	Resumed bool  // the journal goes on as it is; else it was emptied and seeded
+	Resumed bool  // the journal had something and goes on as it is; else it is empty, or was emptied and seeded
 	Took    time.Duration
 	Objects int // known
 	// TailSize is how many messages the tails had: each of them may be passed over.
@@ -44,6 +44,17 @@ type Taken struct {
 	Waiting map[string]error
 
 	keeper *Keeper
+}
+
+// From says in words where what this process knows comes from.
+func (t *Taken) From() string {
+	switch {
+	case t.Resumed:
+		return "its journal"
+	case t.Fresh:
+		return "nothing: this is a first start"
+	}
+	return "the replicated state"
 }
 
 // Delivered is that of the keeper.
@@ -299,7 +310,7 @@ func (k *Keeper) begin(ctx context.Context, c content) (b beginning, err error) 
 		return b, nil
 	case exists:
 	case b.id == "" && (c.meta.version == 0 || newest == 0):
-		b.base, b.fresh, b.resumed = true, true, true
+		b.base, b.fresh, b.resumed = true, true, newest > 0
 		b.id = newID(b.generation)
 		return b, j.SetID(ctx, b.id)
 	}

@@ -162,20 +162,22 @@ func (k *Keeper) due() int {
 	return due
 }
 
-// announce writes the scopes of resources that the state does not have yet, in front of their objects: as lists that go on.
+// announce writes the scopes that the state has no position of yet, in front of their objects: as lists that go on, under the snapshot
+// or the gap that these objects belong to. One who takes over in between would else tell the objects that the state lacks as new.
 func (k *Keeper) announce(ctx context.Context, resources []event.StoredResource) error {
 	b := batch{k: k}
 	for _, r := range resources {
-		if _, ok := k.w.numbers[r.Resource.String()]; ok {
-			continue
-		}
 		n, err := b.resource(ctx, r.Resource)
 		if err != nil {
 			return err
 		}
 		for _, s := range r.Scopes {
 			s.Position = ""
-			if err := b.add(ctx, keyOf(keyScope, n, s.ID), encodeScope(s)); err != nil {
+			key := keyOf(keyScope, n, s.ID)
+			if there, err := decodeScope(s.ID, k.table.few[string(key)]); err == nil && there.Position != "" {
+				continue
+			}
+			if err := b.add(ctx, key, encodeScope(s)); err != nil {
 				return err
 			}
 		}

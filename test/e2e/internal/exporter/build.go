@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
 )
@@ -17,16 +18,20 @@ func Build(ctx context.Context, dir string) (string, error) {
 	if given := os.Getenv("KUBECDC_E2E_PROGRAM"); given != "" {
 		return given, nil
 	}
+	return compile(ctx, filepath.Join(dir, "exporter"))
+}
+
+// compile builds the program of that path.
+func compile(ctx context.Context, program string, flags ...string) (string, error) {
 	root, err := build.Root()
 	if err != nil {
 		return "", err
 	}
-	program := filepath.Join(dir, "exporter")
 	args, env := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", program}, "CGO_ENABLED=0" // as it is released
 	if os.Getenv("KUBECDC_E2E_RACE") == "1" {
 		args, env = []string{"build", "-race", "-o", program}, "CGO_ENABLED=1"
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/exporter")...)
+	cmd := exec.CommandContext(ctx, "go", slices.Concat(args, flags, []string{"./cmd/exporter"})...)
 	cmd.Env = append(os.Environ(), env)
 	cmd.Dir = root
 	if output, err := cmd.CombinedOutput(); err != nil {

@@ -49,6 +49,9 @@ func (e *Exporter) Configure(edit func(*Settings)) error {
 	return err
 }
 
+// Replace lets the next start run another program.
+func (e *Exporter) Replace(program string) { e.program = program }
+
 // Config is the path of the configuration.
 func (e *Exporter) Config() string { return e.config }
 

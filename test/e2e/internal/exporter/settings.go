@@ -16,6 +16,7 @@ type Settings struct {
 	Resources []map[string]any
 
 	Kafka map[string]any // more keys of the Kafka sink, in the place of those that are set here
+	NATS  map[string]any // as well
 
 	// File is written to by the only sink, in the place of Kafka and NATS.
 	File string
@@ -102,16 +103,15 @@ func (s Settings) sinks() []mapping {
 		"createTopics": mapping{"enabled": true, "partitions": 4},
 	}
 	maps.Copy(toKafka, s.Kafka)
-	all := []mapping{
-		{"name": "kafka", "kafka": toKafka},
-		{"name": "nats", "nats": mapping{
-			"url":     s.NATSURL,
-			"stream":  s.Stream,
-			"subject": s.Stream + ".{group}.{resource}.{namespace}.{name}",
-			"create":  mapping{"enabled": true},
-			"headers": true,
-		}},
+	toNATS := mapping{
+		"url":     s.NATSURL,
+		"stream":  s.Stream,
+		"subject": s.Stream + ".{group}.{resource}.{namespace}.{name}",
+		"create":  mapping{"enabled": true},
+		"headers": true,
 	}
+	maps.Copy(toNATS, s.NATS)
+	all := []mapping{{"name": "kafka", "kafka": toKafka}, {"name": "nats", "nats": toNATS}}
 	if s.DeadLetters != nil {
 		all[1]["deadLetters"] = s.DeadLetters
 	}

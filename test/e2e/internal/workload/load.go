@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Plan says what to write.
@@ -16,6 +18,7 @@ type Plan struct {
 	Objects   int
 	Updates   int // of each object
 	Clients   int // writes at once
+	Rate      int // writes a second at most; 0 is no bound
 }
 
 // Operations returns how many writes the plan makes.
@@ -27,6 +30,7 @@ type Load struct {
 	plan    Plan
 
 	operations, deletes atomic.Int64
+	limit               *rate.Limiter
 	cancel              context.CancelFunc
 	done                chan struct{}
 	once                sync.Once
@@ -36,7 +40,10 @@ type Load struct {
 // Start begins to write. It ends by itself; Wait or Stop must be called.
 func (c *Cluster) Start(ctx context.Context, plan Plan) *Load {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &Load{cluster: c, plan: plan, cancel: cancel, done: make(chan struct{})}
+	l := &Load{cluster: c, plan: plan, limit: rate.NewLimiter(rate.Inf, 0), cancel: cancel, done: make(chan struct{})}
+	if plan.Rate > 0 {
+		l.limit = rate.NewLimiter(rate.Limit(plan.Rate), plan.Clients)
+	}
 	numbers := make(chan int)
 	var clients sync.WaitGroup
 	for range plan.Clients {
@@ -77,25 +84,34 @@ func (l *Load) client(ctx context.Context, numbers <-chan int) {
 func (l *Load) live(ctx context.Context, i int) error {
 	kind := l.plan.Kinds[i%len(l.plan.Kinds)]
 	namespace, name := l.plan.Namespace, fmt.Sprintf("%s-%04d", l.plan.Prefix, i)
-	if err := l.cluster.Create(ctx, kind, namespace, name); err != nil {
+	if err := l.write(ctx, func() error { return l.cluster.Create(ctx, kind, namespace, name) }); err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
-	l.operations.Add(1)
 	for step := range l.plan.Updates {
-		if err := l.cluster.Change(ctx, kind, namespace, name, step+1); err != nil {
+		if err := l.write(ctx, func() error { return l.cluster.Change(ctx, kind, namespace, name, step+1) }); err != nil {
 			return fmt.Errorf("update %s: %w", name, err)
 		}
-		l.operations.Add(1)
 	}
 	if i/len(l.plan.Kinds)%2 == 0 { // every second of each kind
 		return nil
 	}
-	if err := l.cluster.Delete(ctx, kind, namespace, name); err != nil {
+	if err := l.write(ctx, func() error { return l.cluster.Delete(ctx, kind, namespace, name) }); err != nil {
 		return fmt.Errorf("delete %s: %w", name, err)
 	}
-	l.operations.Add(1)
 	l.deletes.Add(1)
 	return nil
+}
+
+// write makes one write when it is due.
+func (l *Load) write(ctx context.Context, do func() error) error {
+	if err := l.limit.Wait(ctx); err != nil {
+		return err
+	}
+	err := do()
+	if err == nil {
+		l.operations.Add(1)
+	}
+	return err
 }
 
 // Wait returns when all is written, or with the error that ended it.

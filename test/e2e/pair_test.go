@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// pair are two or more exporters without volumes, which share a state in one of the buses, and of which one works.
+type pair struct {
+	*scene
+	all    []*exporter.Exporter // the first is that of the scene
+	away   map[*exporter.Exporter]bool
+	random *rand.Rand
+}
+
+// newPair makes two exporters. Nothing runs yet.
+func newPair(t *testing.T, kinds []workload.Kind, stateIn string, changes ...func(*exporter.Settings)) *pair {
+	t.Helper()
+	return newReplicas(t, 2, kinds, stateIn, changes...)
+}
+
+// newReplicas makes n exporters. Nothing runs yet.
+func newReplicas(t *testing.T, n int, kinds []workload.Kind, stateIn string, changes ...func(*exporter.Settings)) *pair {
+	t.Helper()
+	var settings exporter.Settings
+	shared := func(s *exporter.Settings) {
+		s.State = map[string]any{"sink": stateIn, "name": s.Stream + "-state"}
+		s.Election = competing(s.Stream, 0)
+		for _, change := range changes {
+			change(s)
+		}
+		settings = *s
+	}
+	p := &pair{scene: newLeastScene(t, kinds, shared), away: map[*exporter.Exporter]bool{}, random: dice(t)}
+	p.all = []*exporter.Exporter{p.exporter}
+	for i := 1; i < n; i++ {
+		settings.Dir = t.TempDir()
+		settings.Election = competing(settings.Stream, i)
+		e, err := exporter.New(p.program, settings)
+		p.must(err)
+		p.all = append(p.all, e)
+		t.Cleanup(func() {
+			if err := e.Kill(); err != nil {
+				t.Error(err)
+			}
+			if t.Failed() {
+				t.Logf("the end of the log of %d:\n%s", i, e.LogTail())
+			}
+		})
+	}
+	return p
+}
+
+// competing is the election of one of several exporters.
+func competing(namespace string, i int) map[string]any {
+	return map[string]any{"lease": namespace + "/exporter", "duration": "2s", "identity": fmt.Sprintf("exporter-%d", i)}
+}
+
+// start starts all, and waits until one of them works.
+func (p *pair) start() {
+	p.t.Helper()
+	for _, e := range p.all {
+		p.must(e.Start(p.t.Context()))
+	}
+	p.active()
+}
+
+// active waits until one of those that are not away works, and returns it.
+func (p *pair) active() *exporter.Exporter {
+	p.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery/4) {
+		for _, e := range p.all {
+			if !p.away[e] && strings.Contains(metricsOf(p.t, e), "\nkubecdc_active 1\n") {
+				return e
+			}
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("nobody works after %v", arriveWithin)
+		}
+	}
+}
+
+// other is one that stands by.
+func (p *pair) other(works *exporter.Exporter) *exporter.Exporter {
+	return p.all[slices.IndexFunc(p.all, func(e *exporter.Exporter) bool { return e != works && !p.away[e] })]
+}
+
+// metricsOf are the metrics of an exporter; "" while it does not answer.
+func metricsOf(t *testing.T, e *exporter.Exporter) string {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, text, err := e.Get(ctx, "/metrics")
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+// wipe takes the volume of a stopped exporter away.
+func (p *pair) wipe(e *exporter.Exporter) {
+	p.t.Helper()
+	p.must(os.RemoveAll(filepath.Join(filepath.Dir(e.Config()), "journal")))
+}
+
+// kill ends an exporter with SIGKILL and takes its volume.
+func (p *pair) kill(e *exporter.Exporter) {
+	p.t.Helper()
+	p.must(e.Kill())
+	p.wipe(e)
+}
+
+// fenced is how often an exporter was told that another one works in its place; -1 while it does not say.
+func fenced(t *testing.T, e *exporter.Exporter) int {
+	for _, n := range series(metricsOf(t, e), "kubecdc_fenced_total") {
+		return n
+	}
+	return -1
+}
+
+// awaitOf waits until the admin server of an exporter answers with a text that holds part.
+func (p *pair) awaitOf(e *exporter.Exporter, path, part string) {
+	p.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery) {
+		_, text, err := e.Get(p.t.Context(), path)
+		if err == nil && strings.Contains(text, part) {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%s has no %q after %v: %v\n%s", path, part, arriveWithin, err, text)
+		}
+	}
+}
+
+// awaitCovered waits until the state has all that was delivered up to now.
+func (p *pair) awaitCovered(works *exporter.Exporter) {
+	p.t.Helper()
+	p.awaitOf(works, "/metrics", "\nkubecdc_state_lag_seconds 0\n")
+}
+
+// judge ends all, and compares each bus with the truth. The buses may differ in what is no part of a change's identity: one may
+// have it from the exporter before, which observed it at another time, and the other one from the next.
+func (p *pair) judge(rules oracle.Rules) {
+	p.t.Helper()
+	var errs []error
+	for _, e := range p.all {
+		errs = append(errs, e.Stop())
+	}
+	p.must(errors.Join(errs...))
+	p.judgeEach(rules)
+}

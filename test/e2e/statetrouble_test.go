@@ -1,0 +1,386 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+)
+
+// stateBus is the bus of a state, and what operators do to it.
+type stateBus struct {
+	name    string
+	other   *heard // the bus that has no state
+	kill    func() error
+	restart func(context.Context) error
+	files   string // the directory of the state's topic or stream, to be touched while the bus is stopped
+	purge   func(context.Context) error
+	remove  func(context.Context) error
+	// bound lets the topic or stream take no more than it has, or nothing as large as an entry; unbound undoes it.
+	bound, unbound func(context.Context) error
+	full           string // what an exporter says of it then
+}
+
+// forEachStateBus runs a test with the state in Kafka, and in NATS.
+func forEachStateBus(t *testing.T, kinds []workload.Kind, test func(*pair, stateBus)) {
+	t.Run("state in kafka", func(t *testing.T) {
+		p := newPair(t, kinds, "kafka")
+		test(p, p.stateInKafka())
+	})
+	t.Run("state in nats", func(t *testing.T) {
+		p := newPair(t, kinds, "nats")
+		test(p, p.stateInNATS())
+	})
+}
+
+func (p *pair) stateInKafka() stateBus {
+	p.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(p.kafka.Brokers()...))
+	p.must(err)
+	p.t.Cleanup(client.Close)
+	topic := p.name + "-state"
+	limit := func(bytes string) func(context.Context) error {
+		return func(ctx context.Context) error { return setTopic(ctx, client, topic, "max.message.bytes", bytes) }
+	}
+	return stateBus{
+		name: "kafka", other: p.buses[1], kill: p.kafka.Kill, restart: p.kafka.Restart,
+		files:  filepath.Join(shared.dir, "kafka", "data", topic+"-0"),
+		purge:  func(ctx context.Context) error { return purgeTopic(ctx, client, topic) },
+		remove: func(ctx context.Context) error { return deleteTopic(ctx, client, topic) },
+		bound:  limit("80"), unbound: limit("2097152"), full: "set it to 2097152",
+	}
+}
+
+func setTopic(ctx context.Context, client *kgo.Client, topic, key, value string) error {
+	request := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	resource := kmsg.NewIncrementalAlterConfigsRequestResource()
+	resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeTopic, topic
+	config := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+	config.Name, config.Value = key, &value
+	resource.Configs = append(resource.Configs, config)
+	request.Resources = append(request.Resources, resource)
+	answer, err := request.RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(answer.Resources[0].ErrorCode)
+}
+
+// purgeTopic removes all records of a topic of one partition. A compacted topic refuses that as it is.
+func purgeTopic(ctx context.Context, client *kgo.Client, topic string) error {
+	if err := setTopic(ctx, client, topic, "cleanup.policy", "compact,delete"); err != nil {
+		return err
+	}
+	request := kmsg.NewPtrDeleteRecordsRequest()
+	one := kmsg.NewDeleteRecordsRequestTopic()
+	one.Topic = topic
+	all := kmsg.NewDeleteRecordsRequestTopicPartition()
+	all.Offset = -1
+	one.Partitions = append(one.Partitions, all)
+	request.Topics, request.TimeoutMillis = append(request.Topics, one), 10_000
+	answer, err := request.RequestWith(ctx, client)
+	if err == nil {
+		err = kerr.ErrorForCode(answer.Topics[0].Partitions[0].ErrorCode)
+	}
+	return errors.Join(err, setTopic(ctx, client, topic, "cleanup.policy", "compact"))
+}
+
+func deleteTopic(ctx context.Context, client *kgo.Client, topic string) error {
+	request := kmsg.NewPtrDeleteTopicsRequest()
+	one := kmsg.NewDeleteTopicsRequestTopic()
+	one.Topic = &topic
+	request.Topics, request.TopicNames = append(request.Topics, one), append(request.TopicNames, topic)
+	answer, err := request.RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(answer.Topics[0].ErrorCode)
+}
+
+func (p *pair) stateInNATS() stateBus {
+	p.t.Helper()
+	connection, err := nats.Connect(p.nats.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(lookEvery))
+	p.must(err)
+	p.t.Cleanup(connection.Close)
+	js, err := jetstream.New(connection)
+	p.must(err)
+	name := p.name + "-state"
+	limit := func(more int64) func(context.Context) error {
+		return func(ctx context.Context) error {
+			stream, err := js.Stream(ctx, name)
+			if err != nil {
+				return err
+			}
+			config := stream.CachedInfo().Config
+			config.MaxBytes = -1
+			if more > 0 {
+				config.MaxBytes = int64(stream.CachedInfo().State.Bytes) + more
+			}
+			_, err = js.UpdateStream(ctx, config)
+			return err
+		}
+	}
+	return stateBus{
+		name: "nats", other: p.buses[0], kill: p.nats.Kill, restart: p.nats.Restart,
+		files: filepath.Join(shared.dir, "nats", "store", "jetstream", "$G", "streams", name),
+		purge: func(ctx context.Context) error {
+			stream, err := js.Stream(ctx, name)
+			if err != nil {
+				return err
+			}
+			return stream.Purge(ctx)
+		},
+		remove: func(ctx context.Context) error { return js.DeleteStream(ctx, name) },
+		bound:  limit(1), unbound: limit(0), full: "maximum bytes exceeded",
+	}
+}
+
+// goesOn checks that the pair is none the worse: what is written arrives, the next one takes over from the state, and
+// nothing is lost, repeated, reordered or invented.
+func (p *pair) goesOn(kinds []workload.Kind, rules oracle.Rules) {
+	p.t.Helper()
+	p.must(p.load(50, kinds).Wait())
+	p.awaitAll()
+	works := p.active()
+	p.awaitCovered(works)
+	p.kill(works)
+	p.away[works] = true
+	p.active()
+	p.must(p.load(50, kinds).Wait())
+	p.awaitAll()
+	p.judge(rules)
+}
+
+// TestADeletedLeaseIsMadeAgain while objects are written. Whoever makes it works on.
+func TestADeletedLeaseIsMadeAgain(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	p := newPair(t, kinds, "nats")
+	p.start()
+	p.must(p.load(50, kinds).Wait())
+	p.awaitAll()
+	p.awaitCovered(p.active())
+	load := p.load(200, kinds)
+	leases := p.dynamic(p.controlPlane.Kubeconfig()).
+		Resource(schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}).Namespace(p.name)
+	for range 3 {
+		p.must(leases.Delete(t.Context(), "exporter", metav1.DeleteOptions{}))
+		for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+			if _, err := leases.Get(t.Context(), "exporter", metav1.GetOptions{}); err == nil {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+		p.active()
+	}
+	p.must(load.Wait())
+	p.goesOn(kinds, oracle.Rules{})
+}
+
+// TestATakeOverWaitsForTheAPIServer kills the one that works together with the only API server.
+func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	p := newPair(t, kinds, "kafka")
+	p.start()
+	works := p.active()
+	p.must(p.load(100, kinds).Wait())
+	p.must(p.controlPlane.KillAPIServer())
+	p.kill(works)
+	p.away[works] = true
+	p.awaitOf(p.other(works), "/readyz", "[!]replica read the Lease "+p.name+"/exporter")
+	p.awaitOf(p.other(works), "/metrics", "\nkubecdc_active 0\n")
+	p.must(p.controlPlane.StartAPIServer(t.Context()))
+	p.active()
+	p.must(works.Launch(t.Context()))
+	p.away[works] = false
+	p.goesOn(kinds, oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
+}
+
+// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, says that the state lags, and takes changed rules up.
+func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+		for _, e := range p.all {
+			p.must(e.Configure(func(s *exporter.Settings) { s.Select = s.Select[:1] }))
+		}
+		p.start()
+		works := p.active()
+		p.must(p.load(50, kinds).Wait())
+		p.must(b.kill())
+		p.must(p.load(50, kinds[:1]).Wait())
+		p.awaitOf(works, "/readyz", "[!]replica ")
+		for _, e := range p.all {
+			p.must(e.Configure(func(s *exporter.Settings) { s.Select = []string{"configmaps", "pods"} }))
+			p.awaitOf(e, "/metrics", "\nkubecdc_config_reloads_total{result=\"taken\"} 1\n")
+		}
+		p.must(p.load(50, kinds).Wait())
+		p.awaitHistory(b.other)
+		if lag := series(metricsOf(p.t, works), "kubecdc_state_lag_seconds")["kubecdc_state_lag_seconds"]; lag < 1 {
+			p.t.Errorf("the state lags %d seconds, it says", lag)
+		}
+		p.must(b.restart(p.t.Context()))
+		p.goesOn(kinds, oracle.Rules{})
+	})
+}
+
+// TestATakeOverWaitsForTheBusOfTheState and says so, and goes on by itself when the bus is back.
+func TestATakeOverWaitsForTheBusOfTheState(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+		p.start()
+		works := p.active()
+		p.must(p.load(100, kinds).Wait())
+		p.must(b.kill())
+		p.must(p.load(50, kinds).Wait())
+		p.awaitHistory(b.other) // of which the state knows nothing
+		p.kill(works)
+		p.away[works] = true
+		other := p.other(works)
+		p.awaitOf(other, "/readyz", "[-]replica read the replicated state: ")
+		p.awaitOf(other, "/metrics", "\nkubecdc_active 0\n")
+		p.awaitOf(other, "/metrics", "\nkubecdc_ready 0\n")
+		p.must(p.load(50, kinds).Wait())
+		p.must(b.restart(p.t.Context()))
+		p.active()
+		p.must(works.Launch(p.t.Context()))
+		p.away[works] = false
+		p.goesOn(kinds, oracle.Rules{})
+	})
+}
+
+// TestALostStateIsWrittenAgain purges, deletes and restores the state under the one that works, each time while objects are
+// written, which says so once and writes it again. The next one takes over from it.
+func TestALostStateIsWrittenAgain(t *testing.T) {
+	const lost = "the replicated state was lost in the bus, and is written again"
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+		p.start()
+		p.must(p.load(50, kinds).Wait())
+		p.awaitAll()
+		for n, damage := range []func(context.Context) error{b.purge, b.remove, func(ctx context.Context) error { return p.restored(ctx, b, 50, kinds) }} {
+			works := p.active()
+			p.awaitCovered(works)
+			load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: pipelineRate}, kinds)
+			before := strings.Count(readFile(p.t, works.Log()), lost)
+			p.must(damage(p.t.Context()))
+			for deadline := time.Now().Add(arriveWithin); strings.Count(readFile(p.t, works.Log()), lost) == before; pause(p.t, lookEvery) {
+				if time.Now().After(deadline) {
+					p.t.Fatalf("damage %d is not noticed after %v", n, arriveWithin)
+				}
+			}
+			load.Stop()
+			p.awaitAll()
+			p.awaitCovered(works)
+			p.kill(works)
+			p.away[works] = true
+			p.active()
+			p.must(works.Launch(p.t.Context()))
+			p.away[works] = false
+		}
+		p.goesOn(kinds, oracle.Rules{})
+	})
+}
+
+// restored puts the state back to what it was some changes ago, by the files of its bus.
+func (p *pair) restored(ctx context.Context, b stateBus, objects int, kinds []workload.Kind) error {
+	p.t.Helper()
+	earlier := filepath.Join(p.t.TempDir(), "earlier")
+	if err := errors.Join(b.kill(), os.CopyFS(earlier, os.DirFS(b.files)), b.restart(ctx), p.load(objects, kinds).Wait()); err != nil {
+		return err
+	}
+	p.awaitAll()
+	p.awaitCovered(p.active())
+	return errors.Join(b.kill(), os.RemoveAll(b.files), os.CopyFS(b.files, os.DirFS(earlier)), b.restart(ctx))
+}
+
+// TestAnOlderStateCostsALookBack restores the state to what it was some changes ago while nobody works: what the lanes have is
+// found there.
+func TestAnOlderStateCostsALookBack(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+		p.start()
+		p.must(p.load(100, kinds).Wait())
+		p.awaitAll()
+		works := p.active()
+		p.awaitCovered(works)
+		earlier := filepath.Join(p.t.TempDir(), "earlier")
+		p.must(errors.Join(b.kill(), os.CopyFS(earlier, os.DirFS(b.files)), b.restart(p.t.Context())))
+		p.must(p.load(100, kinds).Wait())
+		p.awaitAll()
+		p.awaitCovered(p.active())
+		for _, e := range p.all {
+			p.kill(e)
+		}
+		p.must(p.load(50, kinds).Wait())
+		p.must(errors.Join(b.kill(), os.RemoveAll(b.files), os.CopyFS(b.files, os.DirFS(earlier)), b.restart(p.t.Context())))
+		for _, e := range p.all {
+			p.must(e.Launch(p.t.Context()))
+		}
+		p.active()
+		p.goesOn(kinds, oracle.Rules{})
+	})
+}
+
+// TestAFullStateIsSaidAndFollows bounds the topic or stream of the state so that it takes nothing more: the changes go on, the
+// state lags, and follows by itself when there is room.
+func TestAFullStateIsSaidAndFollows(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
+		p.start()
+		p.must(p.load(50, kinds).Wait())
+		p.awaitAll()
+		works := p.active()
+		p.must(b.bound(p.t.Context()))
+		p.must(p.load(50, kinds).Wait())
+		p.awaitAll()
+		p.awaitOf(works, "/readyz", "[!]replica ")
+		p.awaitOf(works, "/readyz", b.full)
+		p.awaitOf(works, "/metrics", "\nkubecdc_active 1\n")
+		p.must(b.unbound(p.t.Context()))
+		p.goesOn(kinds, oracle.Rules{})
+	})
+}
+
+// TestAStateBelongsToOneCluster gives exporters of two clusters one state, by mistake: the second is refused before it turns the
+// first away.
+func TestAStateBelongsToOneCluster(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	another := servers(t).withControlPlane(t, controlplane.Options{NoAudit: true})
+	if err := another.cluster.CreateNamespace(t.Context(), "exporters"); err != nil {
+		t.Fatal(err)
+	}
+	forEachStateBus(t, kinds, func(p *pair, _ stateBus) {
+		p.must(p.all[0].Start(p.t.Context()))
+		p.active()
+		p.must(p.load(50, kinds).Wait())
+		p.awaitAll()
+		p.awaitCovered(p.all[0])
+		p.must(another.cluster.CreateNamespace(p.t.Context(), p.name))
+		p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Kubeconfig = another.controlPlane.Kubeconfig() }))
+		p.must(p.all[1].Launch(p.t.Context()))
+		p.awaitOf(p.all[1], "/readyz", "[-]replica the replicated state is of the cluster ")
+		p.awaitOf(p.all[1], "/readyz", "give each cluster a state.name of its own")
+		p.must(p.load(50, kinds).Wait())
+		p.awaitAll()
+		if n := fenced(p.t, p.all[0]); n != 0 {
+			p.t.Errorf("the first was turned away %d times", n)
+		}
+		p.judge(oracle.Rules{})
+	})
+}
