@@ -236,6 +236,15 @@ var Alerts = []Alert{
 		Series: map[string]string{`kubecdc_resource_state{job="k",instance="i",resource="widgets.example.com",state="waiting"}`: "1x90"},
 	},
 	{
+		Name: "KubecdcNamespaceMissing", Expr: `kubecdc_namespace_missing == 1`, For: "15m", Severity: Warning,
+		Summary: "A rule names the namespace {{ $labels.name }}, which does not exist",
+		Meaning: "Nothing can change in it, so nothing comes: the name may be misspelt. Everything else is watched, and this namespace " +
+			"from the moment that somebody creates it.",
+		Look:   []string{"`kubectl get namespaces`", "`namespaces.include` of the rules"},
+		Do:     []string{"correct the name, which is taken up while the exporter runs, or create the namespace"},
+		Series: map[string]string{`kubecdc_namespace_missing{job="k",instance="i",name="shpo"}`: "1x60"},
+	},
+	{
 		Name: "KubecdcNotReady",
 		Expr: `kubecdc_ready == 0 unless ` + here + ` (` + blocked + ` or ` + letters + ` or ` + apiAway + ` or ` + down + ` or ` + sick + `) unless on (job) (` + nobody + `)`,
 		For:  "10m", Severity: Warning,

@@ -69,6 +69,26 @@ func TestWhatIsLeftOutIsNamedAndDoesNotCount(t *testing.T) {
 	}
 }
 
+func TestNamespacesThatDoNotExistAreNamedOnceAndDoNotCount(t *testing.T) {
+	s := sample()
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		s.Namespaces = append(s.Namespaces, NamespaceStatus{Name: name, Missing: true})
+	}
+	s.Namespaces = append(s.Namespaces, NamespaceStatus{Name: "f", Unknown: "forbidden"}, NamespaceStatus{Name: "g"})
+	const line = "[!]namespaces a, b, c and 2 more: named by a rule, and there is no such namespace; " +
+		"create it (it is watched from then on), or correct namespaces.include\n"
+	w := get(t, s, "/readyz")
+	if got := w.Body.String(); w.Code != http.StatusOK || !strings.HasPrefix(got, line+"[!]namespaces f: ") || strings.Count(got, "\n") != 3 {
+		t.Errorf("%d %q", w.Code, got)
+	}
+	body := get(t, s, "/metrics").Body.String()
+	for series, want := range map[string]int{`{name="a"} 1`: 1, `{name="g"} 0`: 1, `{name="f"}`: 0} {
+		if n := strings.Count(body, "\nkubecdc_namespace_missing"+series); n != want {
+			t.Errorf("%d of %s", n, series)
+		}
+	}
+}
+
 func TestDeadLettersThatWaitAreToldAndDoNotCount(t *testing.T) {
 	s := sample()
 	s.Sinks[0].Held = "dead letters wait for sink bus: not connected"

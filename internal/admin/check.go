@@ -48,6 +48,7 @@ func (s Snapshot) checks() []check {
 	}
 	all = append(all, s.Journal.check(), check{name: "cluster", degraded: s.Cluster.Unchecked},
 		check{name: "clock", degraded: s.Cluster.wrongClock()}, check{name: "discovery", reason: s.Discovery})
+	all = append(all, s.namespaceChecks()...)
 	for _, r := range s.Resources {
 		all = append(all, check{name: "resource/" + r.Name, reason: r.NotReady, degraded: r.Degraded})
 	}
@@ -91,6 +92,36 @@ func (c ClusterStatus) wrongClock() string {
 	}
 	return fmt.Sprintf("this machine's clock is %v %s the API server's: set it, certificates, tokens and the times in changes depend on it",
 		off.Round(time.Second), which)
+}
+
+// namespaceChecks are those of the namespaces that rules name: one for all that do not exist, and one for those that nobody may know of.
+func (s Snapshot) namespaceChecks() (all []check) {
+	var missing, unknown []string
+	for _, n := range s.Namespaces {
+		if n.Missing {
+			missing = append(missing, n.Name)
+		}
+		if n.Unknown != "" {
+			unknown = append(unknown, n.Name)
+		}
+	}
+	if len(missing) > 0 {
+		all = append(all, check{name: "namespaces", degraded: firstOf(missing) + ": named by a rule, and there is no such namespace; " +
+			"create it (it is watched from then on), or correct namespaces.include"})
+	}
+	if len(unknown) > 0 {
+		all = append(all, check{name: "namespaces", degraded: firstOf(unknown) + ": named by a rule, and this account may not know whether there is " +
+			"such a namespace; `exporter rbac` prints the right, get on this namespace alone"})
+	}
+	return all
+}
+
+// firstOf names the first few of many.
+func firstOf(names []string) string {
+	if len(names) <= namesShown {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), len(names)-namesShown)
 }
 
 // lettersKept says what is kept in the journal because the destination never takes it.
@@ -155,8 +186,7 @@ func (c check) joined(names []string, of int) check {
 	c.name = "resources"
 	for _, reason := range []*string{&c.reason, &c.degraded} {
 		if *reason != "" {
-			*reason = fmt.Sprintf("%d of %d (%s and %d more): %s",
-				len(names), of, strings.Join(names[:namesShown], ", "), len(names)-namesShown, *reason)
+			*reason = fmt.Sprintf("%d of %d (%s): %s", len(names), of, firstOf(names), *reason)
 		}
 	}
 	return c

@@ -32,6 +32,14 @@ var discoveryMetrics = []metric{
 		func(s Snapshot, _ time.Time, emit emit) { emit(truth(s.Discovery == "")) }},
 	{"kubecdc_clock_skew_seconds", "How far this machine's clock is ahead of the API server's, to a second; negative where it is behind.", prometheus.GaugeValue, nil,
 		func(s Snapshot, _ time.Time, emit emit) { emit(s.Cluster.ClockSkew.Seconds()) }},
+	{"kubecdc_namespace_missing", "1 while a namespace that a rule names does not exist; no series where that is not known.", prometheus.GaugeValue, []string{"name"},
+		func(s Snapshot, _ time.Time, emit emit) { // a label "namespace" would be that of the scraped Pod
+			for _, n := range s.Namespaces {
+				if n.Unknown == "" {
+					emit(truth(n.Missing), n.Name)
+				}
+			}
+		}},
 	{"kubecdc_resources", "Resources that are selected, by state. Where all are unreachable, the API server is.", prometheus.GaugeValue, []string{"state"},
 		func(s Snapshot, _ time.Time, emit emit) {
 			in := map[string]int{}

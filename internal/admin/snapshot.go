@@ -4,16 +4,17 @@ import "time"
 
 // Snapshot is the state of the exporter at one moment. Counters count since the process started.
 type Snapshot struct {
-	Config    ConfigStatus
-	Cluster   ClusterStatus
-	Discovery string // why it is not known yet what there is to watch, one line; "" when it is
-	Resources []ResourceStatus
-	Rules     []RuleStatus
-	Routes    []RouteStatus
-	Sinks     []SinkStatus
-	Journal   JournalStatus
-	Audit     *AuditStatus   // nil where nobody is to be named
-	Replica   *ReplicaStatus // nil without a replicated state
+	Config     ConfigStatus
+	Cluster    ClusterStatus
+	Discovery  string // why it is not known yet what there is to watch, one line; "" when it is
+	Namespaces []NamespaceStatus
+	Resources  []ResourceStatus
+	Rules      []RuleStatus
+	Routes     []RouteStatus
+	Sinks      []SinkStatus
+	Journal    JournalStatus
+	Audit      *AuditStatus   // nil where nobody is to be named
+	Replica    *ReplicaStatus // nil without a replicated state
 }
 
 // ConfigStatus is what is known of the configuration.
@@ -31,6 +32,13 @@ type ClusterStatus struct {
 	Unchecked string // why it cannot be told whether it is still the same cluster, one line; "" when it can
 
 	ClockSkew time.Duration // how far this machine's clock is ahead of the API server's, to a second; negative where it is behind
+}
+
+// NamespaceStatus is what is known of a namespace that a rule names.
+type NamespaceStatus struct {
+	Name    string
+	Missing bool   // it does not exist
+	Unknown string // why it is not known whether it exists, for want of a right, one line; "" when it is
 }
 
 // ResourceStates are the words for what a resource can be in. Metrics have a series for each.

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/app"
@@ -34,6 +35,7 @@ func explain(ctx context.Context, cfg *config.Config, version string, window tim
 			r.ClusterUnknown = err.Error()
 		}
 	}
+	r.Namespaces = askNamespaces(ctx, client, found.NamedNamespaces(app.Rules(cfg)))
 	fillDestinations(r, cfg)
 	fillAuthors(r, cfg)
 	scopes := r.scopes()
@@ -48,6 +50,19 @@ func explain(ctx context.Context, cfg *config.Config, version string, window tim
 		measure(ctx, client, scopes, window)
 	}
 	return r, ctx.Err()
+}
+
+// askNamespaces asks whether namespaces exist, and returns those that do not, or that nobody says it of.
+func askNamespaces(ctx context.Context, client *apiserver.Client, names []string) []namespaceReport {
+	all := make([]namespaceReport, len(names))
+	inParallel(len(names), func(i int) {
+		exists, err := client.HasNamespace(ctx, names[i])
+		all[i] = namespaceReport{Name: names[i], Missing: err == nil && !exists}
+		if err != nil {
+			all[i].Unknown = apiserver.Reason(err)
+		}
+	})
+	return slices.DeleteFunc(all, func(n namespaceReport) bool { return !n.Missing && n.Unknown == "" })
 }
 
 // fillAccess says of each scope what may be read of it.

@@ -11,13 +11,14 @@ import (
 
 // Report is what Explain found out. Its JSON is the output of -o json, so members may be added and not renamed.
 type Report struct {
-	Server         string       `json:"server"`
-	Cluster        string       `json:"cluster"`
-	ClusterUnknown string       `json:"clusterUnknown,omitempty"` // why cluster is empty
-	Sinks          []sinkReport `json:"sinks"`
-	Rules          []ruleReport `json:"rules"`
-	Unanswered     []string     `json:"unanswered,omitempty"` // groups that could not be asked
-	Window         duration     `json:"window,omitempty"`     // of the measurement, if there was one
+	Server         string            `json:"server"`
+	Cluster        string            `json:"cluster"`
+	ClusterUnknown string            `json:"clusterUnknown,omitempty"` // why cluster is empty
+	Sinks          []sinkReport      `json:"sinks"`
+	Namespaces     []namespaceReport `json:"namespaces,omitempty"` // that rules name and that do not exist, or may not
+	Rules          []ruleReport      `json:"rules"`
+	Unanswered     []string          `json:"unanswered,omitempty"` // groups that could not be asked
+	Window         duration          `json:"window,omitempty"`     // of the measurement, if there was one
 }
 
 type sinkReport struct {
@@ -76,6 +77,21 @@ type nameReport struct {
 	SelectedBy string `json:"selectedBy"`
 	Name       string `json:"name"`
 	Reason     string `json:"reason"`
+}
+
+// namespaceReport is a namespace that a rule names and that is not known to exist.
+type namespaceReport struct {
+	Name    string `json:"name"`
+	Missing bool   `json:"missing"`
+	Unknown string `json:"unknown,omitempty"` // why it is not known whether it exists
+}
+
+// says is what a person has to know of it.
+func (n namespaceReport) says() string {
+	if n.Missing {
+		return "there is no such namespace; create it (it is watched from then on), or correct namespaces.include"
+	}
+	return "it is not known whether there is such a namespace: " + n.Unknown
 }
 
 // duration is written as the configuration writes durations.

@@ -18,6 +18,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	for _, group := range r.Unanswered {
 		fmt.Fprintf(&b, "%s does not answer: what it serves is not known and not shown\n", group)
 	}
+	for _, n := range r.Namespaces {
+		fmt.Fprintf(&b, "namespace %s: %s\n", n.Name, n.says())
+	}
 	for _, rule := range r.Rules {
 		fmt.Fprintf(&b, "\n%s selects %s%s\n", rule.Path, strings.Join(rule.Select, ", "), rule.limits())
 		r.writeResources(&b, rule.Resources)

@@ -74,6 +74,9 @@ func askCluster(ctx context.Context, cfg *config.Config, version string) (all Ch
 	for _, group := range report.Unanswered {
 		all = append(all, Finding{Name: "group " + group, Reason: "what it serves could not be asked", Minor: true})
 	}
+	for _, n := range report.Namespaces {
+		all = append(all, Finding{Name: "namespace/" + n.Name, Reason: n.says(), Minor: true})
+	}
 	for _, rule := range report.Rules {
 		for _, u := range rule.Unserved {
 			all = append(all, Finding{Name: u.SelectedBy, Reason: u.Name + ": " + u.Reason, Minor: true})

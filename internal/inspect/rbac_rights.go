@@ -68,6 +68,9 @@ func rightsOf(cfg *config.Config, found *selection.Explanation, triggers bool) r
 		why = "cluster.name is empty: the UID of this namespace names the cluster"
 	}
 	all.add("", right{resource: "namespaces", object: "kube-system", verbs: `["get"]`, why: why})
+	for _, name := range found.NamedNamespaces(app.Rules(cfg)) {
+		all.add("", right{resource: "namespaces", object: name, verbs: `["get"]`, why: "namespaces.include: whether each namespace that is named exists"})
+	}
 	all.addElection(cfg.Election)
 	if cfg.Audit.On() && cfg.Audit.CountersEvery > 0 {
 		all.add("", right{url: "/metrics", verbs: `["get"]`, why: "audit.countersEvery: what the API servers count of lost audit events"})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -45,18 +46,20 @@ type fakeAPI struct {
 	cut      chan struct{} // closed and replaced to end all streams
 	log      []string      // requests, without discovery
 	groups   []apidiscovery.APIGroupDiscovery
-	noList   bool          // WatchList is refused
-	noMark   bool          // WatchList ends without the mark
-	indented bool          // writes events over several lines
-	deny     bool          // 403
-	absent   bool          // 404
-	nameless bool          // kube-system is not shown
-	cluster  string        // UID of kube-system
-	checks   int           // how often for that
-	down     bool          // 503, discovery too
-	bookmark bool          // sends a bookmark every minute
-	mute     bool          // new watches stay silent
-	hang     chan struct{} // closed and replaced to silence all streams that are open
+	noList   bool           // WatchList is refused
+	noMark   bool           // WatchList ends without the mark
+	indented bool           // writes events over several lines
+	deny     bool           // 403
+	absent   bool           // 404
+	nameless bool           // kube-system is not shown
+	cluster  string         // UID of kube-system
+	lookups  map[string]int // how often, by namespace
+	spaces   map[string]int // status that a namespace is answered with; 0 is that it exists
+	checks   int            // how often for that
+	down     bool           // 503, discovery too
+	bookmark bool           // sends a bookmark every minute
+	mute     bool           // new watches stay silent
+	hang     chan struct{}  // closed and replaced to silence all streams that are open
 
 	polls        int         // of discovery
 	types        []fakeEvent // what Triggers bring
@@ -70,7 +73,7 @@ type fakeEvent struct {
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
-	f := &fakeAPI{t: t, rv: 10, cluster: "cluster-uid", changed: make(chan struct{}), cut: make(chan struct{}), hang: make(chan struct{})}
+	f := &fakeAPI{t: t, lookups: map[string]int{}, rv: 10, cluster: "cluster-uid", changed: make(chan struct{}), cut: make(chan struct{}), hang: make(chan struct{})}
 	f.groups = []apidiscovery.APIGroupDiscovery{coreGroup("pods")}
 	f.server = httptest.NewServer(f)
 	t.Cleanup(f.server.Close)
@@ -181,6 +184,10 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":%q}}`, uid)
 		return
 	}
+	if name, is := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/"); is && !strings.Contains(name, "/") {
+		f.namespace(w, name)
+		return
+	}
 	q := r.URL.Query()
 	what := "LIST"
 	switch {
@@ -214,6 +221,24 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.list(w)
 	default:
 		f.watch(w, r, what)
+	}
+}
+
+// namespace answers whether one exists.
+func (f *fakeAPI) namespace(w http.ResponseWriter, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	of := schema.GroupResource{Resource: "namespaces"}
+	switch f.lookups[name]++; f.spaces[name] {
+	case http.StatusNotFound:
+		writeStatus(w, apierrors.NewNotFound(of, name))
+	case http.StatusForbidden:
+		writeStatus(w, apierrors.NewForbidden(of, name, errors.New("not for you")))
+	case http.StatusServiceUnavailable:
+		writeStatus(w, apierrors.NewServiceUnavailable("down"))
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":%q,"uid":"u"}}`, name)
 	}
 }
 

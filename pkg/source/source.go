@@ -70,6 +70,8 @@ type Source struct {
 	cfg      Config
 	slots    chan struct{}
 	identity *identity
+	// namespaces are those that the rules name.
+	namespaces *namespaces
 	// conditions are those of all that is read, discovery among them, and triggers are those of the triggers: the log joins them.
 	conditions, triggers *condition.Set
 	discovery            *condition.Condition
@@ -129,7 +131,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	s.discovery = s.conditions.Add("discovery", Syncing.condition())
 	s.become(s.discovery, Syncing, "the API server has not been asked yet")
-	s.identity = newIdentity(&s.cfg)
+	s.identity, s.namespaces = newIdentity(&s.cfg), newNamespaces(&s.cfg)
 	return s, nil
 }
 
@@ -151,6 +153,7 @@ func (s *Source) Run(ctx context.Context) error {
 	if err := s.remember(); err != nil {
 		return err
 	}
+	s.running.Go(func() { s.namespaces.run(ctx) })
 	if err := s.watchTypes(ctx); err != nil {
 		return err
 	}
@@ -333,6 +336,7 @@ func (s *Source) poll(ctx context.Context) error {
 		}
 	}
 	s.await(found.Unserved)
+	s.namespaces.follow(found.NamedNamespaces(s.cfg.Rules))
 	for name, scopes := range wanted {
 		s.want(ctx, name, scopes)
 	}

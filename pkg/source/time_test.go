@@ -75,7 +75,7 @@ func (a *answer) Write(p []byte) (int, error) {
 func inVirtualTime(t *testing.T, test func(*testing.T, *fakeAPI, *store, func(*Config))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f, st := &fakeAPI{t: t, rv: 10, cluster: "cluster-uid", changed: make(chan struct{}), cut: make(chan struct{}), hang: make(chan struct{})}, newStore()
+		f, st := &fakeAPI{t: t, lookups: map[string]int{}, rv: 10, cluster: "cluster-uid", changed: make(chan struct{}), cut: make(chan struct{}), hang: make(chan struct{})}, newStore()
 		f.groups = append(f.groups, coreGroup("pods"))
 		st.patience = 24 * time.Hour
 		f.write("ADDED", "a")

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +30,8 @@ func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 	})
 	s.must(s.exporter.Start(t.Context()))
 	s.awaitMetric(fmt.Sprintf(`kubecdc_resource_state{resource="services;ns=%s-later",state="forbidden"}`, s.name), "1")
+	s.awaitMetric(fmt.Sprintf(`kubecdc_namespace_missing{name="%s-later"}`, s.name), "1")
+	s.awaitAnswer("/readyz", http.StatusOK, "[!]namespaces "+s.name+"-later: ")
 	want := map[string]bool{}
 	for _, namespace := range []string{"-team-a", "-team-b", "-team-b-secret", "-teams", "-later"} {
 		s.must(s.cluster.CreateNamespace(t.Context(), s.name+namespace))
@@ -47,6 +50,7 @@ func TestNamespacesAreFollowedAsTheyCome(t *testing.T) {
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name+"-team-a", "last"))
 	s.must(s.cluster.Create(t.Context(), workload.Services, s.name+"-later", "last"))
 	want["configmaps "+s.name+"-team-a/last"], want["services "+s.name+"-later/last"] = true, true
+	s.awaitMetric(fmt.Sprintf(`kubecdc_namespace_missing{name="%s-later"}`, s.name), "0")
 	for _, b := range s.buses {
 		var got map[string]bool
 		s.await(b, func(records []bus.Record) string {

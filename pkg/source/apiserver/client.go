@@ -114,15 +114,7 @@ func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 // ClusterUID returns the UID of the namespace kube-system, which is as old as the cluster and the nearest thing to a
 // name that every cluster has. It tries once.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {
-	e, err := c.Endpoint(selection.Scope{Resource: event.Resource{Version: "v1", Resource: "namespaces", Kind: "Namespace"}})
-	if err != nil {
-		return "", err
-	}
-	answer := e.client.Get().Resource("namespaces").Name(metav1.NamespaceSystem).MaxRetries(0).Timeout(RequestTimeout).Do(ctx)
-	if err := answer.Error(); err != nil { // says more than that of Raw
-		return "", err
-	}
-	body, err := answer.Raw()
+	e, body, err := c.namespace(ctx, metav1.NamespaceSystem)
 	if err != nil {
 		return "", err
 	}
@@ -134,4 +126,28 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 		return "", errors.New("the namespace kube-system has no UID")
 	}
 	return o.UID, nil
+}
+
+// HasNamespace says whether a namespace exists. It tries once. Without the right to get the namespace the error is one that
+// Classify calls Forbidden, whether it exists or not.
+func (c *Client) HasNamespace(ctx context.Context, name string) (bool, error) {
+	_, _, err := c.namespace(ctx, name)
+	if Classify(err) == NotServed {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// namespace gets a namespace.
+func (c *Client) namespace(ctx context.Context, name string) (*Endpoint, []byte, error) {
+	e, err := c.Endpoint(selection.Scope{Resource: event.Resource{Version: "v1", Resource: "namespaces", Kind: "Namespace"}})
+	if err != nil {
+		return nil, nil, err
+	}
+	answer := e.client.Get().Resource("namespaces").Name(name).MaxRetries(0).Timeout(RequestTimeout).Do(ctx)
+	if err := answer.Error(); err != nil { // says more than that of Raw
+		return nil, nil, err
+	}
+	body, err := answer.Raw()
+	return e, body, err
 }

@@ -2,6 +2,7 @@ package selection
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -43,6 +44,23 @@ func (e *Explanation) Scopes() []Scope {
 		all = append(all, m.Scopes...)
 	}
 	return all
+}
+
+// NamedNamespaces are the namespaces that rules name, globs apart, for resources that live in namespaces: sorted, each once. rules
+// are those that e explains.
+func (e *Explanation) NamedNamespaces(rules []Rule) []string {
+	scopes := e.Scopes()
+	for _, u := range e.Unserved {
+		scopes = append(scopes, u.Scopes...)
+	}
+	var names []string
+	for _, s := range scopes {
+		if s.Namespaced {
+			names = append(names, rules[s.Rule].Namespaces.named()...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Resolve says what the rules select of a catalog. Rules must be valid.

@@ -125,6 +125,19 @@ func TestTheFilterOfNamespacesTakesWhatTheRuleSays(t *testing.T) {
 	}
 }
 
+func TestNamedNamespacesAreThoseOfWhatLivesInThem(t *testing.T) {
+	in := func(names ...string) Namespaces { return Namespaces{Include: names, Exclude: []string{"*-x"}} }
+	rules := []Rule{
+		{Select: []string{"pods"}, Namespaces: in("b", "team-*", "a", "b", "a-x")},
+		{Select: []string{"nodes"}, Namespaces: in("only-nodes")},
+		{Select: []string{"widgets.example.com"}, Namespaces: in("later")},
+		{Select: []string{"pods", "deployments.apps"}, Exclude: []string{"deployments.apps"}, Namespaces: in("left")},
+	}
+	if got := Resolve(rules, cluster).NamedNamespaces(rules); !slices.Equal(got, []string{"a", "b", "later"}) {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestASlipInAGroupIsPointedOut(t *testing.T) {
 	waiting := Resolve([]Rule{{Select: []string{"deployments"}}}, cluster).Unserved
 	if len(waiting) != 1 || waiting[0].Reason != "nothing serves this; did you mean deployments.apps?" {

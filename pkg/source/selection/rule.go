@@ -145,9 +145,14 @@ func (n Namespaces) names() []string {
 	if len(n.Include) == 0 || slices.ContainsFunc(n.Include, isGlob) {
 		return nil
 	}
-	names := slices.DeleteFunc(slices.Clone(n.Include), func(name string) bool { return matchesAny(n.Exclude, name) })
+	names := n.named()
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// named are the namespaces that Include names, globs apart, and Exclude does not leave out.
+func (n Namespaces) named() []string {
+	return slices.DeleteFunc(slices.Clone(n.Include), func(name string) bool { return isGlob(name) || matchesAny(n.Exclude, name) })
 }
 
 // nothing says that Exclude takes away all that Include names.

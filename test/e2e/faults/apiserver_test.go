@@ -2,7 +2,9 @@ package faults
 
 import (
 	"net/http"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -81,6 +83,26 @@ func (c *scene) typeNotServed() func() {
 	c.watch("configmaps", "gadgets.example.com")
 	c.start()
 	return func() { c.must(c.cluster.Define(c.t.Context(), "example.com", "gadgets", "Gadget")) }
+}
+
+// namespaceMissing names a namespace that comes later; what is in it then arrives.
+func (c *scene) namespaceMissing() func() {
+	later := c.name + "-later"
+	c.watch("configmaps")
+	c.settings.Resources[0]["namespaces"] = mapping{"include": []string{c.name, later}}
+	c.start()
+	return func() {
+		c.must(c.cluster.CreateNamespace(c.t.Context(), later))
+		c.must(c.cluster.Create(c.t.Context(), workload.ConfigMaps, later, "the-first"))
+		c.await("the first object of the new namespace", func() string {
+			text, err := os.ReadFile(c.settings.File)
+			c.must(err)
+			if !strings.Contains(string(text), `"the-first"`) {
+				return "nothing"
+			}
+			return ""
+		})
+	}
 }
 
 // unchecked has an account that may read the type, and not the namespace that tells a cluster from another.

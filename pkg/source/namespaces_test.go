@@ -1,0 +1,112 @@
+package source
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+// inNamespaces lets a Source select pods of namespaces.
+func inNamespaces(names ...string) func(*Config) {
+	return func(c *Config) {
+		c.Rules = []selection.Rule{{Select: []string{"pods"}, Namespaces: selection.Namespaces{Include: names}}}
+	}
+}
+
+// awaitNamespaces waits until the namespaces are as listed: "web" exists, "web missing" does not, of "web unknown" nobody says it.
+func (s *Source) awaitNamespaces(t *testing.T, st *store, want ...string) {
+	t.Helper()
+	st.await(t, strings.Join(want, ", "), func() bool {
+		var all []string
+		for _, n := range s.Namespaces() {
+			text := n.Name
+			if n.Missing {
+				text += " missing"
+			}
+			if n.Unknown != "" {
+				text += " unknown"
+			}
+			all = append(all, text)
+		}
+		return slices.Equal(all, want)
+	})
+}
+
+func TestANamespaceThatDoesNotExistIsSaidAndWatched(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.spaces = map[string]int{"later": http.StatusNotFound}
+		s, log, stop := running(t, f, st, on, inNamespaces("shop", "later", "team-*"))
+		defer stop()
+		s.awaitNamespaces(t, st, "later missing", "shop")
+		awaitState(t, st, s, Live)
+		if ready, reasons := s.Ready(); !ready {
+			t.Errorf("it stands still for a namespace: %q", reasons)
+		}
+		watches := f.count("WATCH")
+		f.change(func() { f.spaces["later"] = 0 })
+		s.awaitNamespaces(t, st, "later", "shop")
+		f.change(func() { f.spaces["later"], f.spaces["shop"] = http.StatusServiceUnavailable, http.StatusNotFound })
+		s.awaitNamespaces(t, st, "later", "shop missing") // that nobody answers means nothing
+		if n := f.count("WATCH"); n != watches {
+			t.Errorf("%d watches, and %d before", n, watches)
+		}
+		stop()
+		if n := log.count("a selected namespace does not exist"); n != 2 {
+			t.Errorf("%d lines in\n%s", n, log)
+		}
+	})
+}
+
+func TestWhetherANamespaceExistsMayBeForbiddenToKnow(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.spaces = map[string]int{}
+		var names, unknown, missing []string
+		for i := range 50 {
+			name := fmt.Sprintf("team-%02d", i)
+			names, unknown, missing = append(names, name), append(unknown, name+" unknown"), append(missing, name+" missing")
+			f.spaces[name] = http.StatusForbidden
+		}
+		s, log, stop := running(t, f, st, on, inNamespaces(names...))
+		defer stop()
+		s.awaitNamespaces(t, st, unknown...)
+		time.Sleep(time.Hour)
+		if n := f.lookups["team-00"]; n > 62 {
+			t.Errorf("asked %d times in an hour", n)
+		}
+		f.change(func() {
+			for name := range f.spaces {
+				f.spaces[name] = http.StatusNotFound
+			}
+		})
+		s.awaitNamespaces(t, st, missing...)
+		stop()
+		if n := log.count("a selected namespace"); n != 2 {
+			t.Errorf("%d lines in\n%s", n, log)
+		}
+	})
+}
+
+func TestNamespacesAreThoseOfTheRulesNow(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.spaces = map[string]int{"shpo": http.StatusNotFound}
+		s, _, stop := running(t, f, st, on, inNamespaces("shpo"))
+		defer stop()
+		s.awaitNamespaces(t, st, "shpo missing")
+		var corrected Config
+		inNamespaces("shop")(&corrected)
+		s.Edit(Edit{Rules: corrected.Rules, Load: st.load})
+		s.awaitNamespaces(t, st, "shop")
+		f.mu.Lock()
+		asked := f.lookups["shpo"]
+		f.mu.Unlock()
+		time.Sleep(time.Hour)
+		if f.lookups["shpo"] != asked {
+			t.Error("the name that is corrected is asked for still")
+		}
+	})
+}
