@@ -44,11 +44,14 @@ func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
 	checklist(0, "[+]sink/kafka/"+topic+" ok", "[+]sink/nats ok")
 	s.must(s.exporter.Stop())
 	s.must(s.exporter.Configure(func(settings *exporter.Settings) {
-		settings.Select = append(settings.Select, "gadgets.example.com")
+		settings.Resources = []map[string]any{{
+			"select":     []string{"configmaps", "services", "gadgets.example.com"},
+			"namespaces": map[string]any{"include": []string{s.name, s.name + "-never"}},
+		}}
 		sinks := settings.WholeSinks()
 		sinks[0]["kafka"] = map[string]any{"brokers": settings.KafkaBrokers, "topic": s.name + ".none.{resource}"}
 		sinks[1]["nats"].(map[string]any)["url"] = "nats://127.0.0.1:1"
 		settings.Sinks = sinks
 	}))
-	checklist(3, "[!]resources[0].select[2] gadgets.example.com: ", "[-]sink/kafka/"+s.name+".none.configmaps topic", "[-]sink/nats ")
+	checklist(3, "[!]namespace/"+s.name+"-never there is no such namespace", "[!]resources[0].select[2] gadgets.example.com: ", "[-]sink/kafka/"+s.name+".none.configmaps topic", "[-]sink/nats ")
 }
