@@ -242,6 +242,13 @@ func (f *fakeAPI) namespace(w http.ResponseWriter, name string) {
 	}
 }
 
+// lookupsOf is how often a namespace was asked for.
+func (f *fakeAPI) lookupsOf(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lookups[name]
+}
+
 func (f *fakeAPI) discover(w http.ResponseWriter, core bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

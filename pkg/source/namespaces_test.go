@@ -75,7 +75,7 @@ func TestWhetherANamespaceExistsMayBeForbiddenToKnow(t *testing.T) {
 		defer stop()
 		s.awaitNamespaces(t, st, unknown...)
 		time.Sleep(time.Hour)
-		if n := f.lookups["team-00"]; n > 62 {
+		if n := f.lookupsOf("team-00"); n > 62 {
 			t.Errorf("asked %d times in an hour", n)
 		}
 		f.change(func() {
@@ -101,11 +101,9 @@ func TestNamespacesAreThoseOfTheRulesNow(t *testing.T) {
 		inNamespaces("shop")(&corrected)
 		s.Edit(Edit{Rules: corrected.Rules, Load: st.load})
 		s.awaitNamespaces(t, st, "shop")
-		f.mu.Lock()
-		asked := f.lookups["shpo"]
-		f.mu.Unlock()
+		asked := f.lookupsOf("shpo")
 		time.Sleep(time.Hour)
-		if f.lookups["shpo"] != asked {
+		if f.lookupsOf("shpo") != asked {
 			t.Error("the name that is corrected is asked for still")
 		}
 	})
