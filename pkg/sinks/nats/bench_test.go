@@ -73,3 +73,46 @@ func BenchmarkBatches(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkColdState measures how long a process that knows nothing takes to read a state of a million objects, in segments as a
+// busy exporter writes them. One operation is a read of all.
+func BenchmarkColdState(b *testing.B) {
+	const objects, each = 1_000_000, 400
+	server := serve(b, "")
+	cfg := configFor(server.URL())
+	writer := opened(b, cfg, quiet)
+	store, err := writer.OpenState("STATE", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := store.Claim(b.Context(), sinks.Claim{Group: "group", Owner: "bench"}); err != nil {
+		b.Fatal(err)
+	}
+	for i := range objects / each {
+		entries := make([]sinks.StateEntry, each)
+		for j := range entries {
+			n := i*each + j
+			entries[j] = sinks.StateEntry{Key: fmt.Appendf(nil, "pods/namespace-%d/web-%d", n%997, n), Value: fmt.Appendf(nil, "%036x %d", n*7919, n)}
+		}
+		if err := store.Write(b.Context(), entries); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		s := newSink(b, cfg, quiet)
+		store, err := s.OpenState("STATE", nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		known := map[string]string{}
+		if _, err := store.Read(b.Context(), func(e sinks.StateEntry) error { known[string(e.Key)] = string(e.Value); return nil }); err != nil {
+			b.Fatal(err)
+		}
+		if len(known) != objects {
+			b.Fatalf("%d objects", len(known))
+		}
+		if err := s.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

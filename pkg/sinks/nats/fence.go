@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -73,7 +72,7 @@ func (c Config) fenceSubject(claim sinks.Claim) string {
 
 // fenceOf describes the fence, for a stream that is configured so.
 func (s *Sink) fenceOf(l *link, claim sinks.Claim) ownership {
-	o := ownership{streamClient: streamClient{s, l, s.cfg.Stream}, subject: s.cfg.fenceSubject(claim), of: "the right to publish"}
+	o := ownership{streamClient: s.stream(l), subject: s.cfg.fenceSubject(claim), of: "the right to publish"}
 	if s.expiring.Load() {
 		o.header = nats.Header{nats.MsgTTLHdr: {"never"}}
 	}
@@ -102,7 +101,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 
 // fenceStream turns older processes away, as far as the stream can.
 func (s *Sink) fenceStream(ctx context.Context, l *link, next *tenure) error {
-	found, err := s.streamState(ctx, l)
+	found, err := s.stream(l).existing(ctx)
 	if err != nil {
 		return err
 	}
@@ -130,7 +129,7 @@ func (s *Sink) fenceStream(ctx context.Context, l *link, next *tenure) error {
 func (s *Sink) fenceBatches(ctx context.Context, l *link, next *tenure) error {
 	ended := ""
 	for range maxStarts {
-		found, err := s.streamState(ctx, l)
+		found, err := s.stream(l).existing(ctx)
 		if err != nil {
 			return err
 		}
@@ -166,18 +165,14 @@ func (s *Sink) endBatch(ctx context.Context, l *link, first, end uint64, ended s
 
 // newestBatch finds the newest message of an exporter's batch between two sequences; nil when there is none near the end.
 func (s *Sink) newestBatch(ctx context.Context, l *link, first, end uint64) (*openBatch, error) {
-	for at, left := end, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
-		m, err := s.storedAt(ctx, l, at)
-		if err != nil {
-			return nil, err
-		}
-		if place, ours := m.place(); ours {
-			b := newBatch(place.batch)
-			b.first = m.Subject
-			return b, nil
-		}
+	m, err := s.stream(l).newest(ctx, first, end, func(m storedMessage) bool { _, ours := m.place(); return ours })
+	place, ours := m.place()
+	if err != nil || !ours {
+		return nil, err
 	}
-	return nil, nil
+	b := newBatch(place.batch)
+	b.first = m.Subject
+	return b, nil
 }
 
 // beginTenure forgets what an earlier one, or a stored state, has left: what is in the stream is in the tails.
@@ -202,7 +197,7 @@ func (o *ordered) restart(end uint64) {
 	o.size, o.doubt = 0, nil
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.epoch, o.newest, o.save, o.saved = nuid.Next(), 0, nil, true
+	o.epoch, o.newest, o.save, o.saved = newName(), 0, nil, true
 	o.known, o.last, o.through, o.lost = true, end, 0, nil
 }
 

@@ -34,8 +34,7 @@ type message struct {
 	repeated bool                  // native is in the headers
 	beside   bool                  // what describeBeside sets is
 	offset   [1]string             // the value of the header of that name
-	place    []byte                // scratch
-	facts    []byte                // scratch
+	scratch  []byte                // for what becomes a string
 	describe func(c *event.Change) // sets the headers that the format has of its own
 }
 
@@ -80,11 +79,13 @@ func (m *message) next() {
 	delete(m.Header, nats.ExpectedLastSeqHdr)
 }
 
-// setPlace sets the place of a message of a batch.
-func (m *message) setPlace(p placeInStream) {
-	m.place = append(strconv.AppendUint(m.place[:0], p.offset, 10), ' ')
-	m.place = append(append(append(m.place, p.epoch...), ' '), p.batch...)
-	m.offset[0] = string(m.place)
+// setPlace sets the place of a message of a batch, and its reply subject. Both share one string, since every change pays for it.
+func (m *message) setPlace(p placeInStream, b *openBatch, lead string, operation int) {
+	place := append(strconv.AppendUint(m.scratch[:0], p.offset, 10), ' ')
+	place = append(append(append(place, p.epoch...), ' '), p.batch...)
+	m.scratch = b.reply(place, lead, uint64(len(b.offsets))+1, operation)
+	text := string(m.scratch)
+	m.offset[0], m.Reply = text[:len(place)], text[len(place):]
 }
 
 // readPlace reads what setPlace wrote.
@@ -148,8 +149,8 @@ func (m *message) describeBeside(c *event.Change) {
 	if m.beside = m.format.FactsBeside(c); !m.beside {
 		return
 	}
-	m.facts = format.AppendFacts(m.facts[:0], c)
-	m.Header[headerChange] = []string{string(m.facts)}
+	m.scratch = format.AppendFacts(m.scratch[:0], c)
+	m.Header[headerChange] = []string{string(m.scratch)}
 	if m.format == format.Upsert && len(c.After) == 0 {
 		m.Header[headerOperation] = []string{"DEL"}
 	}

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -26,10 +27,6 @@ const (
 	// maxStarts bounds how often one Publish begins a batch that the stream refuses, because it ends otherwise than expected.
 	// Each time more is known.
 	maxStarts = 8
-	// maxLookBack bounds the messages that are read to find our newest one behind those of others.
-	maxLookBack = 1000
-	// applyPause is between two looks at a message that replicas are about to store.
-	applyPause = 20 * time.Millisecond
 )
 
 // ordered is what is known of a stream that changes go to in batches, one after the other: where it ends, and which of our
@@ -58,6 +55,9 @@ type ordered struct {
 	lost    *sinks.LostError            // nothing is published until Restore
 }
 
+// newName names a life or an epoch. It is in each message, and 64 random bits are as good as the 22 letters of a NUID.
+func newName() string { return strconv.FormatUint(rand.Uint64(), 36) }
+
 // place is where the stream ends, as far as known.
 func (o *ordered) place() (last, through uint64, known bool) {
 	o.mu.Lock()
@@ -85,7 +85,7 @@ func (s *Sink) begin(ctx context.Context, l *link) error {
 		return err
 	}
 	if !known {
-		found, err := s.streamState(ctx, l)
+		found, err := s.stream(l).existing(ctx)
 		if err == nil {
 			err = s.stillOurs(ctx, l, found.State.LastSeq)
 		}
@@ -122,7 +122,7 @@ func (o *ordered) forgetEnd() {
 func (o *ordered) renew() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.epoch, o.saved, o.through = nuid.Next(), false, 0
+	o.epoch, o.saved, o.through = newName(), false, 0
 }
 
 // stored notes how far a batch got.
@@ -271,7 +271,6 @@ func (s *Sink) sendOne(ctx context.Context, l *link, b *openBatch, lead string, 
 	if len(b.offsets) == 0 {
 		b.first = msg.Subject
 	}
-	var reply [256]byte
 	number := uint64(len(b.offsets)) + 1
 	switch number {
 	case 1:
@@ -279,8 +278,7 @@ func (s *Sink) sendOne(ctx context.Context, l *link, b *openBatch, lead string, 
 	case 2:
 		msg.next()
 	}
-	msg.setPlace(placeInStream{m.Offset, s.ordered.epoch, b.id})
-	msg.Reply = string(b.reply(reply[:0], lead, number, operation))
+	msg.setPlace(placeInStream{m.Offset, s.ordered.epoch, b.id}, b, lead, operation)
 	err := l.nc.PublishMsg(msg.Msg)
 	switch {
 	case err == nil:
@@ -289,7 +287,7 @@ func (s *Sink) sendOne(ctx context.Context, l *link, b *openBatch, lead string, 
 	case disconnected(err):
 		return s.unconnected(ctx, err)
 	case number > 1:
-		end := &nats.Msg{Subject: b.first, Reply: string(b.reply(reply[:0], lead, number, opEnd))}
+		end := &nats.Msg{Subject: b.first, Reply: string(b.reply(nil, lead, number, opEnd))}
 		if ended := l.nc.PublishMsg(end); ended != nil {
 			return s.unconnected(ctx, ended)
 		}
@@ -411,36 +409,39 @@ func (s *Sink) lookAt(ctx context.Context, l *link, end uint64) error {
 	o := &s.ordered
 	last, through, _ := o.place()
 	foreign := ""
-	for at, left := end, maxLookBack; at > last && left > 0; at, left = at-1, left-1 {
-		m, err := s.storedAt(ctx, l, at)
-		if err != nil {
-			return err
+	m, err := s.stream(l).newest(ctx, last+1, end, func(m storedMessage) bool {
+		ours := s.ours(m)
+		if !ours && !m.deadLetter() && !strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) {
+			foreign = m.Subject
 		}
-		place, ours := m.place()
-		switch {
-		case !ours || place.epoch != o.epoch:
-			if m.Sequence != 0 && !m.deadLetter() && !strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) {
-				foreign = m.Subject
-			}
-			continue
-		case o.fenced != place.batch:
-			b := newBatch(place.batch)
-			b.first = m.Subject
-			if _, err := s.fence(ctx, l, b); err != nil {
-				return err
-			}
-			return nil // the next attempt finds the end
-		case place.offset < through:
-			return s.loss(place.offset, end)
-		case place.offset > o.newest && !strings.HasPrefix(place.batch, o.life):
-			o.renew()
-			place.offset = 0
-		}
-		o.set(end, place.offset)
-		return s.crowd(foreign)
+		return ours
+	})
+	place, ours := m.place()
+	switch {
+	case err != nil:
+		return err
+	case !ours:
+	case o.fenced != place.batch:
+		b := newBatch(place.batch)
+		b.first = m.Subject
+		_, err := s.fence(ctx, l, b)
+		return err // the next attempt finds the end
+	case place.offset < through:
+		return s.loss(place.offset, end)
+	case place.offset > o.newest && !strings.HasPrefix(place.batch, o.life):
+		o.renew()
+		through = 0
+	default:
+		through = place.offset
 	}
 	o.set(end, through)
 	return s.crowd(foreign)
+}
+
+// ours says whether a message is of a batch in this epoch.
+func (s *Sink) ours(m storedMessage) bool {
+	place, ok := m.place()
+	return ok && place.epoch == s.ordered.epoch
 }
 
 // crowd notes that somebody else writes to the stream, to this subject among others. Batches need a stream of their own.
@@ -454,16 +455,12 @@ func (s *Sink) crowd(subject string) error {
 
 // wentBack says from where on to publish again when the stream ends before what we know.
 func (s *Sink) wentBack(ctx context.Context, l *link, end uint64) error {
-	for at, left := end, maxLookBack; at > 0 && left > 0; at, left = at-1, left-1 {
-		m, err := s.storedAt(ctx, l, at)
-		if err != nil {
-			return err
-		}
-		if place, ours := m.place(); ours && place.epoch == s.ordered.epoch {
-			return s.loss(place.offset, end)
-		}
+	m, err := s.stream(l).newest(ctx, 1, end, s.ours)
+	if err != nil {
+		return err
 	}
-	return s.loss(0, end)
+	place, _ := m.place()
+	return s.loss(place.offset, end)
 }
 
 // loss notes that the stream ends at a sequence and holds our changes up to an offset only.
@@ -475,27 +472,4 @@ func (s *Sink) loss(offset, end uint64) error {
 		s.cfg.Stream, o.last, end, whyBack)}
 	o.last, o.through, o.known, o.size = end, offset, true, 0
 	return o.lost
-}
-
-// storedAt asks the stream's leader for a message; the zero value says that it is not there any more. What the leader has
-// accepted and not stored yet is waited for.
-func (s *Sink) storedAt(ctx context.Context, l *link, sequence uint64) (storedMessage, error) {
-	for begun := time.Now(); ; {
-		m, err := s.stored(ctx, l, sequence)
-		if err != nil || m.Sequence != 0 {
-			return m, err
-		}
-		found, err := s.streamState(ctx, l)
-		if err != nil || found.State.LastSeq >= sequence {
-			return storedMessage{}, err
-		}
-		if time.Since(begun) > s.cfg.AckTimeout {
-			return storedMessage{}, fmt.Errorf("stream %q has accepted message %d and not stored it within %v", s.cfg.Stream, sequence, s.cfg.AckTimeout)
-		}
-		select {
-		case <-time.After(applyPause):
-		case <-ctx.Done():
-			return storedMessage{}, ctx.Err()
-		}
-	}
 }

@@ -42,7 +42,7 @@ func (s *Sink) publishAndRepair(ctx context.Context, l *link, lane sinks.Lane, b
 func (s *Sink) snapshot(ctx context.Context, l *link, lane sinks.Lane, c *event.Change) error {
 	id := c.Key() + " " + c.Snapshot.ID
 	if c.Type == event.SnapshotBegin {
-		found, err := s.streamState(ctx, l)
+		found, err := s.stream(l).existing(ctx)
 		if err == nil {
 			s.mu.Lock()
 			s.snapshots[id] = found.State.LastSeq

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -99,7 +98,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		}
 		s.routed = append(s.routed, pattern(t))
 	}
-	s.ordered.life, s.ordered.epoch = nuid.Next(), nuid.Next()
+	s.ordered.life, s.ordered.epoch = newName(), newName()
 	s.verified.Store(cfg.Mode == modeCore) // there is no stream
 	return s, nil
 }
@@ -197,9 +196,9 @@ func (s *Sink) inexact() error {
 
 // fill makes msg the message of m. recycle takes back what it returns.
 func (s *Sink) fill(msg *message, m sinks.Message) *[]byte {
-	var room [512]byte
 	c := m.Change
-	msg.Subject = string(s.appendSubject(room[:0], m))
+	msg.scratch = s.appendSubject(msg.scratch[:0], m)
+	msg.Subject = string(msg.scratch)
 	msg.describe(c)
 	buffer := s.buffers.Get().(*[]byte)
 	msg.Data = (*buffer)[:0]

@@ -56,8 +56,6 @@ func (s *stateStore) create(ctx context.Context, c streamClient) error {
 	switch {
 	case err != nil:
 		return err
-	case made.Error != nil && made.Error.ErrCode == codeStreamExists:
-		return fmt.Errorf("another client has just created stream %q: %w", s.name, made.Error) // the next attempt finds it
 	case made.Error != nil:
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q, for the state, cannot be created", s.name), Err: made.Error}
 	}
@@ -65,9 +63,9 @@ func (s *stateStore) create(ctx context.Context, c streamClient) error {
 	return nil
 }
 
+// createAs is create with these settings.
 func (s *stateStore) createAs(ctx context.Context, c streamClient, config jetstream.StreamConfig) (*streamAnswer, error) {
-	made := new(streamAnswer)
-	err := c.api(ctx, "CREATE", config, made)
+	made, err := c.create(ctx, config)
 	if errors.As(err, new(*deniedError)) {
 		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q, for the state, does not exist, and this user may not create it: create it for the subjects %q, "+
 			"with roll-ups and direct access allowed, or allow publishing to $JS.API.STREAM.CREATE.%s", s.name, s.name+".>", s.name), Err: err}

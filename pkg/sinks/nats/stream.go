@@ -2,13 +2,11 @@ package nats
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -50,19 +48,16 @@ func (s *Sink) verify(ctx context.Context, l *link) error {
 	if s.verified.Load() {
 		return nil
 	}
-	err := s.lookUp(ctx, l)
-	if ctx.Err() != nil {
-		return err
-	}
-	if err != nil {
-		return err
-	}
-	s.verified.Store(true)
-	return nil
+	err := s.lookUp(ctx, s.stream(l))
+	s.verified.Store(err == nil)
+	return err
 }
 
-func (s *Sink) lookUp(ctx context.Context, l *link) error {
-	found, err := s.question(ctx, l, "INFO", nil)
+// stream asks for the stream of the changes.
+func (s *Sink) stream(l *link) streamClient { return streamClient{s, l, s.cfg.Stream} }
+
+func (s *Sink) lookUp(ctx context.Context, c streamClient) error {
+	found, err := c.info(ctx)
 	if errors.As(err, new(*deniedError)) {
 		// The acknowledgements name the stream, so the look-up only serves to say early and well what is wrong.
 		s.log.Warn("NATS does not let this user look the stream up; going on without", "stream", s.cfg.Stream)
@@ -71,11 +66,8 @@ func (s *Sink) lookUp(ctx context.Context, l *link) error {
 	if err != nil {
 		return err
 	}
-	if found.Error != nil && found.Error.ErrCode == codeStreamNotFound {
-		return s.create(ctx, l, found.Error)
-	}
-	if found.Error != nil {
-		return classify(s.cfg.Stream, "", found.Error)
+	if found == nil {
+		return s.create(ctx, c)
 	}
 	s.take(found.Config)
 	s.caution("forgets", forgets(found))
@@ -83,13 +75,13 @@ func (s *Sink) lookUp(ctx context.Context, l *link) error {
 }
 
 // create makes the missing stream, if that is wanted.
-func (s *Sink) create(ctx context.Context, l *link, missing error) error {
+func (s *Sink) create(ctx context.Context, c streamClient) error {
 	if !s.cfg.Create.Enabled {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist; create it for the subjects %q, or set nats.create.enabled",
-			s.cfg.Stream, s.pattern), Err: missing}
+			s.cfg.Stream, s.pattern)}
 	}
 	config := s.cfg.streamConfig(s.pattern)
-	config.AllowBatchPublish = takesBatches(l.nc.ConnectedServerVersion())
+	config.AllowBatchPublish = takesBatches(c.link.nc.ConnectedServerVersion())
 	for _, pattern := range s.routed {
 		config.Subjects = withSubject(config.Subjects, pattern)
 	}
@@ -97,16 +89,9 @@ func (s *Sink) create(ctx context.Context, l *link, missing error) error {
 		config.Subjects = withSubject(config.Subjects, s.cfg.fencePrefix()+">")
 		config.AllowMsgTTL = config.AllowMsgTTL || config.AllowBatchPublish // so that the fence outlasts max_age
 	}
-	request, err := json.Marshal(config)
-	if err != nil {
-		return fmt.Errorf("encode the stream's configuration: %w", err)
-	}
-	made, err := s.question(ctx, l, "CREATE", request)
+	made, err := c.create(ctx, config)
 	if err != nil {
 		return err
-	}
-	if made.Error != nil && made.Error.ErrCode == codeStreamExists {
-		return fmt.Errorf("another client has just created the stream: %w", made.Error) // the next attempt finds it
 	}
 	if made.Error != nil {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created as nats.create says", s.cfg.Stream), Err: made.Error}
@@ -194,29 +179,4 @@ func forgets(found *streamAnswer) string {
 		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise it", c.Name, c.MaxAge)
 	}
 	return ""
-}
-
-// streamState asks how far the stream is.
-func (s *Sink) streamState(ctx context.Context, l *link) (*streamAnswer, error) {
-	found, err := s.question(ctx, l, "INFO", nil)
-	if err == nil && found.Error != nil {
-		err = classify(s.cfg.Stream, s.pattern, found.Error)
-	}
-	return found, err
-}
-
-// question asks JetStream about the stream.
-func (s *Sink) question(ctx context.Context, l *link, what string, request []byte) (*streamAnswer, error) {
-	a, err := s.ask(ctx, l, "$JS.API.STREAM."+what+"."+s.cfg.Stream, request)
-	if err != nil {
-		return nil, err
-	}
-	if a.noResponder {
-		return nil, &sinks.UnavailableError{After: awayPause, Reason: "JetStream is not enabled for this account on this server, or has no leader", Err: nats.ErrNoResponders}
-	}
-	var answer streamAnswer
-	if err := json.Unmarshal(a.data, &answer); err != nil {
-		return nil, fmt.Errorf("JetStream's answer about stream %q: %w", s.cfg.Stream, err)
-	}
-	return &answer, nil
 }

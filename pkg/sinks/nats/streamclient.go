@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -18,6 +19,10 @@ const (
 	// readMessages and readBytes bound what one request reads of a stream.
 	readMessages = 2000
 	readBytes    = 8 << 20
+	// maxLookBack bounds the messages that are read to find our newest one behind those of others.
+	maxLookBack = 1000
+	// applyPause is between two looks at a message that replicas are about to store.
+	applyPause = 20 * time.Millisecond
 )
 
 // streamClient asks for one stream over one connection.
@@ -76,6 +81,25 @@ func (c streamClient) info(ctx context.Context) (*streamAnswer, error) {
 	return nil, classify(c.stream, "", found.Error)
 }
 
+// existing is info of a stream that is in use.
+func (c streamClient) existing(ctx context.Context) (*streamAnswer, error) {
+	found, err := c.info(ctx)
+	if err == nil && found == nil {
+		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist any more", c.stream), After: awayPause, Err: nats.ErrNoResponders}
+	}
+	return found, err
+}
+
+// create makes the stream. What the server says against it, but that it exists by now, is in the answer.
+func (c streamClient) create(ctx context.Context, config jetstream.StreamConfig) (*streamAnswer, error) {
+	made := new(streamAnswer)
+	err := c.api(ctx, "CREATE", config, made)
+	if err == nil && made.Error != nil && made.Error.ErrCode == codeStreamExists {
+		err = fmt.Errorf("another client has just created stream %q: %w", c.stream, made.Error) // the next attempt finds it
+	}
+	return made, err
+}
+
 // get asks the stream's leader for one message. The zero value says that there is none.
 func (c streamClient) get(ctx context.Context, request getRequest) (storedMessage, error) {
 	var answer struct {
@@ -92,6 +116,41 @@ func (c streamClient) get(ctx context.Context, request getRequest) (storedMessag
 		return storedMessage{}, nil
 	}
 	return storedMessage{}, classify(c.stream, "", answer.Error)
+}
+
+// at is get by sequence, of a message that the leader has accepted: it waits until that is stored. The zero value says that it
+// is not there any more.
+func (c streamClient) at(ctx context.Context, sequence uint64) (storedMessage, error) {
+	for begun := time.Now(); ; {
+		m, err := c.get(ctx, getRequest{Sequence: sequence})
+		if err != nil || m.Sequence != 0 {
+			return m, err
+		}
+		found, err := c.existing(ctx)
+		if err != nil || found.State.LastSeq >= sequence {
+			return storedMessage{}, err
+		}
+		if time.Since(begun) > c.sink.cfg.AckTimeout {
+			return storedMessage{}, fmt.Errorf("stream %q has accepted message %d and not stored it within %v", c.stream, sequence, c.sink.cfg.AckTimeout)
+		}
+		select {
+		case <-time.After(applyPause):
+		case <-ctx.Done():
+			return storedMessage{}, ctx.Err()
+		}
+	}
+}
+
+// newest returns the newest message between two sequences, both included, that is wanted; the zero value when there is none near the
+// end.
+func (c streamClient) newest(ctx context.Context, first, last uint64, wanted func(storedMessage) bool) (storedMessage, error) {
+	for at, left := last, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
+		m, err := c.at(ctx, at)
+		if err != nil || m.Sequence != 0 && wanted(m) {
+			return m, err
+		}
+	}
+	return storedMessage{}, nil
 }
 
 // getRequest says which message or messages (ADR-1, ADR-31).

@@ -27,8 +27,7 @@ func (s *Sink) Tail(ctx context.Context, lane sinks.Lane, from sinks.Place, emit
 	if begin > end+1 { // the stream was made anew
 		begin = 1
 	}
-	c := streamClient{s, l, s.cfg.Stream}
-	return c.read(ctx, begin, end, direct, func(m storedMessage) error {
+	return s.stream(l).read(ctx, begin, end, direct, func(m storedMessage) error {
 		e, ours := format.ReadEmitted(m.Data, m.beside)
 		if !ours || strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) || !belongs(e) {
 			return nil
