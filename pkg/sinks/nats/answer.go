@@ -3,15 +3,14 @@ package nats
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 // Error codes of JetStream that this package knows what to do with (nats-server/v2 server/errors.json).
@@ -64,11 +63,11 @@ type receipt struct {
 
 // acknowledged reads the answer to a message for the stream. A duplicate is an acknowledgement, too: the message is
 // stored, by an earlier attempt.
-func acknowledged(stream, subject string, a answer) (receipt, error) {
-	if a.noResponder {
+func acknowledged(stream, subject string, a connection.Answer) (receipt, error) {
+	if a.NoResponder {
 		return receipt{}, noStream(stream, subject)
 	}
-	if sequence, plain := plainReceipt(stream, a.data); plain {
+	if sequence, plain := plainReceipt(stream, a.Data); plain {
 		return receipt{Sequence: sequence}, nil
 	}
 	var ack struct {
@@ -77,21 +76,21 @@ func acknowledged(stream, subject string, a answer) (receipt, error) {
 		Duplicate bool      `json:"duplicate"`
 		Error     *apiError `json:"error"`
 	}
-	if err := json.Unmarshal(a.data, &ack); err != nil {
+	if err := json.Unmarshal(a.Data, &ack); err != nil {
 		return receipt{}, fmt.Errorf("the answer for %q is no acknowledgement: %w", subject, err)
 	}
 	if ack.Error != nil {
 		return receipt{}, classify(stream, subject, ack.Error)
 	}
 	if ack.Stream != stream || ack.Sequence == 0 {
-		return receipt{}, fmt.Errorf("the answer for %q is no acknowledgement of stream %q: %.200q", subject, stream, a.data)
+		return receipt{}, fmt.Errorf("the answer for %q is no acknowledgement of stream %q: %.200q", subject, stream, a.Data)
 	}
 	return receipt{Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
 }
 
 // noStream says that nobody takes a subject.
 func noStream(stream, subject string) error {
-	return &sinks.UnavailableError{After: awayPause, Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
+	return &sinks.UnavailableError{After: connection.AwayPause, Reason: fmt.Sprintf("no stream takes the subject %q; add it to the subjects of stream %q, "+
 		"create that stream, or set nats.create.enabled", subject, stream), Err: nats.ErrNoResponders}
 }
 
@@ -136,22 +135,4 @@ func classify(stream, subject string, e *apiError) error {
 		return unavailable("stream %q is offline", stream)
 	}
 	return fmt.Errorf("stream %q, subject %q: %w", stream, subject, e)
-}
-
-// disconnected says whether the client library did not take a message, or not all of it, for want of a connection.
-func disconnected(err error) bool {
-	var network net.Error
-	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, &network)
-}
-
-// unsent says what an error of the client library means for a message of so many bytes that it did not take.
-func unsent(err error, nc *nats.Conn, bytes int) error {
-	switch {
-	case errors.Is(err, nats.ErrMaxPayload):
-		return &sinks.RejectedError{Reason: fmt.Sprintf("%d bytes and headers exceed the server's max_payload of %d", bytes, nc.MaxPayload()),
-			TooLarge: true, Err: err}
-	case errors.Is(err, nats.ErrHeadersNotSupported):
-		return &sinks.UnavailableError{Reason: "the server knows no message headers; use nats-server 2.2 or newer", Err: err}
-	}
-	return fmt.Errorf("publish: %w", err)
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 // Operations of a fast-ingest batch (nats-server 2.14; ADR-50 calls them so). A message's reply subject tells the server
@@ -73,15 +75,15 @@ func readReply(reply string) (number uint64, ping bool) {
 }
 
 // answered takes what comes for a message of the batch, or for a ping.
-func (b *openBatch) answered(reply string, a answer) {
+func (b *openBatch) answered(reply string, a connection.Answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer wake(b.changed)
-	if a.err != nil {
-		b.trouble = a.err
+	if a.Err != nil {
+		b.trouble = a.Err
 		return
 	}
-	if a.noResponder {
+	if a.NoResponder {
 		b.trouble = nats.ErrNoResponders
 		return
 	}
@@ -93,10 +95,10 @@ func (b *openBatch) answered(reply string, a answer) {
 		Error    *apiError `json:"error"`
 	}
 	number, ping := readReply(reply)
-	err := json.Unmarshal(a.data, &said)
+	err := json.Unmarshal(a.Data, &said)
 	switch {
 	case err != nil:
-		b.trouble = fmt.Errorf("the answer to a batch is none: %.200q", a.data)
+		b.trouble = fmt.Errorf("the answer to a batch is none: %.200q", a.Data)
 	case said.Type == "ack":
 		b.acked = max(b.acked, said.Sequence)
 	case said.Type == "gap": // how much is stored follows

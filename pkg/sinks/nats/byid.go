@@ -2,11 +2,11 @@ package nats
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 // flight is one Publish that sends messages one by one, each with its message ID. Those of one object follow each other, each
@@ -14,7 +14,7 @@ import (
 type flight struct {
 	sink     *Sink
 	ctx      context.Context
-	link     *link
+	link     *connection.Link
 	messages []sinks.Message
 	message  *message
 	window   int64 // bytes that may be on their way
@@ -38,11 +38,11 @@ type part struct {
 
 type answered struct {
 	message int
-	answer  answer
+	answer  connection.Answer
 }
 
 // byID publishes messages of one lane one by one.
-func (s *Sink) byID(ctx context.Context, l *link, lane sinks.Lane, messages []sinks.Message) (int, error) {
+func (s *Sink) byID(ctx context.Context, l *connection.Link, lane sinks.Lane, messages []sinks.Message) (int, error) {
 	f := &flight{sink: s, ctx: ctx, link: l, messages: messages, message: newMessage(s.cfg, s.format), window: s.windowOf(lane),
 		next: make([]int, len(messages)), parts: make([]part, len(messages)), limit: len(messages), answers: make(chan answered, 2*len(messages))}
 	ahead := s.takeAhead(lane)
@@ -51,7 +51,7 @@ func (s *Sink) byID(ctx context.Context, l *link, lane sinks.Lane, messages []si
 	s.flying.Add(-int64(f.open))
 	for i := range f.parts {
 		if f.parts[i].call != 0 {
-			l.calls.end(f.parts[i].call)
+			l.End(f.parts[i].call)
 		}
 	}
 	n := 0
@@ -156,13 +156,10 @@ func (f *flight) send(i int) error {
 	buffer := s.fill(f.message, m)
 	defer s.recycle(f.message, buffer)
 	f.message.setID(s.cfg.Stream, s.progress.id(m))
-	p.call = f.link.calls.begin(call{concerns: to(f.message.Subject), answer: func(_ string, a answer) { f.answered(i, a) }})
-	f.message.Reply = f.link.replyTo(p.call)
-	switch err := f.link.nc.PublishMsg(f.message.Msg); {
-	case disconnected(err):
-		return s.unconnected(f.ctx, err)
-	case err != nil:
-		return unsent(err, f.link.nc, len(f.message.Data))
+	p.call = f.link.Begin(connection.Call{Concerns: connection.To(f.message.Subject), Answer: func(_ string, a connection.Answer) { f.answered(i, a) }})
+	f.message.Reply = f.link.ReplyTo(p.call)
+	if err := f.link.Publish(f.ctx, f.message.Msg); err != nil {
+		return err
 	}
 	f.open++
 	s.flying.Add(1)
@@ -171,7 +168,7 @@ func (f *flight) send(i int) error {
 }
 
 // answered passes an answer on. It does not wait: the first answer counts, and there is room for that.
-func (f *flight) answered(message int, a answer) {
+func (f *flight) answered(message int, a connection.Answer) {
 	select {
 	case f.answers <- answered{message, a}:
 	default:
@@ -185,12 +182,12 @@ func (f *flight) take(a answered) {
 	if p.call == 0 || p.done || p.err != nil {
 		return // it was answered before
 	}
-	f.link.calls.end(p.call)
+	f.link.End(p.call)
 	p.call = 0
 	flying := s.flying.Add(-1) + 1
 	f.open--
 	f.bytes -= int64(f.messages[i].Change.Size())
-	err := a.answer.err
+	err := a.answer.Err
 	if err == nil {
 		var r receipt
 		r, err = acknowledged(s.cfg.Stream, subjectOf(s, f.messages[i]), a.answer)
@@ -212,7 +209,7 @@ func (f *flight) take(a answered) {
 func (f *flight) giveUp() {
 	for i := range f.parts {
 		if p := &f.parts[i]; p.call != 0 && p.err == nil {
-			f.fail(i, fmt.Errorf("no answer for %q within %v", subjectOf(f.sink, f.messages[i]), f.sink.cfg.AckTimeout))
+			f.fail(i, f.link.Unanswered(subjectOf(f.sink, f.messages[i])))
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 // tenure is the time in which this process may publish, from Fence on.
@@ -71,7 +72,7 @@ func (c Config) fenceSubject(claim sinks.Claim) string {
 }
 
 // fenceOf describes the fence, for a stream that is configured so.
-func (s *Sink) fenceOf(l *link, claim sinks.Claim) ownership {
+func (s *Sink) fenceOf(l *connection.Link, claim sinks.Claim) ownership {
 	o := ownership{streamClient: s.stream(l), subject: s.cfg.fenceSubject(claim), of: "the right to publish"}
 	if s.expiring.Load() {
 		o.header = nats.Header{nats.MsgTTLHdr: {"never"}}
@@ -100,7 +101,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 }
 
 // fenceStream turns older processes away, as far as the stream can.
-func (s *Sink) fenceStream(ctx context.Context, l *link, next *tenure) error {
+func (s *Sink) fenceStream(ctx context.Context, l *connection.Link, next *tenure) error {
 	found, err := s.stream(l).existing(ctx)
 	if err != nil {
 		return err
@@ -126,7 +127,7 @@ func (s *Sink) fenceStream(ctx context.Context, l *link, next *tenure) error {
 
 // fenceBatches ends what the process before has begun, and moves the stream's end. What had begun between the two is found, and
 // ended, too.
-func (s *Sink) fenceBatches(ctx context.Context, l *link, next *tenure) error {
+func (s *Sink) fenceBatches(ctx context.Context, l *connection.Link, next *tenure) error {
 	ended := ""
 	for range maxStarts {
 		found, err := s.stream(l).existing(ctx)
@@ -154,7 +155,7 @@ func (s *Sink) fenceBatches(ctx context.Context, l *link, next *tenure) error {
 
 // endBatch ends the newest batch between two sequences of the stream, and returns its ID. Nothing of one that is ended is
 // stored any more.
-func (s *Sink) endBatch(ctx context.Context, l *link, first, end uint64, ended string) (string, error) {
+func (s *Sink) endBatch(ctx context.Context, l *connection.Link, first, end uint64, ended string) (string, error) {
 	b, err := s.newestBatch(ctx, l, first, end)
 	if err != nil || b == nil || b.id == ended {
 		return ended, err
@@ -164,7 +165,7 @@ func (s *Sink) endBatch(ctx context.Context, l *link, first, end uint64, ended s
 }
 
 // newestBatch finds the newest message of an exporter's batch between two sequences; nil when there is none near the end.
-func (s *Sink) newestBatch(ctx context.Context, l *link, first, end uint64) (*openBatch, error) {
+func (s *Sink) newestBatch(ctx context.Context, l *connection.Link, first, end uint64) (*openBatch, error) {
 	m, err := s.stream(l).newest(ctx, first, end, func(m storedMessage) bool { _, ours := m.place(); return ours })
 	place, ours := m.place()
 	if err != nil || !ours {
@@ -208,7 +209,7 @@ func (p *progress) restart(end uint64) {
 }
 
 // stillOurs says nil while no other process has claimed the stream, which ends there.
-func (s *Sink) stillOurs(ctx context.Context, l *link, end uint64) error {
+func (s *Sink) stillOurs(ctx context.Context, l *connection.Link, end uint64) error {
 	claim, mine, held := s.tenure.current()
 	if !held {
 		return nil
@@ -252,7 +253,7 @@ func (s *Sink) reached(lane sinks.Lane) uint64 {
 }
 
 // admit is called before each Publish of a tenure: it says that this process is deposed, and sees to it that the lane is noted.
-func (s *Sink) admit(ctx context.Context, l *link, lane sinks.Lane) error {
+func (s *Sink) admit(ctx context.Context, l *connection.Link, lane sinks.Lane) error {
 	if err := s.lookAtFence(ctx, l, lane); err != nil {
 		return err
 	}
@@ -276,7 +277,7 @@ func (s *Sink) admit(ctx context.Context, l *link, lane sinks.Lane) error {
 }
 
 // lookAtFence says that this process is deposed, where no condition does.
-func (s *Sink) lookAtFence(ctx context.Context, l *link, lane sinks.Lane) error {
+func (s *Sink) lookAtFence(ctx context.Context, l *connection.Link, lane sinks.Lane) error {
 	s.tenure.mu.Lock()
 	deposed := s.tenure.deposed
 	s.tenure.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 // Modes of delivery, see [Config.Mode].
@@ -69,8 +70,8 @@ func (m *message) mark(c *event.Change, expires bool) (marked bool) {
 }
 
 // fire sends a batch in mode core and waits until the server has read it. Nobody says whether anyone listens.
-func (s *Sink) fire(ctx context.Context, l *link, batch []sinks.Message) (int, error) {
-	before := l.nc.LastError()
+func (s *Sink) fire(ctx context.Context, l *connection.Link, batch []sinks.Message) (int, error) {
+	before := l.LastError()
 	msg := newMessage(s.cfg, s.format)
 	n, err := 0, error(nil)
 	for n < len(batch) && err == nil {
@@ -78,50 +79,20 @@ func (s *Sink) fire(ctx context.Context, l *link, batch []sinks.Message) (int, e
 			n++
 		}
 	}
-	if flushErr := s.flush(ctx, l, before); flushErr != nil {
+	if flushErr := l.Flush(ctx, before); flushErr != nil {
 		n, err = 0, flushErr
 	}
 	return n, err
 }
 
 // fireOne hands one change to the client library.
-func (s *Sink) fireOne(ctx context.Context, l *link, msg *message, m sinks.Message) error {
+func (s *Sink) fireOne(ctx context.Context, l *connection.Link, msg *message, m sinks.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	buffer := s.fill(msg, m)
 	defer s.recycle(msg, buffer)
-	switch err := l.nc.PublishMsg(msg.Msg); {
-	case disconnected(err):
-		return s.unconnected(ctx, err)
-	case err != nil:
-		return unsent(err, l.nc, len(msg.Data))
-	}
-	return nil
-}
-
-// flush waits until the server has read what was sent. A permission it lacks it tells of before that, as an error of the
-// connection that may be another lane's: then both send again.
-func (s *Sink) flush(ctx context.Context, l *link, before error) error {
-	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
-	defer cancel()
-	err := l.nc.FlushWithContext(bounded)
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the server has not read the messages within %v", s.cfg.AckTimeout)
-	case err != nil:
-		return s.unconnected(ctx, err)
-	}
-	after := l.nc.LastError()
-	if after == nil || after == before { //nolint:errorlint // identity: a repeated violation is another error value
-		return nil
-	}
-	if m := publishRefused.FindStringSubmatch(after.Error()); m != nil {
-		return &deniedError{subject: m[1], err: after}
-	}
-	return fmt.Errorf("publish: %w", after)
+	return l.Publish(ctx, msg.Msg)
 }
 
 // validateMode checks what the mode needs and what means nothing in it.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 const (
@@ -73,7 +74,7 @@ func (o *ordered) set(last, through uint64) {
 
 // begin sees to it that a batch may begin: what became of the last one is known, and where the stream ends. A new epoch is
 // stored before it is used, so that the next process knows it for its own.
-func (s *Sink) begin(ctx context.Context, l *link) error {
+func (s *Sink) begin(ctx context.Context, l *connection.Link) error {
 	o := &s.ordered
 	o.mu.Lock()
 	lost, known := o.lost, o.known
@@ -137,7 +138,7 @@ func (o *ordered) stored(b *openBatch, st batchState) {
 }
 
 // inOrder publishes messages as batches of the server, each committed before the next one begins.
-func (s *Sink) inOrder(ctx context.Context, l *link, messages []sinks.Message) (int, error) {
+func (s *Sink) inOrder(ctx context.Context, l *connection.Link, messages []sinks.Message) (int, error) {
 	o := &s.ordered
 	if o.beside.Swap(false) {
 		o.forgetEnd()
@@ -175,14 +176,14 @@ func (s *Sink) settled(messages []sinks.Message, done int) int {
 
 // oneBatch sends some of the messages as one batch and takes note of how many are stored. The error, if there is one, is
 // about the message behind these.
-func (s *Sink) oneBatch(ctx context.Context, l *link, messages []sinks.Message) error {
+func (s *Sink) oneBatch(ctx context.Context, l *connection.Link, messages []sinks.Message) error {
 	o := &s.ordered
 	o.batches++
 	b := newBatch(fmt.Sprintf("%s-%d", o.life, o.batches))
 	b.base, _, _ = o.place()
-	number := l.calls.begin(call{concerns: toStream, answer: b.answered})
-	defer l.calls.end(number)
-	sendErr := s.sendBatch(ctx, l, b, l.replyTo(number), messages)
+	number := l.Begin(connection.Call{Concerns: connection.ToStream, Answer: b.answered})
+	defer l.End(number)
+	sendErr := s.sendBatch(ctx, l, b, l.ReplyTo(number), messages)
 	if len(b.offsets) == 0 {
 		return sendErr
 	}
@@ -190,7 +191,7 @@ func (s *Sink) oneBatch(ctx context.Context, l *link, messages []sinks.Message) 
 	o.doubt, o.size = b, 0
 	st, err := s.await(ctx, b, func(st batchState) bool { return st.ended || st.stray || st.refused != nil || st.trouble != nil })
 	o.stored(b, st)
-	var denied *deniedError
+	var denied *connection.DeniedError
 	switch {
 	case st.ended && st.acked == uint64(len(b.offsets)):
 		o.doubt, o.size = nil, min(maxBatch, max(1, size)*batchGrowth)
@@ -200,7 +201,7 @@ func (s *Sink) oneBatch(ctx context.Context, l *link, messages []sinks.Message) 
 	case st.refused != nil && st.refused.number == 1:
 		o.doubt = nil // it never began
 		return s.refusedStart(ctx, l, st.refused, b.first)
-	case errors.As(st.trouble, &denied) && denied.subject == b.first:
+	case errors.As(st.trouble, &denied) && denied.Subject == b.first:
 		o.doubt = nil
 		return st.trouble
 	case st.trouble != nil && denied == nil:
@@ -230,7 +231,7 @@ func (s *Sink) placeOf(messages []sinks.Message, number uint64) int {
 
 // sendBatch hands messages to the client library, as many as may be on their way, the last of them with the commit. Its error
 // is about the message behind those that were sent.
-func (s *Sink) sendBatch(ctx context.Context, l *link, b *openBatch, lead string, messages []sinks.Message) error {
+func (s *Sink) sendBatch(ctx context.Context, l *connection.Link, b *openBatch, lead string, messages []sinks.Message) error {
 	msg, room, limit := newMessage(s.cfg, s.format), s.cfg.MaxInFlightBytes, max(1, s.ordered.size)
 	for i := s.following(messages, 0); i < len(messages); {
 		if err := ctx.Err(); err != nil {
@@ -265,7 +266,7 @@ func (s *Sink) following(messages []sinks.Message, i int) int {
 }
 
 // sendOne hands one message of a batch to the client library. When that does not take it, the batch ends before it.
-func (s *Sink) sendOne(ctx context.Context, l *link, b *openBatch, lead string, msg *message, m sinks.Message, operation int) error {
+func (s *Sink) sendOne(ctx context.Context, l *connection.Link, b *openBatch, lead string, msg *message, m sinks.Message, operation int) error {
 	buffer := s.fill(msg, m)
 	defer s.recycle(msg, buffer)
 	if len(b.offsets) == 0 {
@@ -279,20 +280,18 @@ func (s *Sink) sendOne(ctx context.Context, l *link, b *openBatch, lead string, 
 		msg.next()
 	}
 	msg.setPlace(placeInStream{m.Offset, s.ordered.epoch, b.id}, b, lead, operation)
-	err := l.nc.PublishMsg(msg.Msg)
-	switch {
-	case err == nil:
+	err := l.Publish(ctx, msg.Msg)
+	if err == nil {
 		b.offsets = append(b.offsets, m.Offset)
 		return nil
-	case disconnected(err):
-		return s.unconnected(ctx, err)
-	case number > 1:
+	}
+	if number > 1 {
 		end := &nats.Msg{Subject: b.first, Reply: string(b.reply(nil, lead, number, opEnd))}
-		if ended := l.nc.PublishMsg(end); ended != nil {
-			return s.unconnected(ctx, ended)
+		if ended := l.Publish(ctx, end); ended != nil {
+			return ended
 		}
 	}
-	return unsent(err, l.nc, len(msg.Data))
+	return err
 }
 
 // await waits until the batch is as asked for. It gives up when the server says nothing new for ackTimeout.
@@ -316,7 +315,7 @@ func (s *Sink) await(ctx context.Context, b *openBatch, done func(batchState) bo
 
 // settleDoubt ends the batch that is in doubt and learns how much of it is stored. If the server does not know it, none of it
 // is on its way but perhaps its beginning, which is refused when something else is stored first; or else found by lookAt.
-func (s *Sink) settleDoubt(ctx context.Context, l *link) error {
+func (s *Sink) settleDoubt(ctx context.Context, l *connection.Link) error {
 	o := &s.ordered
 	if o.doubt == nil {
 		return nil
@@ -333,11 +332,11 @@ func (s *Sink) settleDoubt(ctx context.Context, l *link) error {
 }
 
 // fence asks the server to end a batch. What it says then is exact: of what comes later nothing is stored.
-func (s *Sink) fence(ctx context.Context, l *link, b *openBatch) (batchState, error) {
+func (s *Sink) fence(ctx context.Context, l *connection.Link, b *openBatch) (batchState, error) {
 	b.forget()
-	number := l.calls.begin(call{concerns: to(b.first), answer: b.answered})
-	defer l.calls.end(number)
-	ping := &nats.Msg{Subject: b.first, Reply: string(b.reply(nil, l.replyTo(number), farAhead, opPing))}
+	number := l.Begin(connection.Call{Concerns: connection.To(b.first), Answer: b.answered})
+	defer l.End(number)
+	ping := &nats.Msg{Subject: b.first, Reply: string(b.reply(nil, l.ReplyTo(number), farAhead, opPing))}
 	st, err := s.pinged(ctx, l, b, ping)
 	if err == nil && !st.ended && st.trouble != nil {
 		err = s.troubled(ctx, st.trouble)
@@ -349,12 +348,12 @@ func (s *Sink) fence(ctx context.Context, l *link, b *openBatch) (batchState, er
 }
 
 // pinged sends a ping until it is answered: a stream that has just lost its leader drops what it is sent.
-func (s *Sink) pinged(ctx context.Context, l *link, b *openBatch, ping *nats.Msg) (st batchState, err error) {
+func (s *Sink) pinged(ctx context.Context, l *connection.Link, b *openBatch, ping *nats.Msg) (st batchState, err error) {
 	for begun := time.Now(); ; {
-		if err := l.nc.PublishMsg(ping); err != nil {
-			return batchState{}, s.unconnected(ctx, err)
+		if err := l.Publish(ctx, ping); err != nil {
+			return batchState{}, err
 		}
-		attempt, cancel := context.WithTimeout(ctx, min(repeatEvery, s.cfg.AckTimeout))
+		attempt, cancel := context.WithTimeout(ctx, min(connection.RepeatEvery, s.cfg.AckTimeout))
 		st, err = s.await(attempt, b, func(st batchState) bool { return st.ended || st.unknown || st.trouble != nil })
 		cancel()
 		switch {
@@ -381,7 +380,7 @@ func (s *Sink) troubled(ctx context.Context, trouble error) error {
 }
 
 // refusedStart learns from the refusal of a batch's first message; nil says that it is worth another try.
-func (s *Sink) refusedStart(ctx context.Context, l *link, refused *refusedMessage, subject string) error {
+func (s *Sink) refusedStart(ctx context.Context, l *connection.Link, refused *refusedMessage, subject string) error {
 	end, wrong := refused.wrongSequence()
 	if !wrong {
 		return s.refusal(refused, subject)
@@ -405,7 +404,7 @@ func (s *Sink) refusal(refused *refusedMessage, subject string) error {
 
 // lookAt reads what has come to the stream's end since we knew it, and takes note of the newest change of ours. A batch that it
 // finds may still be growing, when it is one of the process before: it is ended first.
-func (s *Sink) lookAt(ctx context.Context, l *link, end uint64) error {
+func (s *Sink) lookAt(ctx context.Context, l *connection.Link, end uint64) error {
 	o := &s.ordered
 	last, through, _ := o.place()
 	foreign := ""
@@ -454,7 +453,7 @@ func (s *Sink) crowd(subject string) error {
 }
 
 // wentBack says from where on to publish again when the stream ends before what we know.
-func (s *Sink) wentBack(ctx context.Context, l *link, end uint64) error {
+func (s *Sink) wentBack(ctx context.Context, l *connection.Link, end uint64) error {
 	m, err := s.stream(l).newest(ctx, 1, end, s.ours)
 	if err != nil {
 		return err

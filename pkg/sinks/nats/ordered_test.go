@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 // versionsOf lists what the stream holds of pods: name and version, in its order.
@@ -164,24 +165,24 @@ func TestABatchOfADeadProcessIsEndedBeforeAnotherBegins(t *testing.T) {
 	}
 	open := newBatch("dead-1")
 	open.base = 3
-	number := l.calls.begin(call{concerns: toStream, answer: open.answered})
+	number := l.Begin(connection.Call{Concerns: connection.ToStream, Answer: open.answered})
 	msg := newMessage(s.cfg, s.format)
 	part := func(version int, operation int) {
 		t.Helper()
 		m := sinks.Message{Offset: uint64(version), Change: pod("web", version)}
-		if err := s.sendOne(t.Context(), l, open, l.replyTo(number), msg, m, operation); err != nil {
+		if err := s.sendOne(t.Context(), l, open, l.ReplyTo(number), msg, m, operation); err != nil {
 			t.Fatal(err)
 		}
 	}
 	part(4, opStart)
 	part(5, opAppend)
-	if err := l.nc.Flush(); err != nil {
+	if err := l.Conn().Flush(); err != nil {
 		t.Fatal(err)
 	}
 	after := restarted(t, server.URL(), state, 9)
 	allNumbered(t, after, 4, 7)
 	part(6, opAppend) // comes late
-	if err := l.nc.Flush(); err != nil {
+	if err := l.Conn().Flush(); err != nil {
 		t.Fatal(err)
 	}
 	allNumbered(t, after, 8, 8)

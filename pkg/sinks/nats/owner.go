@@ -94,7 +94,7 @@ func (o ownership) deposed(by ownerRecord, err error) error {
 // publish sends one message to the stream, whose condition only one copy can meet, and returns its sequence.
 func (c streamClient) publish(ctx context.Context, m *nats.Msg) (uint64, error) {
 	m.Header[nats.ExpectedStreamHdr] = []string{c.stream}
-	a, err := c.sink.repeat(ctx, c.link, m)
+	a, err := c.link.Repeat(ctx, m)
 	if err != nil {
 		return 0, err
 	}

@@ -13,11 +13,12 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 // publishAndRepair publishes messages to a bucket, and at the end of a snapshot purges what it lacks. Everything before the
 // end has been stored then, since all changes share one lane.
-func (s *Sink) publishAndRepair(ctx context.Context, l *link, lane sinks.Lane, batch []sinks.Message) (int, error) {
+func (s *Sink) publishAndRepair(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	for done := 0; ; done++ {
 		next := done
 		for next < len(batch) && batch[next].Change.Type != event.SnapshotBegin && batch[next].Change.Type != event.SnapshotEnd {
@@ -39,7 +40,7 @@ func (s *Sink) publishAndRepair(ctx context.Context, l *link, lane sinks.Lane, b
 }
 
 // snapshot notes where the bucket ended when a snapshot began, and removes at its end what was not written since.
-func (s *Sink) snapshot(ctx context.Context, l *link, lane sinks.Lane, c *event.Change) error {
+func (s *Sink) snapshot(ctx context.Context, l *connection.Link, lane sinks.Lane, c *event.Change) error {
 	id := c.Key() + " " + c.Snapshot.ID
 	if c.Type == event.SnapshotBegin {
 		found, err := s.stream(l).existing(ctx)
@@ -97,8 +98,8 @@ func (s *Sink) keysOf(c *event.Change) string {
 }
 
 // purgeUntouched purges the keys whose newest value was there when the stream ended at a sequence.
-func (s *Sink) purgeUntouched(ctx context.Context, l *link, keys string, began uint64) (purged int, err error) {
-	js, err := jetstream.New(l.nc)
+func (s *Sink) purgeUntouched(ctx context.Context, l *connection.Link, keys string, began uint64) (purged int, err error) {
+	js, err := jetstream.New(l.Conn())
 	if err != nil {
 		return 0, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
 	}
@@ -139,7 +140,7 @@ func (s *Sink) purgeUntouched(ctx context.Context, l *link, keys string, began u
 }
 
 // purge puts the purge marker of a key behind its value, unless there is another value by now.
-func (s *Sink) purge(ctx context.Context, l *link, subject string, sequence uint64) error {
+func (s *Sink) purge(ctx context.Context, l *connection.Link, subject string, sequence uint64) error {
 	s.ordered.beside.Store(true)
 	header := nats.Header{
 		headerOperation: {operationPurge}, nats.MsgRollup: {nats.MsgRollupSubject},
@@ -148,7 +149,7 @@ func (s *Sink) purge(ctx context.Context, l *link, subject string, sequence uint
 	if s.expiring.Load() {
 		header[nats.MsgTTLHdr] = []string{markerTTL}
 	}
-	a, err := s.request(ctx, l, &nats.Msg{Subject: subject, Header: header})
+	a, err := l.Request(ctx, &nats.Msg{Subject: subject, Header: header})
 	if err != nil {
 		return err
 	}

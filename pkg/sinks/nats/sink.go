@@ -9,23 +9,16 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
-const (
-	// awayPause is the time between two calls that wait for the connection, or for a stream's leader. They cost next to
-	// nothing, and one of them should be there when NATS is back, however long it was away.
-	awayPause = 250 * time.Millisecond
-	// repeatEvery is how long to wait for an answer that may have got lost with a stream's leader, before it is asked for again.
-	repeatEvery = time.Second
-	// keepBuffer is the largest encoding buffer, in bytes, that is kept for the next message.
-	keepBuffer = 1 << 20
-)
+// keepBuffer is the largest encoding buffer, in bytes, that is kept for the next message.
+const keepBuffer = 1 << 20
 
 // Sink delivers to one stream. It is safe for concurrent use as [sinks.Sink] says.
 type Sink struct {
@@ -38,7 +31,7 @@ type Sink struct {
 
 	lanes   lanes
 	buffers sync.Pool // *[]byte, for encoded changes
-	absence absence
+	absence connection.Absence
 
 	ordered  ordered
 	progress progress
@@ -54,7 +47,7 @@ type Sink struct {
 	verifying chan struct{} // capacity 1; held by who looks the stream up
 
 	mu        sync.Mutex
-	link      *link                          // nil before the first use
+	link      *connection.Link               // nil before the first use
 	ahead     map[sinks.Lane]map[uint64]bool // see takeAhead
 	cautions  map[string]string              // by what they are about
 	snapshots map[string]uint64              // where a bucket ended when the snapshots began that have not ended
@@ -153,8 +146,8 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 			s.omitted.Add(1)
 		}
 	}
-	var denied *deniedError
-	if lane == whole && errors.As(err, &denied) && toStream(denied.subject) && !s.cfg.Exact {
+	var denied *connection.DeniedError
+	if lane == whole && errors.As(err, &denied) && connection.ToStream(denied.Subject) && !s.cfg.Exact {
 		s.lanes.deny()
 	}
 	if errors.Is(err, nats.ErrNoResponders) {
@@ -164,7 +157,7 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 }
 
 // send chooses the way: in batches if the stream takes them and nobody else writes to it. Dead letters are beside the order.
-func (s *Sink) send(ctx context.Context, l *link, lane sinks.Lane, batch []sinks.Message) (n int, err error) {
+func (s *Sink) send(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (n int, err error) {
 	switch {
 	case s.cfg.Mode == modeCore:
 		return s.fire(ctx, l, batch)
@@ -225,57 +218,6 @@ func (s *Sink) recycle(msg *message, buffer *[]byte) {
 	msg.Data = nil
 }
 
-// ask sends a question to the server and waits for the answer.
-func (s *Sink) ask(ctx context.Context, l *link, subject string, request []byte) (answer, error) {
-	return s.repeat(ctx, l, &nats.Msg{Subject: subject, Data: request})
-}
-
-// repeat sends a message until it is answered: a stream that has just lost its leader drops what it is sent. Of the copies at most
-// one may have an effect.
-func (s *Sink) repeat(ctx context.Context, l *link, m *nats.Msg) (answer, error) {
-	for begun := time.Now(); ; {
-		attempt, cancel := context.WithTimeout(ctx, min(repeatEvery, s.cfg.AckTimeout))
-		a, err := s.request(attempt, l, m)
-		cancel()
-		switch {
-		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
-			return a, err
-		case time.Since(begun) >= s.cfg.AckTimeout:
-			return a, fmt.Errorf("no answer for %q within %v", m.Subject, s.cfg.AckTimeout)
-		}
-	}
-}
-
-// request sends a message and waits for what the server says of it.
-func (s *Sink) request(ctx context.Context, l *link, m *nats.Msg) (answer, error) {
-	answers := make(chan answer, 1)
-	number := l.calls.begin(call{concerns: to(m.Subject), answer: func(_ string, a answer) {
-		select {
-		case answers <- a:
-		default: // the first one counts
-		}
-	}})
-	defer l.calls.end(number)
-	m.Reply = l.replyTo(number)
-	err := l.nc.PublishMsg(m)
-	if disconnected(err) {
-		return answer{}, s.unconnected(ctx, err)
-	}
-	if err != nil {
-		return answer{}, unsent(err, l.nc, len(m.Data))
-	}
-	timeout := time.NewTimer(s.cfg.AckTimeout)
-	defer timeout.Stop()
-	select {
-	case a := <-answers:
-		return a, a.err
-	case <-timeout.C:
-		return answer{}, fmt.Errorf("no answer for %q within %v", m.Subject, s.cfg.AckTimeout)
-	case <-ctx.Done():
-		return answer{}, ctx.Err()
-	}
-}
-
 // caution notes how the stream may lose changes, or is used in a lesser way, and logs it when it is new; "" takes it back.
 func (s *Sink) caution(about, text string) {
 	s.mu.Lock()
@@ -307,19 +249,19 @@ func (s *Sink) Cautions() (all []string) {
 
 // ready returns a connection that stands, and has the stream looked up once. It waits for both no longer than
 // ackTimeout, so that the first call after an outage goes through when the server is back, and not some time later.
-func (s *Sink) ready(ctx context.Context) (*link, error) {
+func (s *Sink) ready(ctx context.Context) (*connection.Link, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	l := s.current()
-	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
-	defer cancel()
-	if err := l.await(bounded); err != nil {
-		return nil, s.unconnected(ctx, err)
+	l, err := s.reach(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if s.verified.Load() {
 		return l, nil
 	}
+	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
+	defer cancel()
 	if err := s.verify(bounded, l); err != nil {
 		if ctx.Err() == nil && bounded.Err() != nil {
 			err = fmt.Errorf("JetStream does not answer about stream %q within %v", s.cfg.Stream, s.cfg.AckTimeout)
@@ -329,24 +271,18 @@ func (s *Sink) ready(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// unconnected says why there is no connection, unless the caller does not want to know any more.
-func (s *Sink) unconnected(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	reason := s.absence.why()
-	if reason == "" { // it came back in this very moment
-		reason = err.Error()
-	}
-	return &sinks.UnavailableError{Reason: "not connected to NATS at " + s.cfg.servers() + ": " + reason, After: awayPause, Err: err}
+// reach returns a connection that stands. It waits no longer than ackTimeout.
+func (s *Sink) reach(ctx context.Context) (*connection.Link, error) {
+	l := s.current()
+	return l, l.Stands(ctx)
 }
 
 // current returns the link, a new one if there is none or the old one cannot come back.
-func (s *Sink) current() *link {
+func (s *Sink) current() *connection.Link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link == nil || s.link.dead() {
-		s.link = dial(s.cfg, &s.absence)
+	if s.link == nil || s.link.Dead() {
+		s.link = s.connect()
 	}
 	return s.link
 }
@@ -359,7 +295,7 @@ func (s *Sink) Close(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	if err := l.close(ctx); err != nil {
+	if err := l.Close(ctx); err != nil {
 		return fmt.Errorf("close the connection to NATS: %w", err)
 	}
 	return nil

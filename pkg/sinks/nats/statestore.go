@@ -78,7 +78,7 @@ func (s *stateStore) ownership(c streamClient) ownership {
 
 func (s *stateStore) reach(ctx context.Context) (streamClient, error) {
 	l, err := s.sink.reach(ctx)
-	return streamClient{s.sink, l, s.name}, err
+	return streamClient{l, s.name}, err
 }
 
 // Close releases nothing: the connection is the sink's.
@@ -203,7 +203,7 @@ func (s *stateStore) Write(ctx context.Context, entries []sinks.StateEntry) erro
 	if err != nil {
 		return err
 	}
-	w := segmentWriter{store: s, ctx: ctx, client: c, limit: min(maxSegment, int(c.link.nc.MaxPayload())-segmentMargin)}
+	w := segmentWriter{store: s, ctx: ctx, client: c, limit: min(maxSegment, int(c.link.Conn().MaxPayload())-segmentMargin)}
 	if s.complete {
 		s.next = 0
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 // prepare sees to it that the stream of the state is there, and keeps what it is given.
@@ -66,7 +67,7 @@ func (s *stateStore) create(ctx context.Context, c streamClient) error {
 // createAs is create with these settings.
 func (s *stateStore) createAs(ctx context.Context, c streamClient, config jetstream.StreamConfig) (*streamAnswer, error) {
 	made, err := c.create(ctx, config)
-	if errors.As(err, new(*deniedError)) {
+	if errors.As(err, new(*connection.DeniedError)) {
 		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q, for the state, does not exist, and this user may not create it: create it for the subjects %q, "+
 			"with roll-ups and direct access allowed, or allow publishing to $JS.API.STREAM.CREATE.%s", s.name, s.name+".>", s.name), Err: err}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 // What is little of a stream that drops its oldest messages.
@@ -38,7 +39,7 @@ type streamAnswer struct {
 }
 
 // verify sees to it that the stream is there and takes our subjects. One caller looks, the others wait for it.
-func (s *Sink) verify(ctx context.Context, l *link) error {
+func (s *Sink) verify(ctx context.Context, l *connection.Link) error {
 	select {
 	case s.verifying <- struct{}{}:
 		defer func() { <-s.verifying }()
@@ -54,11 +55,11 @@ func (s *Sink) verify(ctx context.Context, l *link) error {
 }
 
 // stream asks for the stream of the changes.
-func (s *Sink) stream(l *link) streamClient { return streamClient{s, l, s.cfg.Stream} }
+func (s *Sink) stream(l *connection.Link) streamClient { return streamClient{l, s.cfg.Stream} }
 
 func (s *Sink) lookUp(ctx context.Context, c streamClient) error {
 	found, err := c.info(ctx)
-	if errors.As(err, new(*deniedError)) {
+	if errors.As(err, new(*connection.DeniedError)) {
 		// The acknowledgements name the stream, so the look-up only serves to say early and well what is wrong.
 		s.log.Warn("NATS does not let this user look the stream up; going on without", "stream", s.cfg.Stream)
 		return nil
@@ -81,7 +82,7 @@ func (s *Sink) create(ctx context.Context, c streamClient) error {
 			s.cfg.Stream, s.pattern)}
 	}
 	config := s.cfg.streamConfig(s.pattern)
-	config.AllowBatchPublish = takesBatches(c.link.nc.ConnectedServerVersion())
+	config.AllowBatchPublish = takesBatches(c.link.Conn().ConnectedServerVersion())
 	for _, pattern := range s.routed {
 		config.Subjects = withSubject(config.Subjects, pattern)
 	}

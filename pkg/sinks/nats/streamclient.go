@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
 const (
@@ -27,20 +28,8 @@ const (
 
 // streamClient asks for one stream over one connection.
 type streamClient struct {
-	sink   *Sink
-	link   *link
+	link   *connection.Link
 	stream string
-}
-
-// reach returns a connection that stands. It waits no longer than ackTimeout.
-func (s *Sink) reach(ctx context.Context) (*link, error) {
-	l := s.current()
-	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
-	defer cancel()
-	if err := l.await(bounded); err != nil {
-		return nil, s.unconnected(ctx, err)
-	}
-	return l, nil
 }
 
 // api asks JetStream something about the stream and decodes the answer. None means that it has no leader, or is not there.
@@ -52,15 +41,15 @@ func (c streamClient) api(ctx context.Context, what string, request, answer any)
 			return fmt.Errorf("encode a request about stream %q: %w", c.stream, err)
 		}
 	}
-	a, err := c.sink.ask(ctx, c.link, "$JS.API.STREAM."+what+"."+c.stream, body)
+	a, err := c.link.Repeat(ctx, &nats.Msg{Subject: "$JS.API.STREAM." + what + "." + c.stream, Data: body})
 	if err != nil {
 		return err
 	}
-	if a.noResponder {
-		return &sinks.UnavailableError{After: awayPause, Reason: fmt.Sprintf("nobody answers for stream %q: JetStream is not enabled "+
+	if a.NoResponder {
+		return &sinks.UnavailableError{After: connection.AwayPause, Reason: fmt.Sprintf("nobody answers for stream %q: JetStream is not enabled "+
 			"for this account, or has no leader", c.stream), Err: nats.ErrNoResponders}
 	}
-	if err := json.Unmarshal(a.data, answer); err != nil {
+	if err := json.Unmarshal(a.Data, answer); err != nil {
 		return fmt.Errorf("JetStream's answer about stream %q: %w", c.stream, err)
 	}
 	return nil
@@ -85,7 +74,7 @@ func (c streamClient) info(ctx context.Context) (*streamAnswer, error) {
 func (c streamClient) existing(ctx context.Context) (*streamAnswer, error) {
 	found, err := c.info(ctx)
 	if err == nil && found == nil {
-		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist any more", c.stream), After: awayPause, Err: nats.ErrNoResponders}
+		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist any more", c.stream), After: connection.AwayPause, Err: nats.ErrNoResponders}
 	}
 	return found, err
 }
@@ -130,8 +119,8 @@ func (c streamClient) at(ctx context.Context, sequence uint64) (storedMessage, e
 		if err != nil || found.State.LastSeq >= sequence {
 			return storedMessage{}, err
 		}
-		if time.Since(begun) > c.sink.cfg.AckTimeout {
-			return storedMessage{}, fmt.Errorf("stream %q has accepted message %d and not stored it within %v", c.stream, sequence, c.sink.cfg.AckTimeout)
+		if time.Since(begun) > c.link.Timeout() {
+			return storedMessage{}, fmt.Errorf("stream %q has accepted message %d and not stored it within %v", c.stream, sequence, c.link.Timeout())
 		}
 		select {
 		case <-time.After(applyPause):
@@ -199,19 +188,19 @@ func (c streamClient) readSome(ctx context.Context, from, through uint64, each f
 	if err != nil {
 		return from, fmt.Errorf("encode a request about stream %q: %w", c.stream, err)
 	}
-	answers := make(chan answer, readMessages+2)
+	answers := make(chan connection.Answer, readMessages+2)
 	subject := "$JS.API.DIRECT.GET." + c.stream
-	number := c.link.calls.begin(call{concerns: to(subject), answer: func(_ string, a answer) {
+	number := c.link.Begin(connection.Call{Concerns: connection.To(subject), Answer: func(_ string, a connection.Answer) {
 		select {
 		case answers <- a:
 		default: // more than asked for: the gap is seen
 		}
 	}})
-	defer c.link.calls.end(number)
-	if err := c.link.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: c.link.replyTo(number), Data: body}); err != nil {
-		return from, c.sink.unconnected(ctx, err)
+	defer c.link.End(number)
+	if err := c.link.Publish(ctx, &nats.Msg{Subject: subject, Reply: c.link.ReplyTo(number), Data: body}); err != nil {
+		return from, err
 	}
-	timeout := time.NewTimer(c.sink.cfg.AckTimeout)
+	timeout := time.NewTimer(c.link.Timeout())
 	defer timeout.Stop()
 	for last := uint64(0); ; {
 		select {
@@ -226,9 +215,9 @@ func (c streamClient) readSome(ctx context.Context, from, through uint64, each f
 			if err := each(m); err != nil {
 				return from, err
 			}
-			timeout.Reset(c.sink.cfg.AckTimeout)
+			timeout.Reset(c.link.Timeout())
 		case <-timeout.C:
-			return from, fmt.Errorf("no answer for %q within %v", subject, c.sink.cfg.AckTimeout)
+			return from, c.link.Unanswered(subject)
 		case <-ctx.Done():
 			return from, ctx.Err()
 		}
@@ -236,24 +225,24 @@ func (c streamClient) readSome(ctx context.Context, from, through uint64, each f
 }
 
 // direct reads one answer to a request for many messages, which names the message before it; more is false at their end.
-func (c streamClient) direct(a answer, last uint64) (m storedMessage, more bool, err error) {
+func (c streamClient) direct(a connection.Answer, last uint64) (m storedMessage, more bool, err error) {
 	switch {
-	case a.err != nil:
-		return m, false, a.err
-	case a.noResponder:
+	case a.Err != nil:
+		return m, false, a.Err
+	case a.NoResponder:
 		return m, false, nil // no replica is ready: the leader knows
 	}
-	switch status := a.header.Get("Status"); status {
+	switch status := a.Header.Get("Status"); status {
 	case "":
 	case strconv.Itoa(http.StatusNoContent), strconv.Itoa(http.StatusNotFound):
 		return m, false, nil
 	default:
-		return m, false, fmt.Errorf("stream %q cannot be read: %s %s", c.stream, status, a.header.Get("Description"))
+		return m, false, fmt.Errorf("stream %q cannot be read: %s %s", c.stream, status, a.Header.Get("Description"))
 	}
-	m.Subject, m.decoded, m.Data = a.header.Get("Nats-Subject"), a.header, a.data
-	before, err1 := strconv.ParseUint(a.header.Get("Nats-Last-Sequence"), 10, 64)
-	sequence, err2 := strconv.ParseUint(a.header.Get("Nats-Sequence"), 10, 64)
-	at, err3 := time.Parse(time.RFC3339Nano, a.header.Get("Nats-Time-Stamp"))
+	m.Subject, m.decoded, m.Data = a.Header.Get("Nats-Subject"), a.Header, a.Data
+	before, err1 := strconv.ParseUint(a.Header.Get("Nats-Last-Sequence"), 10, 64)
+	sequence, err2 := strconv.ParseUint(a.Header.Get("Nats-Sequence"), 10, 64)
+	at, err3 := time.Parse(time.RFC3339Nano, a.Header.Get("Nats-Time-Stamp"))
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return m, false, fmt.Errorf("a message of stream %q: %w", c.stream, err)
 	}

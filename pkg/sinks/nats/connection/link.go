@@ -1,4 +1,4 @@
-package nats
+package connection
 
 import (
 	"context"
@@ -26,12 +26,26 @@ const (
 	maxRedial      = time.Second
 )
 
-// link is one connection of the client library with the inbox the answers come to. It lives through reconnects. When the
-// library gives the connection up, or the inbox is refused, the link is closed and the sink makes another.
-type link struct {
-	absence *absence
+// Options say what to connect to.
+type Options struct {
+	URL         string        // of the servers, separated by commas
+	Servers     string        // the same for people, without secrets
+	InboxPrefix string        // of the answers' subjects
+	Timeout     time.Duration // for an answer, and for a connection
+
+	// Authenticate returns the options of the library that say who we are. It reads files, and its error is the environment's.
+	// expired, which may be nil, says whether a connection that is down has to be made anew to announce another key.
+	Authenticate func() (options []nats.Option, expired func() bool, err error)
+}
+
+// Link is one connection of the client library with the inbox the answers come to. It lives through reconnects. When the
+// library gives the connection up, or the inbox is refused, the link is closed and its owner dials another. It is safe for
+// concurrent use.
+type Link struct {
+	o       Options
+	absence *Absence
 	calls   calls
-	nkey    func() bool // whether another nkey than the connection's is in its file now
+	expired func() bool // see Options.Authenticate
 	inbox   string      // prefix of the reply subjects, with the dot at its end
 
 	dialled chan struct{} // closed when nc and err are set
@@ -47,28 +61,29 @@ type link struct {
 	changed chan struct{} // closed, and replaced, when the connection's state may have changed
 }
 
-// dial starts to connect. The goroutine ends when the library has tried each server once, or at close; from then on
-// the library connects by itself.
-func dial(cfg Config, a *absence) *link {
+// Dial starts to connect. The goroutine ends when the library has tried each server once, or at Close; from then on
+// the library connects by itself. Why there is no connection is noted in absence, which outlives the link.
+func Dial(o Options, absence *Absence) *Link {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &link{absence: a, cancel: cancel,
+	l := &Link{o: o, absence: absence, cancel: cancel,
 		dialled: make(chan struct{}), gone: make(chan struct{}), changed: make(chan struct{})}
 	go func() {
 		defer close(l.dialled)
-		l.nc, l.err = l.connect(ctx, cfg)
+		l.nc, l.err = l.connect(ctx)
 		if l.err != nil {
-			a.begin(l.err.Error())
+			absence.begin(l.err.Error())
 		}
 	}()
 	return l
 }
 
-func (l *link) connect(ctx context.Context, cfg Config) (*nats.Conn, error) {
-	options, err := l.options(ctx, cfg)
+func (l *Link) connect(ctx context.Context) (*nats.Conn, error) {
+	options, expired, err := l.o.Authenticate()
 	if err != nil {
 		return nil, err
 	}
-	nc, err := nats.Connect(cfg.URL, options...)
+	l.expired = expired
+	nc, err := nats.Connect(l.o.URL, append(options, l.options(ctx)...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +95,8 @@ func (l *link) connect(ctx context.Context, cfg Config) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// options of the connection. Files are read here and by the library, so their errors are the environment's and may pass.
-func (l *link) options(ctx context.Context, cfg Config) ([]nats.Option, error) {
-	options := []nats.Option{
+func (l *Link) options(ctx context.Context) []nats.Option {
+	return []nats.Option{
 		nats.Name(connectionName),
 		nats.SetCustomDialer(dialer{ctx: ctx}),
 		nats.Timeout(dialTimeout),
@@ -92,57 +106,14 @@ func (l *link) options(ctx context.Context, cfg Config) ([]nats.Option, error) {
 		nats.CustomReconnectDelay(redial),
 		nats.ReconnectBufSize(-1), // a buffer replayed after a reconnect would overtake newer messages // I3
 		nats.PingInterval(pingInterval),
-		nats.FlusherTimeout(cfg.AckTimeout), // a write to a stalled server ends
-		nats.CustomInboxPrefix(cfg.InboxPrefix),
+		nats.FlusherTimeout(l.o.Timeout), // a write to a stalled server ends
+		nats.CustomInboxPrefix(l.o.InboxPrefix),
 		nats.ConnectHandler(l.connected),
 		nats.ReconnectHandler(l.connected),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { l.lost(err) }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.absence.begin(reason(err)) }),
 		nats.ClosedHandler(l.closed),
 		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) { l.refused(nc, err) }),
-	}
-	return l.appendAuthentication(options, cfg)
-}
-
-func (l *link) appendAuthentication(options []nats.Option, cfg Config) ([]nats.Option, error) {
-	if cfg.Credentials != "" {
-		options = append(options, nats.UserCredentials(cfg.Credentials))
-	}
-	if cfg.NkeySeed != "" {
-		option, err := nats.NkeyOptionFromSeed(cfg.NkeySeed)
-		if err != nil {
-			return nil, fmt.Errorf("nats.nkeySeed: %w", err)
-		}
-		options, l.nkey = append(options, option), differs(option, cfg.NkeySeed)
-	}
-	if cfg.User != "" {
-		options = append(options, nats.UserInfo(cfg.User, cfg.Password))
-	}
-	if cfg.Token != "" {
-		options = append(options, nats.Token(cfg.Token))
-	}
-	if cfg.TLS.CA != "" {
-		options = append(options, nats.RootCAs(cfg.TLS.CA))
-	}
-	if cfg.TLS.Cert != "" {
-		options = append(options, nats.ClientCert(cfg.TLS.Cert, cfg.TLS.Key))
-	}
-	return options, nil
-}
-
-// differs returns a function that says whether the seed file holds another key than option has. The library reads the seed
-// at each connect, but the key it announces only once.
-func differs(option nats.Option, seed string) func() bool {
-	announced := func(option nats.Option) string {
-		var o nats.Options
-		if option(&o) != nil {
-			return ""
-		}
-		return o.Nkey
-	}
-	return func() bool {
-		now, err := nats.NkeyOptionFromSeed(seed)
-		return err == nil && announced(now) != announced(option)
 	}
 }
 
@@ -193,24 +164,24 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// absence is why there is no connection; "" while there is one. Its zero value says that there was none yet. It is safe for
+// Absence is why there is no connection; "" while there is one. Its zero value says that there was none yet. It is safe for
 // concurrent use.
-type absence struct {
+type Absence struct {
 	mu     sync.Mutex
 	met    bool
 	reason string
 }
 
-func (a *absence) begin(reason string) { a.set(reason) }
-func (a *absence) end()                { a.set("") }
+func (a *Absence) begin(reason string) { a.set(reason) }
+func (a *Absence) end()                { a.set("") }
 
-func (a *absence) set(reason string) {
+func (a *Absence) set(reason string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.met, a.reason = true, reason
 }
 
-func (a *absence) why() string {
+func (a *Absence) why() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.met {
@@ -220,27 +191,27 @@ func (a *absence) why() string {
 }
 
 // next returns a channel that is closed at the next change of the connection's state.
-func (l *link) next() <-chan struct{} {
+func (l *Link) next() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed
 }
 
-func (l *link) notify() {
+func (l *Link) notify() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-func (l *link) connected(nc *nats.Conn) {
+func (l *Link) connected(nc *nats.Conn) {
 	l.absence.end()
 	l.told.Store(true)
 	l.notify()
 }
 
 // lost tells every call that its answer will not come: the message may be stored, and must be sent again.
-func (l *link) lost(err error) {
+func (l *Link) lost(err error) {
 	l.told.Store(false)
 	if !l.closing.Load() {
 		l.absence.begin(reason(err))
@@ -249,7 +220,7 @@ func (l *link) lost(err error) {
 	l.notify()
 }
 
-func (l *link) closed(*nats.Conn) {
+func (l *Link) closed(*nats.Conn) {
 	l.cancel()
 	l.calls.fail("", l.why(&sinks.UnavailableError{Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed}))
 	l.notify()
@@ -257,7 +228,7 @@ func (l *link) closed(*nats.Conn) {
 }
 
 // why prefers a refusal to what follows from it: a message may have come to wait between the two.
-func (l *link) why(follows *sinks.UnavailableError) *sinks.UnavailableError {
+func (l *Link) why(follows *sinks.UnavailableError) *sinks.UnavailableError {
 	if refusal := l.refusal.Load(); refusal != nil {
 		return refusal
 	}
@@ -273,9 +244,9 @@ var (
 
 // refused gives a permission violation to those who sent to that subject. Without the inbox no answer can come at
 // all, and the server does not try a refused subscription again by itself: that ends the link.
-func (l *link) refused(nc *nats.Conn, err error) {
+func (l *Link) refused(nc *nats.Conn, err error) {
 	if m := publishRefused.FindStringSubmatch(err.Error()); m != nil {
-		l.calls.fail(m[1], &deniedError{subject: m[1], err: err})
+		l.calls.fail(m[1], &DeniedError{Subject: m[1], Err: err})
 	}
 	if m := subscribeRefused.FindStringSubmatch(err.Error()); m != nil {
 		reason := fmt.Sprintf("this user may not subscribe to its inbox %q; allow that on the server, or set nats.inboxPrefix", m[1])
@@ -291,41 +262,47 @@ func (l *link) refused(nc *nats.Conn, err error) {
 	}
 }
 
-// deniedError says that this user may not publish to a subject. Others may be allowed.
-type deniedError struct {
-	subject string
-	err     error
+// DeniedError says that this user may not publish to a subject. Others may be allowed.
+type DeniedError struct {
+	Subject string
+	Err     error // in the library's words
 }
 
-func (e *deniedError) Error() string {
-	return fmt.Sprintf("this user may not publish to %q; allow it on the server", e.subject)
+func (e *DeniedError) Error() string {
+	return fmt.Sprintf("this user may not publish to %q; allow it on the server", e.Subject)
 }
 
-func (e *deniedError) Unwrap() error { return e.err }
+func (e *DeniedError) Unwrap() error { return e.Err }
 
 // answered hands an answer to the call whose number the reply subject begins with: INBOX.<call> or INBOX.<call>.<more>.
-func (l *link) answered(m *nats.Msg) {
+func (l *Link) answered(m *nats.Msg) {
 	call, reply, _ := strings.Cut(strings.TrimPrefix(m.Subject, l.inbox), ".")
 	number, err := strconv.ParseUint(call, 10, 64)
 	if err != nil {
 		return // not an answer to anything this link sent
 	}
 	const noResponders = "503" // ADR-4 and the no_responders option of the client protocol's CONNECT
-	l.calls.settle(number, reply, answer{data: m.Data, header: m.Header, noResponder: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
+	l.calls.settle(number, reply, Answer{Data: m.Data, Header: m.Header, NoResponder: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
 }
 
-// replyTo returns the subject for answers to a call.
-func (l *link) replyTo(number uint64) string { return l.inbox + strconv.FormatUint(number, 10) }
+// Begin takes a call up and returns its number. The caller ends it.
+func (l *Link) Begin(one Call) uint64 { return l.calls.begin(one) }
 
-// dead says that the link cannot come back. One that has no connection, and whose nkey is not the one to announce any
+// End forgets a call: what comes for it later is dropped.
+func (l *Link) End(number uint64) { l.calls.end(number) }
+
+// ReplyTo returns the subject for answers to a call. What follows it behind a dot is told with the answer.
+func (l *Link) ReplyTo(number uint64) string { return l.inbox + strconv.FormatUint(number, 10) }
+
+// Dead says that the link cannot come back. One that has no connection, and whose key is not the one to announce any
 // more, is ended.
-func (l *link) dead() bool {
+func (l *Link) Dead() bool {
 	select {
 	case <-l.dialled:
 	default:
 		return false
 	}
-	if l.err == nil && l.nkey != nil && !l.nc.IsConnected() && l.nkey() {
+	if l.err == nil && l.expired != nil && !l.nc.IsConnected() && l.expired() {
 		l.closing.Store(true)
 		l.nc.Close()
 	}
@@ -334,7 +311,7 @@ func (l *link) dead() bool {
 
 // await waits until the connection stands and the library has told so, which it does a little later: what is delivered
 // before that would be delivered by a sink that is not ready. It gives up when ctx ends, or when the link is dead.
-func (l *link) await(ctx context.Context) error {
+func (l *Link) await(ctx context.Context) error {
 	select {
 	case <-l.dialled:
 	case <-ctx.Done():
@@ -357,8 +334,8 @@ func (l *link) await(ctx context.Context) error {
 	return l.err
 }
 
-// close ends the connection and waits for the library, within ctx.
-func (l *link) close(ctx context.Context) error {
+// Close ends the connection and waits for the library, within ctx.
+func (l *Link) Close(ctx context.Context) error {
 	l.closing.Store(true)
 	select {
 	case <-l.dialled:

@@ -1,0 +1,146 @@
+package connection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+const (
+	// AwayPause is the time between two calls that wait for the connection, or for a stream's leader. They cost next to
+	// nothing, and one of them should be there when NATS is back, however long it was away.
+	AwayPause = 250 * time.Millisecond
+	// RepeatEvery is how long to wait for an answer that may have got lost with a stream's leader, before it is asked for again.
+	RepeatEvery = time.Second
+)
+
+// Stands returns nil when the connection stands. It waits no longer than the timeout of the link.
+func (l *Link) Stands(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, l.o.Timeout)
+	defer cancel()
+	if err := l.await(bounded); err != nil {
+		return l.unconnected(ctx, err)
+	}
+	return nil
+}
+
+// unconnected says why there is no connection, unless the caller does not want to know any more.
+func (l *Link) unconnected(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	reason := l.absence.why()
+	if reason == "" { // it came back in this very moment
+		reason = err.Error()
+	}
+	return &sinks.UnavailableError{Reason: "not connected to NATS at " + l.o.Servers + ": " + reason, After: AwayPause, Err: err}
+}
+
+// Publish hands a message to the client library, which copies it. That it was taken does not say that it arrives.
+func (l *Link) Publish(ctx context.Context, m *nats.Msg) error {
+	err := l.nc.PublishMsg(m)
+	switch {
+	case err == nil:
+		return nil
+	case disconnected(err):
+		return l.unconnected(ctx, err)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return &sinks.RejectedError{Reason: fmt.Sprintf("%d bytes and headers exceed the server's max_payload of %d", len(m.Data), l.nc.MaxPayload()),
+			TooLarge: true, Err: err}
+	case errors.Is(err, nats.ErrHeadersNotSupported):
+		return &sinks.UnavailableError{Reason: "the server knows no message headers; use nats-server 2.2 or newer", Err: err}
+	}
+	return fmt.Errorf("publish: %w", err)
+}
+
+// disconnected says whether the client library did not take a message, or not all of it, for want of a connection.
+func disconnected(err error) bool {
+	var network net.Error
+	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, &network)
+}
+
+// Request sends a message and waits for what the server says of it, no longer than the timeout of the link.
+func (l *Link) Request(ctx context.Context, m *nats.Msg) (Answer, error) {
+	answers := make(chan Answer, 1)
+	number := l.Begin(Call{Concerns: To(m.Subject), Answer: func(_ string, a Answer) {
+		select {
+		case answers <- a:
+		default: // the first one counts
+		}
+	}})
+	defer l.End(number)
+	m.Reply = l.ReplyTo(number)
+	if err := l.Publish(ctx, m); err != nil {
+		return Answer{}, err
+	}
+	timeout := time.NewTimer(l.o.Timeout)
+	defer timeout.Stop()
+	select {
+	case a := <-answers:
+		return a, a.Err
+	case <-timeout.C:
+		return Answer{}, l.Unanswered(m.Subject)
+	case <-ctx.Done():
+		return Answer{}, ctx.Err()
+	}
+}
+
+// Repeat sends a message until it is answered: a stream that has just lost its leader drops what it is sent. Of the copies at most
+// one may have an effect.
+func (l *Link) Repeat(ctx context.Context, m *nats.Msg) (Answer, error) {
+	for begun := time.Now(); ; {
+		attempt, cancel := context.WithTimeout(ctx, min(RepeatEvery, l.o.Timeout))
+		a, err := l.Request(attempt, m)
+		cancel()
+		switch {
+		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
+			return a, err
+		case time.Since(begun) >= l.o.Timeout:
+			return a, l.Unanswered(m.Subject)
+		}
+	}
+}
+
+// Unanswered says that nothing came back within the timeout.
+func (l *Link) Unanswered(subject string) error {
+	return fmt.Errorf("no answer for %q within %v", subject, l.o.Timeout)
+}
+
+// Flush waits until the server has read what was sent. A permission it lacks it tells of before that, as an error of the
+// connection that may be another caller's: then both send again. before is what LastError said before the first message.
+func (l *Link) Flush(ctx context.Context, before error) error {
+	bounded, cancel := context.WithTimeout(ctx, l.o.Timeout)
+	defer cancel()
+	err := l.nc.FlushWithContext(bounded)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("the server has not read the messages within %v", l.o.Timeout)
+	case err != nil:
+		return l.unconnected(ctx, err)
+	}
+	after := l.nc.LastError()
+	if after == nil || after == before { //nolint:errorlint // identity: a repeated violation is another error value
+		return nil
+	}
+	if m := publishRefused.FindStringSubmatch(after.Error()); m != nil {
+		return &DeniedError{Subject: m[1], Err: after}
+	}
+	return fmt.Errorf("publish: %w", after)
+}
+
+// LastError is the last error of the connection that the library knows.
+func (l *Link) LastError() error { return l.nc.LastError() }
+
+// Timeout is how long an answer is waited for.
+func (l *Link) Timeout() time.Duration { return l.o.Timeout }
+
+// Conn is the library's connection. Nothing that counts may be published with it.
+func (l *Link) Conn() *nats.Conn { return l.nc }
