@@ -39,7 +39,10 @@ var mayImport = map[string][]string{
 	"pkg/sinks/kafka/connection": {"pkg/sinks/kafka/auth", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/protocol":   nil,
 	"pkg/sinks/kafka/record":     {"pkg/event", "pkg/format", "pkg/sinks"},
-	"pkg/sinks/nats":             {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
+	"pkg/sinks/nats":             {"pkg/event", "pkg/format", "pkg/sinks", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},
+	"pkg/sinks/nats/connection":  {"pkg/sinks"},
+	"pkg/sinks/nats/state":       {"pkg/sinks", "pkg/sinks/nats/connection", "pkg/sinks/nats/stream"},
+	"pkg/sinks/nats/stream":      {"pkg/sinks", "pkg/sinks/nats/connection"},
 	"pkg/sinks/webhook":          {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
 
 	"internal/condition":   nil,
@@ -76,7 +79,7 @@ var onlyFrom = map[string][]string{
 	"k8s.io/client-go/kubernetes":     nil, // so does this
 	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
 	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "internal/audit/topic"},
-	"github.com/nats-io/nats.go":      {"pkg/sinks/nats"},
+	"github.com/nats-io/nats.go":      {"pkg/sinks/nats", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},
 	"github.com/spf13/viper":          {"internal/config"},
 	"github.com/fsnotify/fsnotify":    {"internal/config"},

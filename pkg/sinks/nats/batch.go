@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 // Operations of a fast-ingest batch (nats-server 2.14; ADR-50 calls them so). A message's reply subject tells the server
@@ -51,7 +52,7 @@ type openBatch struct {
 // refusedMessage is what the server said of one message of a batch.
 type refusedMessage struct {
 	number uint64 // the how manieth
-	err    *apiError
+	err    *stream.Error
 }
 
 func newBatch(id string) *openBatch { return &openBatch{id: id, changed: make(chan struct{}, 1)} }
@@ -88,11 +89,11 @@ func (b *openBatch) answered(reply string, a connection.Answer) {
 		return
 	}
 	var said struct {
-		Type     string    `json:"type"` // "" in what ends a batch
-		Sequence uint64    `json:"seq"`  // of the stream where Type is "", else of the batch
-		Batch    string    `json:"batch"`
-		Count    uint64    `json:"count"`
-		Error    *apiError `json:"error"`
+		Type     string        `json:"type"` // "" in what ends a batch
+		Sequence uint64        `json:"seq"`  // of the stream where Type is "", else of the batch
+		Batch    string        `json:"batch"`
+		Count    uint64        `json:"count"`
+		Error    *stream.Error `json:"error"`
 	}
 	number, ping := readReply(reply)
 	err := json.Unmarshal(a.Data, &said)
@@ -104,7 +105,7 @@ func (b *openBatch) answered(reply string, a connection.Answer) {
 	case said.Type == "gap": // how much is stored follows
 	case said.Type == "err":
 		b.refuse(said.Sequence, said.Error)
-	case said.Error != nil && said.Error.ErrCode == codeUnknownBatch:
+	case said.Error != nil && said.Error.ErrCode == stream.CodeUnknownBatch:
 		b.unknown, b.stray = b.unknown || ping, b.stray || !ping
 	case said.Error != nil && ping: // of the ping, not of the batch
 		b.trouble = said.Error
@@ -116,7 +117,7 @@ func (b *openBatch) answered(reply string, a connection.Answer) {
 }
 
 // refuse notes the first message that was refused. mu is held.
-func (b *openBatch) refuse(number uint64, err *apiError) {
+func (b *openBatch) refuse(number uint64, err *stream.Error) {
 	if err != nil && (b.refused == nil || number < b.refused.number) {
 		b.refused = &refusedMessage{number, err}
 	}
@@ -161,7 +162,7 @@ func (b *openBatch) forget() {
 
 // wrongSequence returns the number that the stream's last message has instead of the one that was expected.
 func (r *refusedMessage) wrongSequence() (sequence uint64, yes bool) {
-	if r == nil || r.err.ErrCode != codeWrongLastSequence {
+	if r == nil || r.err.ErrCode != stream.CodeWrongLastSequence {
 		return 0, false
 	}
 	text := r.err.Description[strings.LastIndexByte(r.err.Description, ' ')+1:] // "wrong last sequence: 17"

@@ -7,6 +7,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 // flight is one Publish that sends messages one by one, each with its message ID. Those of one object follow each other, each
@@ -189,8 +190,8 @@ func (f *flight) take(a answered) {
 	f.bytes -= int64(f.messages[i].Change.Size())
 	err := a.answer.Err
 	if err == nil {
-		var r receipt
-		r, err = acknowledged(s.cfg.Stream, subjectOf(s, f.messages[i]), a.answer)
+		var r stream.Receipt
+		r, err = stream.Acknowledged(s.cfg.Stream, subjectOf(s, f.messages[i]), a.answer)
 		if err == nil && !r.Duplicate {
 			err = s.progress.acknowledged(s.cfg.Stream, p.before, r.Sequence, uint64(flying))
 		}

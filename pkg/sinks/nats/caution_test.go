@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 func TestAStreamThatForgetsIsReportedAndUsed(t *testing.T) {
@@ -42,7 +44,7 @@ func TestAStreamThatForgetsIsReportedAndUsed(t *testing.T) {
 }
 
 func TestAFullStreamThatDropsWhatIsYoungIsReported(t *testing.T) {
-	found := &streamAnswer{Config: jetstream.StreamConfig{Name: "K8S", Discard: jetstream.DiscardOld, MaxBytes: 1 << 30}}
+	found := &stream.Info{Config: jetstream.StreamConfig{Name: "K8S", Discard: jetstream.DiscardOld, MaxBytes: 1 << 30}}
 	found.State.Bytes, found.State.FirstTime = 1<<30, time.Now().Add(-10*time.Minute)
 	if got := forgets(found); !strings.Contains(got, "drops changes that are 10m0s old") {
 		t.Errorf("got %q", got)

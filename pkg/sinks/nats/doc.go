@@ -15,9 +15,9 @@
 //
 // # Taking over
 //
-// A sink that is fenced (fence.go) has put a message of a subject of its own, kubecdc.fence.STREAM.GROUP.SINK, into the stream, and so moved
-// its end: batches of an older process are refused. It reads what is there (tail.go). The state of an exporter is kept in a
-// stream of its own (statestore.go).
+// A sink that is fenced (fence.go) has put a message of a subject of its own, kubecdc.fence.STREAM.GROUP.SINK, into the stream, and so
+// moved its end: batches of an older process are refused. It reads what is there (tail.go). The state of an exporter is kept in a
+// stream of its own (package state).
 //
 // # Messages
 //

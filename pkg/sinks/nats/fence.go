@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 // tenure is the time in which this process may publish, from Fence on.
@@ -28,22 +29,22 @@ import (
 type tenure struct {
 	mu      sync.Mutex
 	claim   sinks.Claim
-	owner   ownerRecord // zero where the stream has no place for a fence
-	end     uint64      // the stream's last sequence when it began
-	direct  bool        // the stream allows direct access
-	deposed error       // for good
+	owner   stream.Owner // zero where the stream has no place for a fence
+	end     uint64       // the stream's last sequence when it began
+	direct  bool         // the stream allows direct access
+	deposed error        // for good
 	places  map[sinks.Lane]sinks.Place
 	noted   map[sinks.Lane]bool
 }
 
 // current is what this process has claimed, if there is a fence.
-func (t *tenure) current() (claim sinks.Claim, owner ownerRecord, held bool) {
+func (t *tenure) current() (claim sinks.Claim, owner stream.Owner, held bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.claim, t.owner, t.owner.sequence != 0
+	return t.claim, t.owner, t.owner.Sequence != 0
 }
 
-func (t *tenure) set(owner ownerRecord) {
+func (t *tenure) set(owner stream.Owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.owner = owner
@@ -72,10 +73,10 @@ func (c Config) fenceSubject(claim sinks.Claim) string {
 }
 
 // fenceOf describes the fence, for a stream that is configured so.
-func (s *Sink) fenceOf(l *connection.Link, claim sinks.Claim) ownership {
-	o := ownership{streamClient: s.stream(l), subject: s.cfg.fenceSubject(claim), of: "the right to publish"}
+func (s *Sink) fenceOf(l *connection.Link, claim sinks.Claim) stream.Ownership {
+	o := stream.Ownership{Client: s.stream(l), Subject: s.cfg.fenceSubject(claim), Of: "the right to publish"}
 	if s.expiring.Load() {
-		o.header = nats.Header{nats.MsgTTLHdr: {"never"}}
+		o.Header = nats.Header{nats.MsgTTLHdr: {"never"}}
 	}
 	return o
 }
@@ -102,14 +103,14 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 
 // fenceStream turns older processes away, as far as the stream can.
 func (s *Sink) fenceStream(ctx context.Context, l *connection.Link, next *tenure) error {
-	found, err := s.stream(l).existing(ctx)
+	found, err := s.stream(l).Existing(ctx)
 	if err != nil {
 		return err
 	}
 	s.caution("writers", "")
 	s.take(found.Config)
 	next.direct, next.end = found.Config.AllowDirect, found.State.LastSeq
-	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return covers(subject, s.cfg.fencePrefix()+">") })
+	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, s.cfg.fencePrefix()+">") })
 	switch batches := s.ordered.possible.Load(); {
 	case !covered && batches:
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q has no place for the fence that turns older exporters away: add the "+
@@ -118,8 +119,8 @@ func (s *Sink) fenceStream(ctx context.Context, l *connection.Link, next *tenure
 	case !covered:
 		return nil
 	case !batches:
-		next.owner, err = s.fenceOf(l, next.claim).take(ctx, next.claim, ownerRecord{})
-		next.end = max(next.end, next.owner.sequence)
+		next.owner, err = s.fenceOf(l, next.claim).Take(ctx, next.claim, stream.Owner{})
+		next.end = max(next.end, next.owner.Sequence)
 		return err
 	}
 	return s.fenceBatches(ctx, l, next)
@@ -130,7 +131,7 @@ func (s *Sink) fenceStream(ctx context.Context, l *connection.Link, next *tenure
 func (s *Sink) fenceBatches(ctx context.Context, l *connection.Link, next *tenure) error {
 	ended := ""
 	for range maxStarts {
-		found, err := s.stream(l).existing(ctx)
+		found, err := s.stream(l).Existing(ctx)
 		if err != nil {
 			return err
 		}
@@ -138,15 +139,15 @@ func (s *Sink) fenceBatches(ctx context.Context, l *connection.Link, next *tenur
 		if ended, err = s.endBatch(ctx, l, first, found.State.LastSeq, ended); err != nil {
 			return err
 		}
-		if next.owner, err = s.fenceOf(l, next.claim).take(ctx, next.claim, next.owner); err != nil {
+		if next.owner, err = s.fenceOf(l, next.claim).Take(ctx, next.claim, next.owner); err != nil {
 			return err
 		}
-		newest, err := s.newestBatch(ctx, l, first, next.owner.sequence-1)
+		newest, err := s.newestBatch(ctx, l, first, next.owner.Sequence-1)
 		if err != nil {
 			return err
 		}
 		if newest == nil || newest.id == ended {
-			next.end = next.owner.sequence
+			next.end = next.owner.Sequence
 			return nil
 		}
 	}
@@ -166,8 +167,8 @@ func (s *Sink) endBatch(ctx context.Context, l *connection.Link, first, end uint
 
 // newestBatch finds the newest message of an exporter's batch between two sequences; nil when there is none near the end.
 func (s *Sink) newestBatch(ctx context.Context, l *connection.Link, first, end uint64) (*openBatch, error) {
-	m, err := s.stream(l).newest(ctx, first, end, func(m storedMessage) bool { _, ours := m.place(); return ours })
-	place, ours := m.place()
+	m, err := s.stream(l).Newest(ctx, first, end, func(m stream.Message) bool { _, ours := placeOf(m); return ours })
+	place, ours := placeOf(m)
 	if err != nil || !ours {
 		return nil, err
 	}
@@ -215,20 +216,20 @@ func (s *Sink) stillOurs(ctx context.Context, l *connection.Link, end uint64) er
 		return nil
 	}
 	o := s.fenceOf(l, claim)
-	found, err := o.current(ctx)
+	found, err := o.Current(ctx)
 	last, _, _ := s.ordered.place()
 	switch {
 	case err != nil:
 		return err
 	case found.Claim == mine.Claim:
 		return nil
-	case o.newer(found, mine):
-		return s.tenure.lose(o.deposed(found, nil))
+	case o.Newer(found, mine):
+		return s.tenure.lose(o.Deposed(found, nil))
 	case end >= last: // it has not gone back
 		return s.tenure.lose(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was purged, or is older than max_age; "+
-			"nobody knows who may publish until it is claimed anew", s.cfg.Stream, o.subject)})
+			"nobody knows who may publish until it is claimed anew", s.cfg.Stream, o.Subject)})
 	}
-	again, err := o.take(ctx, claim, mine) // the stream went back, or was made anew, and the fence with it
+	again, err := o.Take(ctx, claim, mine) // the stream went back, or was made anew, and the fence with it
 	if errors.As(err, new(*sinks.DeposedError)) {
 		return s.tenure.lose(err)
 	}

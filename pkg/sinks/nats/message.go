@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 // Names of the headers, see the package comment.
@@ -96,6 +97,14 @@ func readPlace(header string) (p placeInStream, ok bool) {
 	}
 	offset, err := strconv.ParseUint(parts[0], 10, 64)
 	return placeInStream{offset, parts[1], parts[2]}, err == nil
+}
+
+// placeOf is what a message of a batch of ours says of itself.
+func placeOf(m stream.Message) (placeInStream, bool) { return readPlace(m.Header(headerOffset)) }
+
+// isDeadLetter says whether an exporter has put it there beside the changes.
+func isDeadLetter(m stream.Message) bool {
+	return strings.Contains(m.Header(nats.MsgIdHdr), deadLetterID)
 }
 
 // setID makes m a message that is sent by itself: the stream drops a repetition of the ID.

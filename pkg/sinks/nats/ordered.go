@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 const (
@@ -86,7 +87,7 @@ func (s *Sink) begin(ctx context.Context, l *connection.Link) error {
 		return err
 	}
 	if !known {
-		found, err := s.stream(l).existing(ctx)
+		found, err := s.stream(l).Existing(ctx)
 		if err == nil {
 			err = s.stillOurs(ctx, l, found.State.LastSeq)
 		}
@@ -367,14 +368,14 @@ func (s *Sink) pinged(ctx context.Context, l *connection.Link, b *openBatch, pin
 
 // troubled words what came instead of an answer.
 func (s *Sink) troubled(ctx context.Context, trouble error) error {
-	var said *apiError
+	var said *stream.Error
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.As(trouble, &said):
-		return classify(s.cfg.Stream, s.pattern, said)
+		return stream.Classify(s.cfg.Stream, s.pattern, said)
 	case errors.Is(trouble, nats.ErrNoResponders):
-		return noStream(s.cfg.Stream, s.pattern)
+		return stream.Missing(s.cfg.Stream, s.pattern)
 	}
 	return trouble
 }
@@ -396,10 +397,10 @@ func (s *Sink) refusedStart(ctx context.Context, l *connection.Link, refused *re
 
 // refusal says what the refusal of one message means.
 func (s *Sink) refusal(refused *refusedMessage, subject string) error {
-	if refused.err.ErrCode == codeBatchesDisabled {
+	if refused.err.ErrCode == stream.CodeBatchesDisabled {
 		s.verified.Store(false) // somebody has edited the stream
 	}
-	return classify(s.cfg.Stream, subject, refused.err)
+	return stream.Classify(s.cfg.Stream, subject, refused.err)
 }
 
 // lookAt reads what has come to the stream's end since we knew it, and takes note of the newest change of ours. A batch that it
@@ -408,14 +409,14 @@ func (s *Sink) lookAt(ctx context.Context, l *connection.Link, end uint64) error
 	o := &s.ordered
 	last, through, _ := o.place()
 	foreign := ""
-	m, err := s.stream(l).newest(ctx, last+1, end, func(m storedMessage) bool {
+	m, err := s.stream(l).Newest(ctx, last+1, end, func(m stream.Message) bool {
 		ours := s.ours(m)
-		if !ours && !m.deadLetter() && !strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) {
+		if !ours && !isDeadLetter(m) && !strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) {
 			foreign = m.Subject
 		}
 		return ours
 	})
-	place, ours := m.place()
+	place, ours := placeOf(m)
 	switch {
 	case err != nil:
 		return err
@@ -438,8 +439,8 @@ func (s *Sink) lookAt(ctx context.Context, l *connection.Link, end uint64) error
 }
 
 // ours says whether a message is of a batch in this epoch.
-func (s *Sink) ours(m storedMessage) bool {
-	place, ok := m.place()
+func (s *Sink) ours(m stream.Message) bool {
+	place, ok := placeOf(m)
 	return ok && place.epoch == s.ordered.epoch
 }
 
@@ -454,11 +455,11 @@ func (s *Sink) crowd(subject string) error {
 
 // wentBack says from where on to publish again when the stream ends before what we know.
 func (s *Sink) wentBack(ctx context.Context, l *connection.Link, end uint64) error {
-	m, err := s.stream(l).newest(ctx, 1, end, s.ours)
+	m, err := s.stream(l).Newest(ctx, 1, end, s.ours)
 	if err != nil {
 		return err
 	}
-	place, _ := m.place()
+	place, _ := placeOf(m)
 	return s.loss(place.offset, end)
 }
 

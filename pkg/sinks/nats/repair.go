@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 // publishAndRepair publishes messages to a bucket, and at the end of a snapshot purges what it lacks. Everything before the
@@ -43,7 +44,7 @@ func (s *Sink) publishAndRepair(ctx context.Context, l *connection.Link, lane si
 func (s *Sink) snapshot(ctx context.Context, l *connection.Link, lane sinks.Lane, c *event.Change) error {
 	id := c.Key() + " " + c.Snapshot.ID
 	if c.Type == event.SnapshotBegin {
-		found, err := s.stream(l).existing(ctx)
+		found, err := s.stream(l).Existing(ctx)
 		if err == nil {
 			s.mu.Lock()
 			s.snapshots[id] = found.State.LastSeq
@@ -153,9 +154,9 @@ func (s *Sink) purge(ctx context.Context, l *connection.Link, subject string, se
 	if err != nil {
 		return err
 	}
-	_, err = acknowledged(s.cfg.Stream, subject, a)
-	var said *apiError
-	if errors.As(err, &said) && said.ErrCode == codeWrongLastSequence {
+	_, err = stream.Acknowledged(s.cfg.Stream, subject, a)
+	var said *stream.Error
+	if errors.As(err, &said) && said.ErrCode == stream.CodeWrongLastSequence {
 		return nil
 	}
 	return err

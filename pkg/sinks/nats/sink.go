@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/state"
 )
 
 // keepBuffer is the largest encoding buffer, in bytes, that is kept for the next message.
@@ -269,6 +271,17 @@ func (s *Sink) ready(ctx context.Context) (*connection.Link, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// OpenState is [sinks.StateKeeper.OpenState].
+func (s *Sink) OpenState(name string, contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
+	if i := strings.IndexFunc(name, func(r rune) bool { return r > 0x7f || !plain(byte(r)) }); name == "" || i >= 0 {
+		return nil, fmt.Errorf("the state's name %q cannot be that of a stream: letters, digits, _ and - only", name)
+	}
+	if name == s.cfg.Stream {
+		return nil, fmt.Errorf("the state needs a stream of its own, and %q is that of the changes", name)
+	}
+	return state.Open(state.Options{Name: name, Replicas: s.cfg.Create.Replicas, Like: s.cfg.Stream, Log: s.log, Reach: s.reach, Contents: contents}), nil
 }
 
 // reach returns a connection that stands. It waits no longer than ackTimeout.

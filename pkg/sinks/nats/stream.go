@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 // What is little of a stream that drops its oldest messages.
@@ -23,20 +24,6 @@ const (
 
 // safeDuplicates is a window that outlasts a reconnect and a back-off before a message is sent again.
 const safeDuplicates = time.Minute
-
-// streamAnswer is what JetStream says about a stream, found or just made ($JS.API.STREAM.INFO and CREATE, ADR-1).
-type streamAnswer struct {
-	Error   *apiError              `json:"error"`
-	Config  jetstream.StreamConfig `json:"config"`
-	Created time.Time              `json:"created"`
-	State   struct {
-		FirstSeq  uint64    `json:"first_seq"`
-		LastSeq   uint64    `json:"last_seq"`
-		Messages  int64     `json:"messages"`
-		Bytes     int64     `json:"bytes"`
-		FirstTime time.Time `json:"first_ts"`
-	} `json:"state"`
-}
 
 // verify sees to it that the stream is there and takes our subjects. One caller looks, the others wait for it.
 func (s *Sink) verify(ctx context.Context, l *connection.Link) error {
@@ -55,10 +42,10 @@ func (s *Sink) verify(ctx context.Context, l *connection.Link) error {
 }
 
 // stream asks for the stream of the changes.
-func (s *Sink) stream(l *connection.Link) streamClient { return streamClient{l, s.cfg.Stream} }
+func (s *Sink) stream(l *connection.Link) stream.Client { return stream.Client{Link: l, Name: s.cfg.Stream} }
 
-func (s *Sink) lookUp(ctx context.Context, c streamClient) error {
-	found, err := c.info(ctx)
+func (s *Sink) lookUp(ctx context.Context, c stream.Client) error {
+	found, err := c.Info(ctx)
 	if errors.As(err, new(*connection.DeniedError)) {
 		// The acknowledgements name the stream, so the look-up only serves to say early and well what is wrong.
 		s.log.Warn("NATS does not let this user look the stream up; going on without", "stream", s.cfg.Stream)
@@ -76,13 +63,13 @@ func (s *Sink) lookUp(ctx context.Context, c streamClient) error {
 }
 
 // create makes the missing stream, if that is wanted.
-func (s *Sink) create(ctx context.Context, c streamClient) error {
+func (s *Sink) create(ctx context.Context, c stream.Client) error {
 	if !s.cfg.Create.Enabled {
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist; create it for the subjects %q, or set nats.create.enabled",
 			s.cfg.Stream, s.pattern)}
 	}
 	config := s.cfg.streamConfig(s.pattern)
-	config.AllowBatchPublish = takesBatches(c.link.Conn().ConnectedServerVersion())
+	config.AllowBatchPublish = takesBatches(c.Link.Conn().ConnectedServerVersion())
 	for _, pattern := range s.routed {
 		config.Subjects = withSubject(config.Subjects, pattern)
 	}
@@ -90,7 +77,7 @@ func (s *Sink) create(ctx context.Context, c streamClient) error {
 		config.Subjects = withSubject(config.Subjects, s.cfg.fencePrefix()+">")
 		config.AllowMsgTTL = config.AllowMsgTTL || config.AllowBatchPublish // so that the fence outlasts max_age
 	}
-	made, err := c.create(ctx, config)
+	made, err := c.Create(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -120,10 +107,10 @@ func takesBatches(version string) bool {
 
 // withSubject adds a subject that a stream is to take to those it takes; of one stream none may cover another.
 func withSubject(subjects []string, added string) []string {
-	if slices.ContainsFunc(subjects, func(s string) bool { return covers(s, added) }) {
+	if slices.ContainsFunc(subjects, func(s string) bool { return stream.Covers(s, added) }) {
 		return subjects
 	}
-	subjects = slices.DeleteFunc(subjects, func(s string) bool { return covers(added, s) })
+	subjects = slices.DeleteFunc(subjects, func(s string) bool { return stream.Covers(added, s) })
 	return append(subjects, added)
 }
 
@@ -131,10 +118,10 @@ func withSubject(subjects []string, added string) []string {
 func (s *Sink) suits(config jetstream.StreamConfig) error {
 	strange, partly, covered := "", "", true
 	for _, pattern := range append([]string{s.pattern}, s.routed...) {
-		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return meets(subject, pattern) }) {
+		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Meets(subject, pattern) }) {
 			strange = pattern
 		}
-		covered = covered && slices.ContainsFunc(config.Subjects, func(subject string) bool { return covers(subject, pattern) })
+		covered = covered && slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, pattern) })
 	}
 	switch {
 	case config.NoAck:
@@ -161,7 +148,7 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 }
 
 // forgets says how a stream loses messages that it has acknowledged; "" when it does not, as far as can be seen.
-func forgets(found *streamAnswer) string {
+func forgets(found *stream.Info) string {
 	c, st := found.Config, found.State
 	full := c.MaxBytes > 0 && st.Bytes >= c.MaxBytes/10*9 || c.MaxMsgs > 0 && st.Messages >= c.MaxMsgs/10*9
 	small := c.MaxBytes > 0 && c.MaxBytes < littleBytes || c.MaxMsgs > 0 && c.MaxMsgs < littleMessages

@@ -65,31 +65,3 @@ func pattern(template *sinks.Template) string {
 	}
 	return strings.Join(tokens, ".")
 }
-
-// covers says whether every subject that b stands for is one that a stands for.
-func covers(a, b string) bool {
-	return compare(a, b, func(x, y string) bool { return x == "*" && y != ">" || x == y })
-}
-
-// meets says whether there is a subject that both a and b stand for.
-func meets(a, b string) bool {
-	return compare(a, b, func(x, y string) bool { return x == "*" || y == "*" || x == y }) ||
-		compare(b, a, func(x, y string) bool { return x == "*" || y == "*" || x == y })
-}
-
-// compare compares tokens in pairs; ">" at the end of a takes all that is left of b.
-func compare(a, b string, same func(x, y string) bool) bool {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i, x := range as {
-		if i >= len(bs) {
-			return false
-		}
-		if x == ">" {
-			return true
-		}
-		if !same(x, bs[i]) {
-			return false
-		}
-	}
-	return len(as) == len(bs)
-}

@@ -8,6 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 // Tail is [sinks.Fenced.Tail]. All lanes are in one stream; of one of many it tells what belongs to that.
@@ -27,8 +28,8 @@ func (s *Sink) Tail(ctx context.Context, lane sinks.Lane, from sinks.Place, emit
 	if begin > end+1 { // the stream was made anew
 		begin = 1
 	}
-	return s.stream(l).read(ctx, begin, end, direct, func(m storedMessage) error {
-		e, ours := format.ReadEmitted(m.Data, m.beside)
+	return s.stream(l).Read(ctx, begin, end, direct, func(m stream.Message) error {
+		e, ours := format.ReadEmitted(m.Data, func(name string) string { return beside(m, name) })
 		if !ours || strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) || !belongs(e) {
 			return nil
 		}
@@ -37,18 +38,18 @@ func (s *Sink) Tail(ctx context.Context, lane sinks.Lane, from sinks.Place, emit
 }
 
 // beside returns what stands in the headers, see [format.ReadEmitted].
-func (m storedMessage) beside(name string) string {
+func beside(m stream.Message, name string) string {
 	switch name {
 	case format.BesideChange:
-		return m.header(headerChange)
+		return m.Header(headerChange)
 	case format.BesideID:
-		return m.header(headerID)
+		return m.Header(headerID)
 	case format.BesideType:
-		return m.header(headerType)
+		return m.Header(headerType)
 	case format.BesideCluster:
-		return m.header(headerCluster)
+		return m.Header(headerCluster)
 	case format.BesideKey:
-		return m.header(headerKey)
+		return m.Header(headerKey)
 	}
 	return ""
 }

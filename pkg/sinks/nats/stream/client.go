@@ -1,4 +1,4 @@
-package nats
+package stream
 
 import (
 	"context"
@@ -26,124 +26,138 @@ const (
 	applyPause = 20 * time.Millisecond
 )
 
-// streamClient asks for one stream over one connection.
-type streamClient struct {
-	link   *connection.Link
-	stream string
+// Client asks for one stream over one connection.
+type Client struct {
+	Link *connection.Link
+	Name string
 }
 
 // api asks JetStream something about the stream and decodes the answer. None means that it has no leader, or is not there.
-func (c streamClient) api(ctx context.Context, what string, request, answer any) error {
+func (c Client) api(ctx context.Context, what string, request, answer any) error {
 	var body []byte
 	if request != nil {
 		var err error
 		if body, err = json.Marshal(request); err != nil {
-			return fmt.Errorf("encode a request about stream %q: %w", c.stream, err)
+			return fmt.Errorf("encode a request about stream %q: %w", c.Name, err)
 		}
 	}
-	a, err := c.link.Repeat(ctx, &nats.Msg{Subject: "$JS.API.STREAM." + what + "." + c.stream, Data: body})
+	a, err := c.Link.Repeat(ctx, &nats.Msg{Subject: "$JS.API.STREAM." + what + "." + c.Name, Data: body})
 	if err != nil {
 		return err
 	}
 	if a.NoResponder {
 		return &sinks.UnavailableError{After: connection.AwayPause, Reason: fmt.Sprintf("nobody answers for stream %q: JetStream is not enabled "+
-			"for this account, or has no leader", c.stream), Err: nats.ErrNoResponders}
+			"for this account, or has no leader", c.Name), Err: nats.ErrNoResponders}
 	}
 	if err := json.Unmarshal(a.Data, answer); err != nil {
-		return fmt.Errorf("JetStream's answer about stream %q: %w", c.stream, err)
+		return fmt.Errorf("JetStream's answer about stream %q: %w", c.Name, err)
 	}
 	return nil
 }
 
-// info looks the stream up; nil says that it does not exist.
-func (c streamClient) info(ctx context.Context) (*streamAnswer, error) {
-	found := new(streamAnswer)
+// Info looks the stream up; nil says that it does not exist.
+func (c Client) Info(ctx context.Context) (*Info, error) {
+	found := new(Info)
 	if err := c.api(ctx, "INFO", nil, found); err != nil {
 		return nil, err
 	}
 	switch {
 	case found.Error == nil:
 		return found, nil
-	case found.Error.ErrCode == codeStreamNotFound:
+	case found.Error.ErrCode == CodeStreamNotFound:
 		return nil, nil
 	}
-	return nil, classify(c.stream, "", found.Error)
+	return nil, Classify(c.Name, "", found.Error)
 }
 
-// existing is info of a stream that is in use.
-func (c streamClient) existing(ctx context.Context) (*streamAnswer, error) {
-	found, err := c.info(ctx)
+// Existing is Info of a stream that is in use: that there is none is an error.
+func (c Client) Existing(ctx context.Context) (*Info, error) {
+	found, err := c.Info(ctx)
 	if err == nil && found == nil {
-		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist any more", c.stream), After: connection.AwayPause, Err: nats.ErrNoResponders}
+		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not exist any more", c.Name), After: connection.AwayPause, Err: nats.ErrNoResponders}
 	}
 	return found, err
 }
 
-// create makes the stream. What the server says against it, but that it exists by now, is in the answer.
-func (c streamClient) create(ctx context.Context, config jetstream.StreamConfig) (*streamAnswer, error) {
-	made := new(streamAnswer)
+// Create makes the stream. What the server says against it, but that it exists by now, is in the answer.
+func (c Client) Create(ctx context.Context, config jetstream.StreamConfig) (*Info, error) {
+	made := new(Info)
 	err := c.api(ctx, "CREATE", config, made)
-	if err == nil && made.Error != nil && made.Error.ErrCode == codeStreamExists {
-		err = fmt.Errorf("another client has just created stream %q: %w", c.stream, made.Error) // the next attempt finds it
+	if err == nil && made.Error != nil && made.Error.ErrCode == CodeStreamExists {
+		err = fmt.Errorf("another client has just created stream %q: %w", c.Name, made.Error) // the next attempt finds it
 	}
 	return made, err
 }
 
-// get asks the stream's leader for one message. The zero value says that there is none.
-func (c streamClient) get(ctx context.Context, request getRequest) (storedMessage, error) {
+// Get asks the stream's leader for one message. The zero value says that there is none.
+func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 	var answer struct {
-		Error   *apiError     `json:"error"`
-		Message storedMessage `json:"message"`
+		Error   *Error  `json:"error"`
+		Message Message `json:"message"`
 	}
 	err := c.api(ctx, "MSG.GET", request, &answer)
 	switch {
 	case err != nil:
-		return storedMessage{}, err
+		return Message{}, err
 	case answer.Error == nil:
 		return answer.Message, nil
-	case answer.Error.ErrCode == codeNoMessage || answer.Error.ErrCode == codeStreamNotFound:
-		return storedMessage{}, nil
+	case answer.Error.ErrCode == CodeNoMessage || answer.Error.ErrCode == CodeStreamNotFound:
+		return Message{}, nil
 	}
-	return storedMessage{}, classify(c.stream, "", answer.Error)
+	return Message{}, Classify(c.Name, "", answer.Error)
 }
 
 // at is get by sequence, of a message that the leader has accepted: it waits until that is stored. The zero value says that it
 // is not there any more.
-func (c streamClient) at(ctx context.Context, sequence uint64) (storedMessage, error) {
+func (c Client) at(ctx context.Context, sequence uint64) (Message, error) {
 	for begun := time.Now(); ; {
-		m, err := c.get(ctx, getRequest{Sequence: sequence})
+		m, err := c.Get(ctx, GetRequest{Sequence: sequence})
 		if err != nil || m.Sequence != 0 {
 			return m, err
 		}
-		found, err := c.existing(ctx)
+		found, err := c.Existing(ctx)
 		if err != nil || found.State.LastSeq >= sequence {
-			return storedMessage{}, err
+			return Message{}, err
 		}
-		if time.Since(begun) > c.link.Timeout() {
-			return storedMessage{}, fmt.Errorf("stream %q has accepted message %d and not stored it within %v", c.stream, sequence, c.link.Timeout())
+		if time.Since(begun) > c.Link.Timeout() {
+			return Message{}, fmt.Errorf("stream %q has accepted message %d and not stored it within %v", c.Name, sequence, c.Link.Timeout())
 		}
 		select {
 		case <-time.After(applyPause):
 		case <-ctx.Done():
-			return storedMessage{}, ctx.Err()
+			return Message{}, ctx.Err()
 		}
 	}
 }
 
-// newest returns the newest message between two sequences, both included, that is wanted; the zero value when there is none near the
+// Newest returns the newest message between two sequences, both included, that is wanted; the zero value when there is none near the
 // end.
-func (c streamClient) newest(ctx context.Context, first, last uint64, wanted func(storedMessage) bool) (storedMessage, error) {
+func (c Client) Newest(ctx context.Context, first, last uint64, wanted func(Message) bool) (Message, error) {
 	for at, left := last, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
 		m, err := c.at(ctx, at)
 		if err != nil || m.Sequence != 0 && wanted(m) {
 			return m, err
 		}
 	}
-	return storedMessage{}, nil
+	return Message{}, nil
 }
 
-// getRequest says which message or messages (ADR-1, ADR-31).
-type getRequest struct {
+// Info is what JetStream says about a stream, found or just made ($JS.API.STREAM.INFO and CREATE, ADR-1).
+type Info struct {
+	Error   *Error                 `json:"error"`
+	Config  jetstream.StreamConfig `json:"config"`
+	Created time.Time              `json:"created"`
+	State   struct {
+		FirstSeq  uint64    `json:"first_seq"`
+		LastSeq   uint64    `json:"last_seq"`
+		Messages  int64     `json:"messages"`
+		Bytes     int64     `json:"bytes"`
+		FirstTime time.Time `json:"first_ts"`
+	} `json:"state"`
+}
+
+// GetRequest says which message or messages (ADR-1, ADR-31).
+type GetRequest struct {
 	Sequence uint64 `json:"seq,omitempty"`
 	LastOf   string `json:"last_by_subj,omitempty"`
 	NextOf   string `json:"next_by_subj,omitempty"`
@@ -151,10 +165,10 @@ type getRequest struct {
 	MaxBytes int    `json:"max_bytes,omitempty"`
 }
 
-// read calls each for the messages from one sequence through another, in order. Any of them may be gone. direct says that the
+// Read calls each for the messages from one sequence through another, in order. Any of them may be gone. direct says that the
 // stream allows direct access: replicas answer then, many messages at once. What a replica does not have the leader is asked
 // for.
-func (c streamClient) read(ctx context.Context, from, through uint64, direct bool, each func(storedMessage) error) error {
+func (c Client) Read(ctx context.Context, from, through uint64, direct bool, each func(Message) error) error {
 	for from <= through {
 		if direct {
 			next, err := c.readSome(ctx, from, through, each)
@@ -166,7 +180,7 @@ func (c streamClient) read(ctx context.Context, from, through uint64, direct boo
 				continue
 			}
 		}
-		m, err := c.get(ctx, getRequest{Sequence: from, NextOf: ">"})
+		m, err := c.Get(ctx, GetRequest{Sequence: from, NextOf: ">"})
 		if err != nil {
 			return err
 		}
@@ -183,24 +197,24 @@ func (c streamClient) read(ctx context.Context, from, through uint64, direct boo
 
 // readSome reads what one replica gives, and returns where to go on. It stops where the answers have a gap, as they have
 // when the connection is lost meanwhile.
-func (c streamClient) readSome(ctx context.Context, from, through uint64, each func(storedMessage) error) (next uint64, err error) {
-	body, err := json.Marshal(getRequest{Sequence: from, Batch: readMessages, MaxBytes: readBytes})
+func (c Client) readSome(ctx context.Context, from, through uint64, each func(Message) error) (next uint64, err error) {
+	body, err := json.Marshal(GetRequest{Sequence: from, Batch: readMessages, MaxBytes: readBytes})
 	if err != nil {
-		return from, fmt.Errorf("encode a request about stream %q: %w", c.stream, err)
+		return from, fmt.Errorf("encode a request about stream %q: %w", c.Name, err)
 	}
 	answers := make(chan connection.Answer, readMessages+2)
-	subject := "$JS.API.DIRECT.GET." + c.stream
-	number := c.link.Begin(connection.Call{Concerns: connection.To(subject), Answer: func(_ string, a connection.Answer) {
+	subject := "$JS.API.DIRECT.GET." + c.Name
+	number := c.Link.Begin(connection.Call{Concerns: connection.To(subject), Answer: func(_ string, a connection.Answer) {
 		select {
 		case answers <- a:
 		default: // more than asked for: the gap is seen
 		}
 	}})
-	defer c.link.End(number)
-	if err := c.link.Publish(ctx, &nats.Msg{Subject: subject, Reply: c.link.ReplyTo(number), Data: body}); err != nil {
+	defer c.Link.End(number)
+	if err := c.Link.Publish(ctx, &nats.Msg{Subject: subject, Reply: c.Link.ReplyTo(number), Data: body}); err != nil {
 		return from, err
 	}
-	timeout := time.NewTimer(c.link.Timeout())
+	timeout := time.NewTimer(c.Link.Timeout())
 	defer timeout.Stop()
 	for last := uint64(0); ; {
 		select {
@@ -215,9 +229,9 @@ func (c streamClient) readSome(ctx context.Context, from, through uint64, each f
 			if err := each(m); err != nil {
 				return from, err
 			}
-			timeout.Reset(c.link.Timeout())
+			timeout.Reset(c.Link.Timeout())
 		case <-timeout.C:
-			return from, c.link.Unanswered(subject)
+			return from, c.Link.Unanswered(subject)
 		case <-ctx.Done():
 			return from, ctx.Err()
 		}
@@ -225,7 +239,7 @@ func (c streamClient) readSome(ctx context.Context, from, through uint64, each f
 }
 
 // direct reads one answer to a request for many messages, which names the message before it; more is false at their end.
-func (c streamClient) direct(a connection.Answer, last uint64) (m storedMessage, more bool, err error) {
+func (c Client) direct(a connection.Answer, last uint64) (m Message, more bool, err error) {
 	switch {
 	case a.Err != nil:
 		return m, false, a.Err
@@ -237,14 +251,14 @@ func (c streamClient) direct(a connection.Answer, last uint64) (m storedMessage,
 	case strconv.Itoa(http.StatusNoContent), strconv.Itoa(http.StatusNotFound):
 		return m, false, nil
 	default:
-		return m, false, fmt.Errorf("stream %q cannot be read: %s %s", c.stream, status, a.Header.Get("Description"))
+		return m, false, fmt.Errorf("stream %q cannot be read: %s %s", c.Name, status, a.Header.Get("Description"))
 	}
 	m.Subject, m.decoded, m.Data = a.Header.Get("Nats-Subject"), a.Header, a.Data
 	before, err1 := strconv.ParseUint(a.Header.Get("Nats-Last-Sequence"), 10, 64)
 	sequence, err2 := strconv.ParseUint(a.Header.Get("Nats-Sequence"), 10, 64)
 	at, err3 := time.Parse(time.RFC3339Nano, a.Header.Get("Nats-Time-Stamp"))
 	if err := errors.Join(err1, err2, err3); err != nil {
-		return m, false, fmt.Errorf("a message of stream %q: %w", c.stream, err)
+		return m, false, fmt.Errorf("a message of stream %q: %w", c.Name, err)
 	}
 	m.Sequence, m.Time = sequence, at
 	return m, before == last, nil

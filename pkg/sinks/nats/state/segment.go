@@ -1,4 +1,4 @@
-package nats
+package state
 
 import (
 	"encoding/binary"

@@ -1,26 +1,46 @@
-package nats
+package state
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 const (
+	// maxTries bounds how often one segment is written when the stream ends otherwise than expected. Each time more is known.
+	maxTries = 8
 	// stateParts is in how many parts the keys are written again, one after the other.
 	stateParts = 256
 	// minPart is what writing a part again counts at least, in bytes: small states are not written all the time.
 	minPart = 256
 )
 
-// stateStore keeps a state in a stream of its own: a log of segments, of which the older are removed when everything has been
+// Options say which state, and where.
+type Options struct {
+	Name     string // of the stream
+	Replicas int    // that the stream gets when there is none, as far as the cluster has servers
+	Like     string // a stream of which it gets at least as many; "" for none
+	Log      *slog.Logger
+
+	// Reach returns a connection that stands, or says why there is none.
+	Reach func(ctx context.Context) (*connection.Link, error)
+	// Contents is that of [sinks.StateKeeper.OpenState]; nil for a reader.
+	Contents func(part, parts int) []sinks.StateEntry
+}
+
+// Open returns the state. It contacts nothing.
+func Open(o Options) *Store { return &Store{Options: o} }
+
+// Store keeps a state in a stream of its own: a log of segments, of which the older are removed when everything has been
 // written again since.
 //
 // There are two subjects for segments. A round writes all parts of the keys again, a few with each Write, for about as many
@@ -29,20 +49,18 @@ const (
 //
 // Each segment names the stream's last sequence, which nobody moves but the owner: a claim moves it. It also names the segment
 // before, which is gone when the stream was purged or made anew.
-type stateStore struct {
-	sink     *Sink
-	name     string
-	contents func(part, parts int) []sinks.StateEntry
+type Store struct {
+	Options
 
 	read stateMark // how far Read got
 
 	claim  sinks.Claim
-	owner  ownerRecord // ours; zero before Claim
-	whole  bool        // everything was read since the claim
-	last   uint64      // the sequence of the stream's last message
-	newest uint64      // that of the newest segment; 0 is none
-	number uint64      // of the newest segment
-	turn   int         // which subject it is in
+	owner  stream.Owner // ours; zero before Claim
+	whole  bool         // everything was read since the claim
+	last   uint64       // the sequence of the stream's last message
+	newest uint64       // that of the newest segment; 0 is none
+	number uint64       // of the newest segment
+	turn   int          // which subject it is in
 
 	next     int  // part of the keys that is written again next
 	complete bool // all parts have been, in this round
@@ -58,47 +76,36 @@ type stateMark struct {
 	broken   uint64 // where segments were missing the last time that all were read
 }
 
-// OpenState is [sinks.StateKeeper.OpenState].
-func (s *Sink) OpenState(name string, contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
-	if i := strings.IndexFunc(name, func(r rune) bool { return r > 0x7f || !plain(byte(r)) }); name == "" || i >= 0 {
-		return nil, fmt.Errorf("the state's name %q cannot be that of a stream: letters, digits, _ and - only", name)
-	}
-	if name == s.cfg.Stream {
-		return nil, fmt.Errorf("the state needs a stream of its own, and %q is that of the changes", name)
-	}
-	return &stateStore{sink: s, name: name, contents: contents}, nil
+func (s *Store) subject(turn int) string { return s.Name + ".log." + strconv.Itoa(turn) }
+
+func (s *Store) ownership(c stream.Client) stream.Ownership {
+	return stream.Ownership{Client: c, Subject: s.Name + ".owner", Of: fmt.Sprintf("the state %q", s.Name),
+		Header: nats.Header{nats.MsgRollup: {nats.MsgRollupSubject}}}
 }
 
-func (s *stateStore) subject(turn int) string { return s.name + ".log." + strconv.Itoa(turn) }
-
-func (s *stateStore) ownership(c streamClient) ownership {
-	return ownership{streamClient: c, subject: s.name + ".owner", of: fmt.Sprintf("the state %q", s.name),
-		header: nats.Header{nats.MsgRollup: {nats.MsgRollupSubject}}}
-}
-
-func (s *stateStore) reach(ctx context.Context) (streamClient, error) {
-	l, err := s.sink.reach(ctx)
-	return streamClient{l, s.name}, err
+func (s *Store) reach(ctx context.Context) (stream.Client, error) {
+	l, err := s.Reach(ctx)
+	return stream.Client{Link: l, Name: s.Name}, err
 }
 
 // Close releases nothing: the connection is the sink's.
-func (s *stateStore) Close(context.Context) error { return nil }
+func (s *Store) Close(context.Context) error { return nil }
 
 // errBroken says that what was read does not continue.
 var errBroken = errors.New("segments are missing")
 
 // Read is [sinks.StateStore.Read].
-func (s *stateStore) Read(ctx context.Context, each func(sinks.StateEntry) error) (reset bool, err error) {
+func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (reset bool, err error) {
 	c, err := s.reach(ctx)
 	if err != nil {
 		return false, err
 	}
-	found, err := c.info(ctx)
+	found, err := c.Info(ctx)
 	if err != nil {
 		return false, err
 	}
 	if found == nil { // nothing, as if it was empty
-		found = &streamAnswer{}
+		found = &stream.Info{}
 	}
 	before := s.read
 	last := found.State.LastSeq
@@ -107,35 +114,35 @@ func (s *stateStore) Read(ctx context.Context, each func(sinks.StateEntry) error
 	}
 	s.read.created = found.Created
 	if last > before.sequence {
-		err = c.read(ctx, max(1, before.sequence), last, found.Config.AllowDirect, func(m storedMessage) error {
+		err = c.Read(ctx, max(1, before.sequence), last, found.Config.AllowDirect, func(m stream.Message) error {
 			return s.readOne(m, before, each)
 		})
 	}
 	switch {
 	case errors.Is(err, errBroken) && before.sequence == 0 && before.broken == s.read.sequence:
-		return true, fmt.Errorf("stream %q lacks segments of the state behind message %d: somebody has deleted them; `exporter state reset` begins anew", s.name, s.read.sequence)
+		return true, fmt.Errorf("stream %q lacks segments of the state behind message %d: somebody has deleted them; `exporter state reset` begins anew", s.Name, s.read.sequence)
 	case errors.Is(err, errBroken):
 		return s.forget(), nil
 	case err != nil:
 		return false, err
 	}
 	s.read.broken = 0
-	s.whole = s.owner.sequence != 0 && last >= s.owner.sequence
+	s.whole = s.owner.Sequence != 0 && last >= s.owner.Sequence
 	return false, nil
 }
 
 // forget lets the next Read begin anew.
-func (s *stateStore) forget() (reset bool) {
+func (s *Store) forget() (reset bool) {
 	s.read, s.whole = stateMark{broken: s.read.sequence}, false
 	return true
 }
 
 // readOne reads one message, of which the first is where the last Read ended.
-func (s *stateStore) readOne(m storedMessage, before stateMark, each func(sinks.StateEntry) error) error {
+func (s *Store) readOne(m stream.Message, before stateMark, each func(sinks.StateEntry) error) error {
 	if m.Sequence == before.sequence && m.Time.Equal(before.time) {
 		return nil
 	}
-	name := readSegmentName(m.header(headerState))
+	name := readSegmentName(m.Header(headerState))
 	switch {
 	case m.Sequence <= s.read.sequence:
 		return errBroken // another one, in a stream that was restored
@@ -145,14 +152,14 @@ func (s *stateStore) readOne(m storedMessage, before stateMark, each func(sinks.
 		return errBroken
 	}
 	if err := readSegment(m.Data, each); err != nil {
-		return fmt.Errorf("message %d of stream %q: %w", m.Sequence, s.name, err)
+		return fmt.Errorf("message %d of stream %q: %w", m.Sequence, s.Name, err)
 	}
 	s.read.sequence, s.read.time, s.read.number = m.Sequence, m.Time, name.number
 	return nil
 }
 
 // Claim is [sinks.StateStore.Claim].
-func (s *stateStore) Claim(ctx context.Context, claim sinks.Claim) error {
+func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 	c, err := s.reach(ctx)
 	if err != nil {
 		return err
@@ -160,13 +167,13 @@ func (s *stateStore) Claim(ctx context.Context, claim sinks.Claim) error {
 	if err := s.prepare(ctx, c); err != nil {
 		return err
 	}
-	s.claim, s.owner = claim, ownerRecord{}
-	return s.take(ctx, c, ownerRecord{})
+	s.claim, s.owner = claim, stream.Owner{}
+	return s.take(ctx, c, stream.Owner{})
 }
 
 // take claims the state, and learns where it ends.
-func (s *stateStore) take(ctx context.Context, c streamClient, mine ownerRecord) error {
-	owner, err := s.ownership(c).take(ctx, s.claim, mine)
+func (s *Store) take(ctx context.Context, c stream.Client, mine stream.Owner) error {
+	owner, err := s.ownership(c).Take(ctx, s.claim, mine)
 	if err != nil {
 		return err
 	}
@@ -174,18 +181,18 @@ func (s *stateStore) take(ctx context.Context, c streamClient, mine ownerRecord)
 	if err != nil {
 		return err
 	}
-	s.owner, s.last, s.whole = owner, owner.sequence, false
-	s.turn, s.newest, s.number = turn, end.Sequence, readSegmentName(end.header(headerState)).number
+	s.owner, s.last, s.whole = owner, owner.Sequence, false
+	s.turn, s.newest, s.number = turn, end.Sequence, readSegmentName(end.Header(headerState)).number
 	s.next, s.complete, s.credit = 0, false, 0
 	return nil
 }
 
 // end is the newest segment; the zero value where there is none.
-func (s *stateStore) end(ctx context.Context, c streamClient) (turn int, newest storedMessage, err error) {
+func (s *Store) end(ctx context.Context, c stream.Client) (turn int, newest stream.Message, err error) {
 	for i := range 2 {
-		m, err := c.get(ctx, getRequest{LastOf: s.subject(i)})
+		m, err := c.Get(ctx, stream.GetRequest{LastOf: s.subject(i)})
 		if err != nil {
-			return 0, storedMessage{}, err
+			return 0, stream.Message{}, err
 		}
 		if m.Sequence > newest.Sequence {
 			turn, newest = i, m
@@ -195,23 +202,23 @@ func (s *stateStore) end(ctx context.Context, c streamClient) (turn int, newest 
 }
 
 // Write is [sinks.StateStore.Write].
-func (s *stateStore) Write(ctx context.Context, entries []sinks.StateEntry) error {
-	if s.owner.sequence == 0 {
-		return fmt.Errorf("the state %q is not claimed", s.name)
+func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
+	if s.owner.Sequence == 0 {
+		return fmt.Errorf("the state %q is not claimed", s.Name)
 	}
 	c, err := s.reach(ctx)
 	if err != nil {
 		return err
 	}
-	w := segmentWriter{store: s, ctx: ctx, client: c, limit: min(maxSegment, int(c.link.Conn().MaxPayload())-segmentMargin)}
+	w := segmentWriter{store: s, ctx: ctx, client: c, limit: min(maxSegment, int(c.Link.Conn().MaxPayload())-segmentMargin)}
 	if s.complete {
 		s.next = 0
 	}
 	w.add(entries)
 	s.credit += w.bytes
-	for s.whole && s.contents != nil && s.credit > 0 && s.next < stateParts {
+	for s.whole && s.Contents != nil && s.credit > 0 && s.next < stateParts {
 		w.bytes = 0
-		w.add(s.contents(s.next, stateParts))
+		w.add(s.Contents(s.next, stateParts))
 		s.credit -= max(minPart, w.bytes)
 		s.next++
 	}
@@ -226,9 +233,9 @@ func (s *stateStore) Write(ctx context.Context, entries []sinks.StateEntry) erro
 
 // segmentWriter collects entries and writes them as segments. After an error it does nothing.
 type segmentWriter struct {
-	store  *stateStore
+	store  *Store
 	ctx    context.Context
-	client streamClient
+	client stream.Client
 	limit  int // of the entries of a segment, in bytes
 	buffer []byte
 	bytes  int // added
@@ -257,44 +264,44 @@ func (w *segmentWriter) flush() {
 }
 
 // append puts a segment behind the newest. When an earlier one whose answer was lost is found to be there, it counts.
-func (s *stateStore) append(ctx context.Context, c streamClient, data []byte) error {
-	for range maxStarts {
+func (s *Store) append(ctx context.Context, c stream.Client, data []byte) error {
+	for range maxTries {
 		turn, m := s.turn, s.segment(data)
 		if s.complete {
 			turn = 1 - turn
 			m.Header[nats.MsgRollup] = []string{nats.MsgRollupSubject}
 		}
 		m.Subject = s.subject(turn)
-		sequence, err := c.publish(ctx, m)
+		sequence, err := c.Publish(ctx, m)
 		if err == nil {
 			s.stored(turn, sequence)
 			return nil
 		}
-		if !moved(err) && !errors.Is(err, nats.ErrNoResponders) {
+		if !stream.Moved(err) && !errors.Is(err, nats.ErrNoResponders) {
 			return err
 		}
 		if err := s.moved(ctx, c, err); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("stream %q ends otherwise whenever a segment of the state is written; does anybody else publish to it?", s.name)
+	return fmt.Errorf("stream %q ends otherwise whenever a segment of the state is written; does anybody else publish to it?", s.Name)
 }
 
 // segment is a message with the conditions under which it may be stored.
-func (s *stateStore) segment(data []byte) *nats.Msg {
+func (s *Store) segment(data []byte) *nats.Msg {
 	header := nats.Header{
 		headerState:             {segmentName{s.owner.Claim, s.number + 1}.String()},
 		nats.ExpectedLastSeqHdr: {strconv.FormatUint(s.last, 10)},
 	}
 	if s.newest != 0 {
 		header[nats.ExpectedLastSubjSeqHdr] = []string{strconv.FormatUint(s.newest, 10)}
-		header[expectedSubject] = []string{s.subject(s.turn)}
+		header[stream.ExpectedSubject] = []string{s.subject(s.turn)}
 	}
 	return &nats.Msg{Header: header, Data: data}
 }
 
 // stored notes a new segment.
-func (s *stateStore) stored(turn int, sequence uint64) {
+func (s *Store) stored(turn int, sequence uint64) {
 	if turn != s.turn {
 		s.complete = false
 	}
@@ -303,8 +310,8 @@ func (s *stateStore) stored(turn int, sequence uint64) {
 }
 
 // moved finds out why a segment was refused; nil says that it is worth another try.
-func (s *stateStore) moved(ctx context.Context, c streamClient, refused error) error {
-	found, err := c.info(ctx)
+func (s *Store) moved(ctx context.Context, c stream.Client, refused error) error {
+	found, err := c.Info(ctx)
 	if err != nil {
 		return err
 	}
@@ -315,7 +322,7 @@ func (s *stateStore) moved(ctx context.Context, c streamClient, refused error) e
 		return refused
 	}
 	o := s.ownership(c)
-	owner, err := o.current(ctx)
+	owner, err := o.Current(ctx)
 	if err != nil {
 		return err
 	}
@@ -323,10 +330,10 @@ func (s *stateStore) moved(ctx context.Context, c streamClient, refused error) e
 	if err != nil {
 		return err
 	}
-	name := readSegmentName(end.header(headerState))
+	name := readSegmentName(end.Header(headerState))
 	switch {
-	case o.newer(owner, s.owner):
-		return o.deposed(owner, refused)
+	case o.Newer(owner, s.owner):
+		return o.Deposed(owner, refused)
 	case owner.Claim != s.owner.Claim:
 		return s.lost(ctx, c, "it was purged, made anew, or restored from a backup")
 	case name.claim == s.owner.Claim && name.number == s.number+1: // one whose answer was lost
@@ -343,7 +350,7 @@ func (s *stateStore) moved(ctx context.Context, c streamClient, refused error) e
 }
 
 // lost claims the state once more, and empties it: what is left of it may lack what was removed.
-func (s *stateStore) lost(ctx context.Context, c streamClient, why string) error {
+func (s *Store) lost(ctx context.Context, c stream.Client, why string) error {
 	if err := s.prepare(ctx, c); err != nil {
 		return err
 	}
@@ -358,5 +365,5 @@ func (s *stateStore) lost(ctx context.Context, c streamClient, why string) error
 			return err
 		}
 	}
-	return &sinks.StateLostError{Reason: fmt.Sprintf("stream %q: %s", s.name, why)}
+	return &sinks.StateLostError{Reason: fmt.Sprintf("stream %q: %s", s.Name, why)}
 }

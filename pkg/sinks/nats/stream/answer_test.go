@@ -1,4 +1,4 @@
-package nats
+package stream
 
 import (
 	"encoding/json"

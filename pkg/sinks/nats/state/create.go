@@ -1,0 +1,89 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
+)
+
+// prepare sees to it that the stream of the state is there, and keeps what it is given.
+func (s *Store) prepare(ctx context.Context, c stream.Client) error {
+	found, err := c.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if found == nil {
+		return s.create(ctx, c)
+	}
+	why := ""
+	switch config := found.Config; {
+	case !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, s.Name+".>") }):
+		why = fmt.Sprintf("does not take the subjects %q; name another in state.name, or add them", s.Name+".>")
+	case !config.AllowRollup:
+		why = fmt.Sprintf("does not allow roll-ups, by which older segments are removed: nats stream edit %s --allow-rollup", s.Name)
+	case config.NoAck, config.Sealed:
+		why = "does not acknowledge, or is sealed"
+	case config.Retention != jetstream.LimitsPolicy, config.MaxAge > 0, config.MaxMsgsPerSubject > 0,
+		config.Discard == jetstream.DiscardOld && (config.MaxBytes > 0 || config.MaxMsgs > 0):
+		why = "drops messages by itself, by age, number, size or interest, and a state must be kept whole: use retention limits without " +
+			"max_age and max_msgs_per_subject, and discard new where there is a limit of size"
+	}
+	if why == "" {
+		return nil
+	}
+	return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot keep the state: it %s", s.Name, why)}
+}
+
+// create makes the stream, with as many replicas as that of the changes, or as the cluster gives.
+func (s *Store) create(ctx context.Context, c stream.Client) error {
+	config := jetstream.StreamConfig{
+		Name: s.Name, Description: "The state of kubecdc, by which another exporter can take over", Subjects: []string{s.Name + ".>"},
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicas(ctx, c),
+		MaxBytes: -1, MaxMsgs: -1, MaxConsumers: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, AllowRollup: true, AllowDirect: true,
+	}
+	made, err := s.createAs(ctx, c, config)
+	if err == nil && made.Error != nil && config.Replicas > 1 && (made.Error.ErrCode == stream.CodeNoReplicas || made.Error.ErrCode == stream.CodeNoPeers) {
+		s.Log.Warn("the cluster has not enough servers for as many replicas; the state is kept once", "stream", s.Name, "wanted", config.Replicas,
+			"reason", made.Error.Description)
+		config.Replicas = 1
+		made, err = s.createAs(ctx, c, config)
+	}
+	switch {
+	case err != nil:
+		return err
+	case made.Error != nil:
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q, for the state, cannot be created", s.Name), Err: made.Error}
+	}
+	s.Log.Info("NATS stream created for the state", "stream", s.Name, "replicas", config.Replicas)
+	return nil
+}
+
+// createAs is create with these settings.
+func (s *Store) createAs(ctx context.Context, c stream.Client, config jetstream.StreamConfig) (*stream.Info, error) {
+	made, err := c.Create(ctx, config)
+	if errors.As(err, new(*connection.DeniedError)) {
+		err = &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q, for the state, does not exist, and this user may not create it: create it for the subjects %q, "+
+			"with roll-ups and direct access allowed, or allow publishing to $JS.API.STREAM.CREATE.%s", s.Name, s.Name+".>", s.Name), Err: err}
+	}
+	return made, err
+}
+
+// replicas is how many the stream gets.
+func (s *Store) replicas(ctx context.Context, c stream.Client) int {
+	if s.Like == "" {
+		return s.Replicas
+	}
+	c.Name = s.Like
+	found, err := c.Info(ctx)
+	if err != nil || found == nil {
+		return s.Replicas
+	}
+	return max(s.Replicas, found.Config.Replicas)
+}
