@@ -42,7 +42,9 @@ func (s *Sink) verify(ctx context.Context, l *connection.Link) error {
 }
 
 // stream asks for the stream of the changes.
-func (s *Sink) stream(l *connection.Link) stream.Client { return stream.Client{Link: l, Name: s.cfg.Stream} }
+func (s *Sink) stream(l *connection.Link) stream.Client {
+	return stream.Client{Link: l, Name: s.cfg.Stream}
+}
 
 func (s *Sink) lookUp(ctx context.Context, c stream.Client) error {
 	found, err := c.Info(ctx)

@@ -90,6 +90,7 @@ func (o Ownership) Newer(found, mine Owner) bool {
 	return found.Sequence != 0 && found.Claim != mine.Claim && found.Epoch >= mine.Epoch
 }
 
+// Deposed says that another process has claimed what was held.
 func (o Ownership) Deposed(by Owner, err error) error {
 	return &sinks.DeposedError{Reason: fmt.Sprintf("%q has taken %s over, in stream %q", by.Owner, o.Of, o.Name), Err: err}
 }
