@@ -1,8 +1,10 @@
 package oracle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -51,42 +53,54 @@ func (e *Etcd) Compact(ctx context.Context) error {
 
 // State reads the newest revision of every object of the resources that exists.
 func (e *Etcd) State(ctx context.Context, resources []Resource) ([]Revision, error) {
-	answer, err := e.client.Get(ctx, registry, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	if err != nil {
-		return nil, err
-	}
 	var all []Revision
-	for _, kv := range answer.Kvs {
-		if o, ours := object(resources, string(kv.Key)); ours {
-			all = append(all, Revision{Object: o, Revision: kv.ModRevision, Op: operation(kv)})
+	for _, r := range resources {
+		existing, err := e.existing(ctx, r)
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, existing...)
 	}
 	return all, nil
 }
 
-// History reads what happened to the resources after revision start up to and with revision end.
-func (e *Etcd) History(ctx context.Context, resources []Resource, start, end int64) (*History, error) {
-	h := &History{Start: start, End: end}
-	answer, err := e.client.Get(ctx, registry, clientv3.WithPrefix(), clientv3.WithRev(start), clientv3.WithKeysOnly())
+func (e *Etcd) existing(ctx context.Context, r Resource, at ...clientv3.OpOption) (all []Revision, err error) {
+	answer, err := e.client.Get(ctx, r.prefix(), append(at, clientv3.WithPrefix(), clientv3.WithKeysOnly())...)
 	if err != nil {
-		return nil, fmt.Errorf("state at revision %d: %w", start, err)
+		return nil, fmt.Errorf("objects below %s: %w", r.prefix(), err)
 	}
 	for _, kv := range answer.Kvs {
-		if o, ours := object(resources, string(kv.Key)); ours {
-			h.Existing = append(h.Existing, Revision{Object: o, Revision: kv.ModRevision, Op: operation(kv)})
-		}
+		all = append(all, Revision{Object: r.object(kv.Key), Revision: kv.ModRevision, Op: operation(kv)})
 	}
-	if start == end {
-		return h, nil
-	}
-	return h, e.watch(ctx, h, resources)
+	return all, nil
 }
 
-// watch fills in the revisions. The history ends between two answers at the earliest, never within a revision.
-func (e *Etcd) watch(ctx context.Context, h *History, resources []Resource) error {
+// History reads what happened to the resources after revision start up to and with revision end. It asks for nothing else:
+// what other tests write to the same etcd may be gigabytes.
+func (e *Etcd) History(ctx context.Context, resources []Resource, start, end int64) (*History, error) {
+	h := &History{Start: start, End: end}
+	for _, r := range resources {
+		existing, err := e.existing(ctx, r, clientv3.WithRev(start))
+		if err != nil {
+			return nil, err
+		}
+		h.Existing = append(h.Existing, existing...)
+		if start == end {
+			continue
+		}
+		if err := e.watch(ctx, h, r); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(h.Revisions, func(a, b Revision) int { return cmp.Compare(a.Revision, b.Revision) })
+	return h, nil
+}
+
+// watch adds the revisions of a resource. They end between two answers at the earliest, never within a revision.
+func (e *Etcd) watch(ctx context.Context, h *History, r Resource) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := e.client.Watch(ctx, registry, clientv3.WithPrefix(), clientv3.WithRev(h.Start+1), clientv3.WithProgressNotify())
+	answers := e.client.Watch(ctx, r.prefix(), clientv3.WithPrefix(), clientv3.WithRev(h.Start+1), clientv3.WithProgressNotify())
 	ask := time.NewTicker(50 * time.Millisecond)
 	defer ask.Stop()
 	for {
@@ -105,24 +119,20 @@ func (e *Etcd) watch(ctx context.Context, h *History, resources []Resource) erro
 			if !more {
 				return fmt.Errorf("history after %d: the watch ended", h.Start)
 			}
-			if h.add(resources, answer) {
+			if h.add(r, answer) {
 				return nil
 			}
 		}
 	}
 }
 
-// add takes the events of an answer and says whether the history is complete.
-func (h *History) add(resources []Resource, answer clientv3.WatchResponse) bool {
+// add takes the events of an answer and says whether the history of the resource is complete.
+func (h *History) add(r Resource, answer clientv3.WatchResponse) bool {
 	for _, event := range answer.Events {
 		if event.Kv.ModRevision > h.End {
 			return true
 		}
-		o, ours := object(resources, string(event.Kv.Key))
-		if !ours {
-			continue
-		}
-		h.Revisions = append(h.Revisions, revision(o, event))
+		h.Revisions = append(h.Revisions, revision(r.object(event.Kv.Key), event))
 	}
 	return answer.IsProgressNotify() && answer.Header.Revision >= h.End
 }

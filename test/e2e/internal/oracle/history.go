@@ -59,21 +59,20 @@ func (h *History) Only(hears func(Revision) bool) *History {
 	return part
 }
 
-// object finds out which object of the resources a key belongs to.
-func object(resources []Resource, key string) (bus.Object, bool) {
-	for _, r := range resources {
-		rest, ours := strings.CutPrefix(key, r.Prefix)
-		if !ours {
-			continue
-		}
-		namespace, name, namespaced := strings.Cut(rest, "/")
-		if !namespaced {
-			namespace, name = "", rest
-		}
-		if r.Namespace != "" && r.Namespace != namespace {
-			continue
-		}
-		return bus.Object{Group: r.Group, Resource: r.Resource, Namespace: namespace, Name: name}, true
+// prefix is what the keys begin with under which etcd keeps what is asked for.
+func (r Resource) prefix() string {
+	if r.Namespace == "" {
+		return r.Prefix
 	}
-	return bus.Object{}, false
+	return r.Prefix + r.Namespace + "/"
+}
+
+// object is the object that a key below the prefix belongs to.
+func (r Resource) object(key []byte) bus.Object {
+	rest := strings.TrimPrefix(string(key), r.Prefix)
+	namespace, name, namespaced := strings.Cut(rest, "/")
+	if !namespaced {
+		namespace, name = "", rest
+	}
+	return bus.Object{Group: r.Group, Resource: r.Resource, Namespace: namespace, Name: name}
 }
