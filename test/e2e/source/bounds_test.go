@@ -48,8 +48,8 @@ func TestASmallDiskIsFilledAtFullSpeedAndGoesOn(t *testing.T) {
 // taken makes room, so that it goes on by itself.
 func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
 	t.Parallel()
-	fillAndDrain(t, 400, 540_000, (*scene).checkPages, func(settings *exporter.Settings) {
-		settings.Wrap = smallDisk(t, settings.JournalDir(), "192m")
+	fillAndDrain(t, 240, 540_000, (*scene).checkPages, func(settings *exporter.Settings) {
+		settings.Wrap = smallDisk(t, settings.JournalDir(), "128m")
 	})
 }
 
@@ -62,7 +62,7 @@ func fillAndDrain(t *testing.T, objects, bytes int, look func(*scene), bound fun
 		settings.Sinks = []map[string]any{to.sink()}
 		bound(settings)
 	})
-	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.edit(s.own("configmaps"))
 	s.must(s.exporter.Launch(t.Context()))
 	s.crowd(objects, bytes)
 	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "[-]journal")
@@ -92,7 +92,7 @@ func smallDisk(t *testing.T, dir, size string) []string {
 func TestPagesAnswerDuringALongList(t *testing.T) {
 	t.Parallel()
 	s, gateway := behind(t, control(t), nil)
-	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.edit(s.own("configmaps"))
 	s.crowd(100, 75_000)
 	heal := gateway.Fault(func(r proxy.Request) bool { return r.Resource == "configmaps" && r.Initial() }, func(w http.ResponseWriter, r *http.Request) {
 		gateway.Pass(&rationed{ResponseWriter: w, left: 5 << 20, until: r.Context().Done()}, r)

@@ -19,7 +19,8 @@ import (
 // TestAnAPIServerWithoutWatchListThatRestartsIsReadOn restarts an API server that cannot stream what exists and knows no
 // history from before its start: what was lost is told by one gap, and what happens then is told.
 func TestAnAPIServerWithoutWatchListThatRestartsIsReadOn(t *testing.T) {
-	s, gateway := behind(t, withoutWatchList(t), []rule{{"select": []string{"configmaps"}}})
+	s, gateway := behind(t, withoutWatchList(t), nil)
+	s.edit(s.own("configmaps"))
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
 	s.start()
 	s.settle(workload.ConfigMaps, s.name)
@@ -52,7 +53,7 @@ func TestAnAPIServerWithoutWatchListThatRestartsIsReadOn(t *testing.T) {
 func TestAListThatGoesNowhereIsAStateAndNotAGap(t *testing.T) {
 	t.Parallel()
 	s, gateway := behind(t, control(t), nil)
-	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.edit(s.own("configmaps"))
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
 	s.start()
 	s.settle(workload.ConfigMaps, s.name)
@@ -124,7 +125,7 @@ func TestAListWhoseTokenExpiresBeginsAgainInPages(t *testing.T) {
 	const objects = 60
 	large := weighing(100 << 10)
 	s, gateway := behind(t, control(t), nil)
-	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.edit(s.own("configmaps"))
 	for i := range objects {
 		s.must(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%02d", i)))
 	}
@@ -177,7 +178,7 @@ func TestLargeObjectsAreReadInSmallPages(t *testing.T) {
 	const objects = 300
 	large := weighing(900 << 10)
 	s := newScene(t, withoutWatchList(t), nil)
-	s.edit(rule{"select": []string{"configmaps"}, "namespaces": rule{"include": []string{s.name}}})
+	s.edit(s.own("configmaps"))
 	for i := range objects {
 		s.must(s.cluster.Create(t.Context(), large, s.name, fmt.Sprintf("o-%03d", i)))
 	}

@@ -13,8 +13,9 @@ func TestResyncTellsEveryKnownObjectAgain(t *testing.T) {
 	t.Parallel()
 	const objects = 40
 	s := newScene(t, control(t), nil)
-	only := rule{"include": []string{s.name}}
-	s.edit(rule{"select": []string{"configmaps"}, "namespaces": only, "resync": "1m"}, rule{"select": []string{"services"}, "namespaces": only})
+	again := s.own("configmaps")
+	again["resync"] = "1m"
+	s.edit(again, s.own("services"))
 	for i := range objects {
 		s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%02d", i)))
 	}

@@ -101,6 +101,12 @@ func (s *scene) edit(rules ...rule) {
 	s.must(s.exporter.Configure(func(settings *exporter.Settings) { settings.Resources = rules }))
 }
 
+// own is a rule that selects types in the scene's namespace alone. What others leave in the same API server may be hundreds of
+// megabytes, and a scene keeps all that is told.
+func (s *scene) own(types ...string) rule {
+	return rule{"select": types, "namespaces": rule{"include": []string{s.name}}}
+}
+
 // start starts the exporter and returns when it is ready.
 func (s *scene) start() {
 	s.t.Helper()

@@ -160,7 +160,8 @@ func TestTypesThatNeverAnswerHoldUpNobody(t *testing.T) {
 	t.Parallel()
 	hung := []string{"endpoints", "events", "limitranges", "nodes", "persistentvolumes", "podtemplates", "replicationcontrollers",
 		"resourcequotas", "secrets", "serviceaccounts"}
-	s, gateway := behind(t, control(t), []rule{{"select": hung}, {"select": []string{"configmaps", "services"}}})
+	s, gateway := behind(t, control(t), nil)
+	s.edit(rule{"select": hung}, s.own("configmaps", "services"))
 	heal := gateway.Fault(func(r proxy.Request) bool { return r.Group == "" && slices.Contains(hung, r.Resource) }, gateway.Hang)
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
 	s.must(s.cluster.Create(t.Context(), workload.Services, s.name, "one"))
@@ -185,9 +186,8 @@ func TestTypesThatNeverAnswerHoldUpNobody(t *testing.T) {
 // history was lost of what there was, and not of what came later.
 func TestATypeThatComesAfterALostJournalBeginsWithoutAGap(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, control(t), []rule{{"select": []string{"configmaps", "newcomers.later.kubecdc.io"}}}, func(settings *exporter.Settings) {
-		settings.DrainTimeout = "30s"
-	})
+	s := newScene(t, control(t), nil, func(settings *exporter.Settings) { settings.DrainTimeout = "30s" })
+	s.edit(s.own("configmaps", "newcomers.later.kubecdc.io"))
 	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "one"))
 	s.start()
 	s.awaitTold(workload.ConfigMaps, s.name, "one", "snapshot")
