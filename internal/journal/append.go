@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -119,7 +120,8 @@ func sizeOf(o *event.Observation) int64 {
 
 // observe stores an observation, with what it does to bodies.
 func (g *group) observe(o *event.Observation, bodies []notedBody) error {
-	if err := g.storeResource(o.Resource); err != nil {
+	stored, err := g.of(o.Resource)
+	if err != nil {
 		return err
 	}
 	for _, c := range o.Changes {
@@ -127,7 +129,9 @@ func (g *group) observe(o *event.Observation, bodies []notedBody) error {
 	}
 	g.storeKnown(o)
 	g.storeBodies(bodies)
-	g.storeScope(o)
+	if o.Snapshot != "" || o.Lost != "" || o.Position != "" {
+		storeScope(stored, o)
+	}
 	return nil
 }
 
@@ -147,15 +151,12 @@ func (g *group) storeKnown(o *event.Observation) {
 
 // storeScope stores how far the scope has come, in the same batch as its changes (I1). Why history is lost is remembered until
 // there is a position again.
-func (g *group) storeScope(o *event.Observation) {
-	if o.Snapshot == "" && o.Lost == "" && o.Position == "" {
-		return
+func storeScope(stored *event.StoredResource, o *event.Observation) {
+	at, there := slices.BinarySearchFunc(stored.Scopes, o.Scope, byID)
+	if !there {
+		stored.Scopes = slices.Insert(stored.Scopes, at, event.StoredScope{ID: o.Scope})
 	}
-	g.j.mu.Lock()
-	defer g.j.mu.Unlock()
-	place := scopePlace{o.Resource.String(), o.Scope}
-	s := g.j.scopes[place]
-	s.ID = o.Scope
+	s := &stored.Scopes[at]
 	if o.Lost != "" {
 		s.Position, s.Snapshot, s.Lost = "", "", o.Lost
 	}
@@ -165,8 +166,6 @@ func (g *group) storeScope(o *event.Observation) {
 	if o.Position != "" {
 		s.Position, s.Lost, s.Pass = o.Position, "", ""
 	}
-	g.j.scopes[place] = s
-	g.scopes[place] = true
 }
 
 // Announced says that the gaps which Recovered and BegunAnew asked for are in the journal. Durable when it returns nil.

@@ -3,8 +3,6 @@ package journal
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 )
@@ -34,12 +32,7 @@ func (j *Journal) BeginAnew(ctx context.Context, uid, reason string) error {
 		return fmt.Errorf("journal: begin anew for cluster %q because of %q: both must be given", uid, reason)
 	}
 	return j.submit(ctx, func(g *group) error {
-		j.mu.Lock()
-		names := slices.Collect(maps.Keys(j.resources))
-		j.mu.Unlock()
-		for _, name := range names {
-			g.dropResource(name)
-		}
+		g.dropResources()
 		g.set(codec.KeyCluster, []byte(uid))
 		g.set(codec.KeyAnew, []byte(reason))
 		return nil

@@ -150,7 +150,7 @@ func (j *Journal) commit(packer *codec.Packer, taken []queued) error {
 		refused[i] = q.request(g)
 	}
 	g.seal()
-	g.sealScopes()
+	g.sealResources()
 	if err := g.trim(); err != nil {
 		return j.checked("trim", err)
 	}
@@ -193,7 +193,11 @@ func (j *Journal) publish(g *group, taken []queued) {
 		return // time has passed, and that is all
 	}
 	j.ext, j.writes = g.ext, g.writes
-	j.show(g)
+	for name, r := range g.resources {
+		if j.resources[name] = *r; r.Resource.Resource == "" {
+			delete(j.resources, name)
+		}
+	}
 	if g.emptied {
 		j.tail = tail{}
 	}
@@ -227,12 +231,11 @@ type group struct {
 	open      []*event.Change
 	openBytes int
 	frames    []tailFrame
-	scopes    map[scopePlace]bool  // records that have changed in memory
-	sinks     map[string]sinkState // those that change
-	dead      map[string]int64     // stored bytes of dead letters that change, by key
+	resources map[string]*event.StoredResource // those that change, see resource
+	sinks     map[string]sinkState             // those that change
+	dead      map[string]int64                 // stored bytes of dead letters that change, by key
 	bodies    []notedBody
 	announced bool
-	renamed   bool   // resources have changed in memory
 	emptied   bool   // there are no changes any more from before
 	key       []byte // scratch
 	value     []byte // scratch
@@ -244,7 +247,7 @@ func (j *Journal) newGroup(packer *codec.Packer) *group {
 	defer j.mu.Unlock()
 	return &group{
 		j: j, packer: packer, batch: j.db.NewBatch(), ext: j.ext, room: j.room(), scarce: j.low, writes: j.writes,
-		scopes: map[scopePlace]bool{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
+		resources: map[string]*event.StoredResource{}, sinks: map[string]sinkState{}, dead: map[string]int64{},
 	}
 }
 

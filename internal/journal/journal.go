@@ -118,9 +118,7 @@ type Journal struct {
 	tail      tail
 	sinks     map[string]sinkState
 	bodies    bodies
-	resources map[string]event.Resource        // by name: the stored record of everything of which anything is stored
-	scopes    map[scopePlace]event.StoredScope // as stored
-	shown     shown                            // of both, what is committed
+	resources map[string]event.StoredResource // by name: what is committed of everything of which anything is stored
 	recovered *Recovery
 	counts    counts
 	changed   chan struct{} // closed and replaced at every commit: readers and appenders look again

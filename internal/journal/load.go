@@ -103,13 +103,11 @@ func (j *Journal) load() (err error) {
 	if err := j.loadEvidence(); err != nil {
 		return err
 	}
-	j.resources, j.scopes, j.bodies = map[string]event.Resource{}, map[scopePlace]event.StoredScope{}, newBodies()
-	defer j.showAll()
-	return errors.Join(
-		j.eachResource(func(name string, r event.Resource) { j.resources[name] = r }),
-		j.eachScope(func(resource string, s event.StoredScope) { j.scopes[scopePlace{resource, s.ID}] = s }),
-		j.eachName(codec.PrefixBody, func(name string) { j.bodies.resources[name] = true }),
-	)
+	j.bodies = newBodies()
+	if j.resources, err = j.storedResources(); err != nil {
+		return err
+	}
+	return j.eachName(codec.PrefixBody, func(name string) { j.bodies.resources[name] = true })
 }
 
 // loadWrites finds out how many groups were written, and refuses a store that has lost some which were acknowledged.

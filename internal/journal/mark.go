@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -19,51 +18,13 @@ type Marking struct {
 	Resources []event.StoredResource // by name, all of which anything is stored
 }
 
-// shown is what is committed of resources. What the committer works on may be ahead of it.
-type shown struct {
-	resources map[string]event.Resource
-	scopes    map[scopePlace]event.StoredScope
-}
-
-func (j *Journal) showAll() {
-	j.shown = shown{maps.Clone(j.resources), maps.Clone(j.scopes)}
-}
-
-// show takes over what a group has changed. The caller holds mu.
-func (j *Journal) show(g *group) {
-	if g.renamed {
-		j.shown.resources = maps.Clone(j.resources)
-	}
-	for place := range g.scopes {
-		if s, ok := j.scopes[place]; ok {
-			j.shown.scopes[place] = s
-		} else {
-			delete(j.shown.scopes, place)
-		}
-	}
-}
-
-// Mark returns what is committed at this moment. It does not wait.
+// Mark returns what is committed at this moment, which the caller must not modify. It does not wait.
 func (j *Journal) Mark() Marking {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.marking()
-}
-
-func (j *Journal) marking() Marking {
-	at := make(map[string]int, len(j.shown.resources))
-	m := Marking{Newest: j.ext.newest, Resources: make([]event.StoredResource, 0, len(j.shown.resources))}
-	for _, name := range slices.Sorted(maps.Keys(j.shown.resources)) {
-		at[name] = len(m.Resources)
-		m.Resources = append(m.Resources, event.StoredResource{Resource: j.shown.resources[name]})
-	}
-	for place, s := range j.shown.scopes {
-		if i, ok := at[place.resource]; ok {
-			m.Resources[i].Scopes = append(m.Resources[i].Scopes, s)
-		}
-	}
-	for i := range m.Resources {
-		slices.SortFunc(m.Resources[i].Scopes, func(a, b event.StoredScope) int { return strings.Compare(a.ID, b.ID) })
+	m := Marking{Newest: j.ext.newest, Resources: make([]event.StoredResource, 0, len(j.resources))}
+	for _, name := range slices.Sorted(maps.Keys(j.resources)) {
+		m.Resources = append(m.Resources, j.resources[name])
 	}
 	return m
 }

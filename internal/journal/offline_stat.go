@@ -73,7 +73,7 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	return s, o.checked("recovery", err)
 }
 
-// resources counts what is stored of each resource. Scopes are those of this version only.
+// resources counts what is stored of each resource.
 func (o *Offline) resources() ([]ResourceStat, error) {
 	found := map[string]*ResourceStat{}
 	of := func(name string) *ResourceStat {
@@ -83,9 +83,11 @@ func (o *Offline) resources() ([]ResourceStat, error) {
 		}
 		return found[name]
 	}
-	err := errors.Join(
-		o.eachResource(func(name string, r event.Resource) { of(name).Resource = r }),
-		o.eachScope(func(resource string, s event.StoredScope) { of(resource).Scopes = append(of(resource).Scopes, s) }),
+	stored, err := o.storedResources()
+	for name, r := range stored {
+		of(name).StoredResource = r
+	}
+	err = errors.Join(err,
 		o.count(codec.PrefixKnown, func(name string, bytes int64) { of(name).Known++; of(name).KnownBytes += bytes }),
 		o.count(codec.PrefixBody, func(name string, bytes int64) { of(name).Bodies++; of(name).BodyBytes += bytes }),
 	)

@@ -65,26 +65,26 @@ func (r reader) eachName(first byte, f func(name string)) error {
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// eachResource calls f for the record of every resource of which anything is stored.
-func (r reader) eachResource(f func(name string, r event.Resource)) error {
-	return r.each([]byte{codec.PrefixResource}, func(key, value []byte) error {
-		resource, err := codec.DecodeResource(value)
-		f(string(key[1:]), resource)
-		return err
-	})
-}
-
-// eachScope calls f for every scope record.
-func (r reader) eachScope(f func(resource string, s event.StoredScope)) error {
-	return r.each([]byte{codec.PrefixScope}, func(key, value []byte) error {
-		resource, id, err := codec.CutName(key)
-		if err != nil {
+// storedResources returns what is stored of each resource, by name, but for its objects. Scopes are those of this version only.
+func (r reader) storedResources() (map[string]event.StoredResource, error) {
+	all := map[string]event.StoredResource{}
+	return all, errors.Join(
+		r.each([]byte{codec.PrefixResource}, func(key, value []byte) error {
+			resource, err := codec.DecodeResource(value)
+			all[string(key[1:])] = event.StoredResource{Resource: resource}
 			return err
-		}
-		s, err := codec.DecodeScope(id, value)
-		f(resource, s)
-		return err
-	})
+		}),
+		r.each([]byte{codec.PrefixScope}, func(key, value []byte) error {
+			resource, id, err := codec.CutName(key)
+			if err != nil {
+				return err
+			}
+			s, err := codec.DecodeScope(id, value)
+			stored := all[resource]
+			stored.Scopes = append(stored.Scopes, s) // keys, and so IDs, come in order
+			all[resource] = stored
+			return err
+		}))
 }
 
 // sinkStates returns what is stored of each sink, and refuses cursors that speak of changes that never were.

@@ -11,9 +11,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// scopePlace names a scope record.
-type scopePlace struct{ resource, scope string }
-
 // Resources returns the names of all resources of which anything is stored, in order. It shows what is committed.
 func (j *Journal) Resources() ([]string, error) {
 	if err := j.refusal(); err != nil {
@@ -25,7 +22,7 @@ func (j *Journal) Resources() ([]string, error) {
 }
 
 // LoadResource calls known, unless it is nil, for each known object of a resource, in order of keys, and returns what else
-// is stored of it; of a resource that is not known, nothing. The strings of a Known may be kept: they share no memory with those
+// is stored of it, which the caller must not modify; of a resource that is not known, nothing. The strings of a Known may be kept: they share no memory with those
 // of others. known must not wait, and must not call the journal. It shows what is committed: call it before the
 // resource appends.
 func (j *Journal) LoadResource(name string, known func(event.Known)) (event.StoredResource, error) {
@@ -49,37 +46,19 @@ func (j *Journal) LoadResource(name string, known func(event.Known)) (event.Stor
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	stored := event.StoredResource{Resource: j.resources[name]}
-	for place, scope := range j.scopes {
-		if place.resource == name {
-			stored.Scopes = append(stored.Scopes, scope)
-		}
-	}
-	slices.SortFunc(stored.Scopes, func(a, b event.StoredScope) int { return strings.Compare(a.ID, b.ID) })
-	return stored, nil
+	return j.resources[name], nil
 }
 
 // SetScopes makes scopes, as they are given, the only scopes of a resource, and stores its version and kind. Known objects
 // and bodies stay. Durable when it returns nil; ordered with Append.
 func (j *Journal) SetScopes(ctx context.Context, r event.Resource, scopes []event.StoredScope) error {
 	return j.submit(ctx, func(g *group) error {
-		if err := g.storeResource(r); err != nil {
-			return err
+		stored, err := g.of(r)
+		if err == nil {
+			stored.Scopes = sorted(scopes)
 		}
-		g.dropScopes(r.String())
-		g.storeScopes(r, scopes)
-		return nil
+		return err
 	}, nil)
-}
-
-// storeScopes adds scopes of a resource.
-func (g *group) storeScopes(r event.Resource, scopes []event.StoredScope) {
-	g.j.mu.Lock()
-	defer g.j.mu.Unlock()
-	for _, s := range scopes {
-		place := scopePlace{r.String(), s.ID}
-		g.j.scopes[place], g.scopes[place] = s, true
-	}
 }
 
 // DropResource forgets all that is stored of a resource: known objects, bodies, scopes, version and kind. Its changes stay.
@@ -92,38 +71,7 @@ func (j *Journal) DropResource(ctx context.Context, name string) error {
 func (g *group) dropResource(name string) {
 	g.dropNamed(codec.PrefixKnown, name)
 	g.dropNamed(codec.PrefixBody, name)
-	g.dropScopes(name)
-	g.delete(codec.KeyResource(name))
-	g.j.mu.Lock()
-	defer g.j.mu.Unlock()
-	delete(g.j.resources, name)
-	g.renamed = true
-}
-
-// storeResource remembers the version and kind of a resource.
-func (g *group) storeResource(r event.Resource) error {
-	if r.Resource == "" {
-		return errors.New("journal: a resource has no name")
-	}
-	g.j.mu.Lock()
-	defer g.j.mu.Unlock()
-	if name := r.String(); g.j.resources[name] != r {
-		g.j.resources[name], g.renamed = r, true
-		g.set(codec.KeyResource(name), codec.EncodeResource(r))
-	}
-	return nil
-}
-
-// dropScopes drops all scope records of a resource.
-func (g *group) dropScopes(resource string) {
-	g.j.mu.Lock()
-	defer g.j.mu.Unlock()
-	for place := range g.j.scopes {
-		if place.resource == resource {
-			delete(g.j.scopes, place)
-			g.scopes[place] = true
-		}
-	}
+	*g.resource(name) = event.StoredResource{}
 }
 
 // dropNamed deletes all keys that belong to a resource under a first byte.
@@ -132,16 +80,65 @@ func (g *group) dropNamed(first byte, resource string) {
 	_ = g.batch.DeleteRange(prefix, codec.KeyAfter(prefix), nil)
 }
 
-// sealScopes writes the scope records that have changed, each once.
-func (g *group) sealScopes() {
-	g.j.mu.Lock()
-	defer g.j.mu.Unlock()
-	for place := range g.scopes {
-		key := codec.KeyOf(codec.PrefixScope, place.resource, place.scope)
-		if s, ok := g.j.scopes[place]; ok {
-			g.set(key, codec.EncodeScope(s))
-		} else {
-			g.delete(key)
+// dropResources is dropResource for all.
+func (g *group) dropResources() {
+	for name := range g.j.resources { // only this goroutine changes it
+		g.dropResource(name)
+	}
+	for name := range g.resources {
+		g.dropResource(name)
+	}
+}
+
+// of is resource for one that is stored from now on, in this version and kind.
+func (g *group) of(r event.Resource) (*event.StoredResource, error) {
+	if r.Resource == "" {
+		return nil, errors.New("journal: a resource has no name")
+	}
+	stored := g.resource(r.String())
+	stored.Resource = r
+	return stored, nil
+}
+
+// resource is what is stored of a resource as it will be after the commit, for the caller to change; zero where nothing is.
+func (g *group) resource(name string) *event.StoredResource {
+	stored := g.resources[name]
+	if stored == nil {
+		r := g.j.resources[name] // only this goroutine changes it
+		r.Scopes = slices.Clone(r.Scopes)
+		stored = &r
+		g.resources[name] = stored
+	}
+	return stored
+}
+
+// sealResources writes what differs of resources and their scopes from what is committed.
+func (g *group) sealResources() {
+	for name, now := range g.resources {
+		before := g.j.resources[name]
+		switch {
+		case now.Resource == before.Resource:
+		case now.Resource.Resource == "":
+			g.delete(codec.KeyResource(name))
+		default:
+			g.set(codec.KeyResource(name), codec.EncodeResource(now.Resource))
+		}
+		for _, s := range before.Scopes {
+			if _, stays := slices.BinarySearchFunc(now.Scopes, s.ID, byID); !stays {
+				g.delete(codec.KeyOf(codec.PrefixScope, name, s.ID))
+			}
+		}
+		for _, s := range now.Scopes {
+			if at, was := slices.BinarySearchFunc(before.Scopes, s.ID, byID); !was || before.Scopes[at] != s {
+				g.set(codec.KeyOf(codec.PrefixScope, name, s.ID), codec.EncodeScope(s))
+			}
 		}
 	}
+}
+
+// byID orders scopes, as those of a StoredResource are ordered here.
+func byID(s event.StoredScope, id string) int { return strings.Compare(s.ID, id) }
+
+func sorted(scopes []event.StoredScope) []event.StoredScope {
+	return slices.SortedFunc(slices.Values(scopes), func(a, b event.StoredScope) int { return byID(a, b.ID) })
 }

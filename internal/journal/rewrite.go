@@ -206,7 +206,7 @@ func (w *rewriter) known(key, value []byte) error {
 // named takes the key of a body or a known object apart.
 func (w *rewriter) named(key []byte) (event.Resource, string, error) {
 	name, object, err := codec.CutName(key)
-	resource := w.j.resources[name]
+	resource := w.j.resources[name].Resource
 	if resource.Resource == "" {
 		resource.Resource, resource.Group, _ = strings.Cut(name, ".")
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -100,12 +99,7 @@ func (g *group) empty() error {
 	for _, first := range []byte{codec.PrefixFrame, codec.PrefixKnown, codec.PrefixBody} {
 		_ = g.batch.DeleteRange([]byte{first}, []byte{first + 1}, nil)
 	}
-	g.j.mu.Lock()
-	names := maps.Clone(g.j.resources)
-	g.j.mu.Unlock()
-	for name := range names {
-		g.dropResource(name)
-	}
+	g.dropResources()
 	g.set(codec.KeyEmptied, codec.EncodeNumber(g.ext.newest))
 	g.set(codec.KeySeeding, nil)
 	g.delete(codec.KeyID)
@@ -125,10 +119,11 @@ func (g *group) empty() error {
 // seeded stores the rest of a seed, and that it is whole.
 func (g *group) seeded(s Seed) error {
 	for _, r := range s.Resources {
-		if err := g.storeResource(r.Resource); err != nil {
+		stored, err := g.of(r.Resource)
+		if err != nil {
 			return err
 		}
-		g.storeScopes(r.Resource, r.Scopes)
+		stored.Scopes = sorted(r.Scopes)
 	}
 	if s.Cluster != "" {
 		g.set(codec.KeyCluster, []byte(s.Cluster))

@@ -47,7 +47,7 @@ func KeyResource(resource string) []byte {
 // AppendNamePrefix appends what all keys start with that belong to a resource, or to a sink, under a first byte. The length
 // in front keeps one name from being the start of another.
 func AppendNamePrefix(b []byte, first byte, name string) []byte {
-	return AppendString(append(b, first), name)
+	return appendText(append(b, first), name)
 }
 
 // KeyOf is a key of something that belongs to a resource.
@@ -57,12 +57,11 @@ func KeyOf(first byte, resource, key string) []byte {
 
 // CutName takes the name of what a key belongs to off the key.
 func CutName(key []byte) (name, rest string, err error) {
-	s := scanner{s: string(key[1:])}
-	name = s.string()
-	if s.failed {
+	f := form{reading: true, in: string(key[1:])}
+	if f.text(&name); f.failed {
 		return "", "", fmt.Errorf("%w: name in the key %x", ErrMalformed, key)
 	}
-	return name, s.s, nil
+	return name, f.in, nil
 }
 
 // KeyFrame is the key of the frame that begins with an offset.

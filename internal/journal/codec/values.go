@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/klauspost/compress/s2"
+
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -33,99 +35,96 @@ func DecodeVersion(b []byte) (version uint64) {
 const (
 	cursorFormat = 3
 	deadFormat   = 1
+	bodyFormat   = 1
 	knownSummary = 2 // a bit: the resourceVersion is a string and a summary follows
 	knownTold    = 4 // a bit: the resourceVersion is a string, and so is what follows: what some sinks were told
 )
 
 // EncodeCursor writes a cursor.
-func EncodeCursor(c event.Cursor) []byte {
-	b := binary.AppendUvarint([]byte{cursorFormat}, c.Low)
-	b = binary.AppendUvarint(b, c.High)
-	b = AppendString(b, c.Layout)
-	b = binary.AppendUvarint(b, uint64(len(c.Lanes)))
-	for _, lane := range slices.Sorted(maps.Keys(c.Lanes)) {
-		b = binary.AppendUvarint(AppendString(b, lane), c.Lanes[lane])
-	}
-	return AppendString(b, string(c.State))
-}
+func EncodeCursor(c event.Cursor) []byte { return write(nil, (*form).cursor, &c) }
 
 // DecodeCursor is the inverse of EncodeCursor, and reads what earlier versions wrote.
-func DecodeCursor(b []byte) (event.Cursor, error) {
-	s := scanner{s: string(b)}
-	format := s.byte()
-	if format < 1 || format > cursorFormat {
-		return event.Cursor{}, fmt.Errorf("%w: cursor format", ErrMalformed)
-	}
-	c := event.Cursor{Low: s.uvarint()}
-	c.High = c.Low
-	if format >= 3 { // what older versions wrote names the lanes above Low
-		c.High = s.uvarint()
-	}
-	c.Layout = s.string()
-	n := s.uvarint()
-	if n > uint64(len(s.s)/2) {
-		s.fail()
-	} else if n > 0 {
-		c.Lanes = make(map[string]uint64, n)
-	}
-	for range n {
-		if s.failed {
-			break
-		}
-		lane := s.string()
-		c.Lanes[lane] = s.uvarint()
-	}
-	if format >= 2 { // what version 1 wrote has no state
-		if state := s.string(); state != "" {
-			c.State = []byte(state)
-		}
-	}
-	if s.failed || len(s.s) > 0 {
-		return event.Cursor{}, fmt.Errorf("%w: cursor", ErrMalformed)
+func DecodeCursor(b []byte) (c event.Cursor, err error) {
+	if err = read("cursor", b, (*form).cursor, &c); err != nil {
+		return event.Cursor{}, err
 	}
 	return c, nil
 }
 
-// AppendKnown appends a known object without its key.
-func AppendKnown(b []byte, k *event.Known) []byte {
-	var state byte
-	if k.Summary != "" {
-		state |= knownSummary
+func (f *form) cursor(c *event.Cursor) {
+	format := f.format(cursorFormat)
+	f.uvarint(&c.Low)
+	if format >= 3 {
+		f.uvarint(&c.High)
+	} else { // what older versions wrote names the lanes above Low
+		c.High = c.Low
 	}
-	if k.Told != "" {
-		state |= knownTold
+	f.text(&c.Layout)
+	f.lanes(&c.Lanes)
+	if format >= 2 { // what version 1 wrote has no state
+		state := string(c.State)
+		if f.text(&state); f.reading && state != "" {
+			c.State = []byte(state)
+		}
 	}
-	b = AppendString(append(b, state), k.UID)
-	if state == 0 {
-		return append(b, k.ResourceVersion...)
-	}
-	b = AppendString(b, k.ResourceVersion)
-	if k.Told != "" {
-		b = AppendString(b, k.Told)
-	}
-	return append(b, k.Summary...)
 }
+
+func (f *form) lanes(v *map[string]uint64) {
+	n := f.count(len(*v), 2)
+	if !f.reading {
+		for _, lane := range slices.Sorted(maps.Keys(*v)) {
+			at := (*v)[lane]
+			f.text(&lane)
+			f.uvarint(&at)
+		}
+		return
+	}
+	if n > 0 {
+		*v = make(map[string]uint64, n)
+	}
+	for range n {
+		var lane string
+		f.text(&lane)
+		(*v)[lane] = f.readUvarint()
+	}
+}
+
+// AppendKnown appends a known object without its key.
+func AppendKnown(b []byte, k *event.Known) []byte { return write(b, (*form).known, k) }
 
 // DecodeKnown keeps nothing of key and value.
 func DecodeKnown(key, value []byte) (event.Known, error) {
-	s := scanner{s: string(value)}
-	state := s.byte()
-	k := event.Known{Key: string(key), UID: s.string()}
-	if state == 0 {
-		k.ResourceVersion, s.s = s.s, ""
-	} else {
-		k.ResourceVersion = s.string()
-	}
-	if state&knownTold != 0 {
-		k.Told = s.string()
-	}
-	if state&knownSummary != 0 {
-		k.Summary, s.s = s.s, ""
-	}
-	if s.failed || s.s != "" || state&^(knownSummary|knownTold) != 0 {
-		return event.Known{}, fmt.Errorf("%w: known object %q", ErrMalformed, key)
+	k := event.Known{Key: string(key)}
+	if err := read("known object", value, (*form).known, &k); err != nil {
+		return event.Known{}, fmt.Errorf("%w %q", err, key)
 	}
 	return k, nil
+}
+
+func (f *form) known(k *event.Known) {
+	var has byte
+	if k.Summary != "" {
+		has |= knownSummary
+	}
+	if k.Told != "" {
+		has |= knownTold
+	}
+	f.byte(&has)
+	f.text(&k.UID)
+	if has == 0 {
+		f.rest(&k.ResourceVersion)
+		return
+	}
+	f.text(&k.ResourceVersion)
+	if has&knownTold != 0 {
+		f.text(&k.Told)
+	}
+	if has&knownSummary != 0 {
+		f.rest(&k.Summary)
+	}
+	if has&^(knownSummary|knownTold) != 0 {
+		f.fail()
+	}
 }
 
 // Recovery says what Open did about a store it could not use.
@@ -135,72 +134,51 @@ type Recovery struct {
 }
 
 // EncodeResource writes a resource.
-func EncodeResource(r event.Resource) []byte {
-	return encodeTexts(r.Group, r.Version, r.Resource, r.Kind)
-}
+func EncodeResource(r event.Resource) []byte { return write(nil, (*form).resource, &r) }
 
 // DecodeResource is the inverse of EncodeResource.
 func DecodeResource(b []byte) (r event.Resource, err error) {
-	err = decodeTexts("resource", b, &r.Group, &r.Version, &r.Resource, &r.Kind)
+	err = read("resource", b, (*form).resource, &r)
 	return r, err
 }
 
+func (f *form) resource(r *event.Resource) { f.texts(&r.Group, &r.Version, &r.Resource, &r.Kind) }
+
 // EncodeScope writes what is stored of a scope, without its ID.
-func EncodeScope(s event.StoredScope) []byte {
-	return encodeTexts(s.Position, s.Snapshot, s.Lost, s.Pass)
-}
+func EncodeScope(s event.StoredScope) []byte { return write(nil, (*form).scope, &s) }
 
 // DecodeScope is the inverse of EncodeScope.
 func DecodeScope(id string, b []byte) (event.StoredScope, error) {
 	s := event.StoredScope{ID: id}
-	err := decodeTexts("scope", b, &s.Position, &s.Snapshot, &s.Lost, &s.Pass)
+	err := read("scope", b, (*form).scope, &s)
 	return s, err
 }
 
+func (f *form) scope(s *event.StoredScope) { f.texts(&s.Position, &s.Snapshot, &s.Lost, &s.Pass) }
+
 // EncodeRecovery writes a recovery.
-func EncodeRecovery(r Recovery) []byte { return encodeTexts(r.Reason, r.MovedTo) }
+func EncodeRecovery(r Recovery) []byte { return write(nil, (*form).recovery, &r) }
 
 // DecodeRecovery is the inverse of EncodeRecovery.
 func DecodeRecovery(b []byte) (*Recovery, error) {
 	r := &Recovery{}
-	return r, decodeTexts("recovery", b, &r.Reason, &r.MovedTo)
+	return r, read("recovery", b, (*form).recovery, r)
 }
 
-func encodeTexts(texts ...string) (b []byte) {
-	for _, text := range texts {
-		b = AppendString(b, text)
-	}
-	return b
-}
-
-func decodeTexts(what string, b []byte, texts ...*string) error {
-	s := scanner{s: string(b)}
-	for _, text := range texts {
-		*text = s.string()
-	}
-	if s.failed || len(s.s) > 0 {
-		return fmt.Errorf("%w: %s", ErrMalformed, what)
-	}
-	return nil
-}
+func (f *form) recovery(r *Recovery) { f.texts(&r.Reason, &r.MovedTo) }
 
 // EncodeDead writes a dead letter; its change is stored as a frame of one.
 func EncodeDead(p *Packer, d *event.DeadLetter) []byte {
-	b := AppendString(appendTime([]byte{deadFormat}, d.Time), d.Reason)
-	return append(b, p.Frame(FrameHeader{Count: 1}, []*event.Change{d.Change})...)
+	return append(write(nil, (*form).dead, d), p.Frame(FrameHeader{Count: 1}, []*event.Change{d.Change})...)
 }
 
 // DecodeDead is the inverse of EncodeDead.
 func DecodeDead(u *Unpacker, offset uint64, value []byte) (event.DeadLetter, error) {
-	s := scanner{s: string(value)}
-	if s.byte() != deadFormat {
-		return event.DeadLetter{}, fmt.Errorf("%w: dead letter format", ErrMalformed)
-	}
-	d := event.DeadLetter{Offset: offset, Time: s.time(), Reason: s.string()}
-	if s.failed {
+	f, d := form{reading: true, in: string(value)}, event.DeadLetter{Offset: offset}
+	if f.dead(&d); f.failed {
 		return event.DeadLetter{}, fmt.Errorf("%w: dead letter", ErrMalformed)
 	}
-	changes, err := u.Changes([]byte(s.s))
+	changes, err := u.Changes(value[len(value)-len(f.in):])
 	if err != nil {
 		return event.DeadLetter{}, err
 	}
@@ -211,15 +189,50 @@ func DecodeDead(u *Unpacker, offset uint64, value []byte) (event.DeadLetter, err
 	return d, nil
 }
 
+// dead is what is in front of the change.
+func (f *form) dead(d *event.DeadLetter) {
+	f.format(deadFormat)
+	f.time(&d.Time)
+	f.text(&d.Reason)
+}
+
+// AppendBody appends the stored form of a body. packed is scratch.
+func AppendBody(b, packed []byte, body *event.Body) (stored, scratch []byte) {
+	packed = s2.EncodeSnappy(packed[:cap(packed)], body.Raw)
+	return append(write(b, (*form).bodyOf, body), packed...), packed
+}
+
+// DecodeBody is the inverse of AppendBody. It keeps nothing of stored.
+func DecodeBody(key string, stored []byte) (event.Body, error) {
+	f, body := form{reading: true, in: string(stored)}, event.Body{Key: key}
+	f.bodyOf(&body)
+	packed := stored[len(stored)-len(f.in):]
+	n, err := s2.DecodedLen(packed)
+	if err == nil && !f.failed && n <= maxRawBytes {
+		body.Raw, err = s2.Decode(nil, packed)
+	} else {
+		err = ErrMalformed
+	}
+	if err != nil {
+		return event.Body{}, fmt.Errorf("%w: body of %q", ErrMalformed, key)
+	}
+	return body, nil
+}
+
+// bodyOf is what is in front of the compressed bytes.
+func (f *form) bodyOf(b *event.Body) {
+	f.format(bodyFormat)
+	f.texts(&b.UID, &b.ResourceVersion)
+}
+
 // EncodeNumber writes a number.
 func EncodeNumber(n uint64) []byte { return binary.AppendUvarint(nil, n) }
 
 // DecodeNumber is the inverse of EncodeNumber; what is not stored is 0.
-func DecodeNumber(b []byte) (uint64, error) {
-	s := scanner{s: string(b)}
-	n := s.uvarint()
-	if b == nil || !s.failed && s.s == "" {
-		return n, nil
+func DecodeNumber(b []byte) (n uint64, err error) {
+	if b == nil {
+		return 0, nil
 	}
-	return 0, fmt.Errorf("%w: a number", ErrMalformed)
+	err = read("a number", b, (*form).uvarint, &n)
+	return n, err
 }

@@ -1,0 +1,221 @@
+package codec
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Codes of the enumerations in stored changes. They are part of the format: append only.
+var (
+	typeCodes  = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync, event.Attributed, event.AttributionGap}
+	deltaCodes = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync}
+	classCodes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
+)
+
+// Flags of a change, in up to three bytes, see form.flags.
+const (
+	flagCoalesced = 1 << iota
+	flagFinalStateUnknown
+	flagActor
+	flagGap
+	flagBefore
+	flagAfter
+	flagMore // a second byte follows
+	flagRedactionChanged
+
+	flagClass
+	flagSnapshot
+	flagChanged
+	flagPatch
+	flagOmitted
+	flagWithheld
+	flagLeft
+	flagPass
+
+	flagPrevious
+	flagAttribution
+
+	flagsKnown = 1<<iota - 1
+)
+
+// minChangeMeta is the least number of bytes the facts of one change take: three codes, nine strings, three numbers. It
+// keeps a broken count from asking for a huge allocation.
+const minChangeMeta = 15
+
+func flagsOf(c *event.Change) (flags uint32) {
+	for _, f := range [...]struct {
+		on  bool
+		bit uint32
+	}{
+		{c.Coalesced, flagCoalesced}, {c.FinalStateUnknown, flagFinalStateUnknown}, {c.Actor != nil, flagActor},
+		{c.Gap != nil, flagGap}, {c.Before != nil, flagBefore}, {c.After != nil, flagAfter},
+		{c.RedactionChanged, flagRedactionChanged}, {c.Class != "", flagClass}, {c.Snapshot != nil, flagSnapshot},
+		{c.Changed != nil, flagChanged}, {c.Patch != nil, flagPatch}, {c.Omitted != nil, flagOmitted},
+		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
+		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution},
+	} {
+		if f.on {
+			flags |= f.bit
+		}
+	}
+	return flags
+}
+
+// flags are one byte, or two, or four: where there is a third, 0 stands in the place of the second, which follows it.
+func (f *form) flags(v *uint32) {
+	first, second, third := byte(*v), byte(*v>>8), byte(*v>>16)
+	if second|third != 0 {
+		first |= flagMore
+	}
+	if f.byte(&first); first&flagMore == 0 {
+		*v = uint32(first)
+		return
+	}
+	last := second
+	if third != 0 {
+		second = 0
+	}
+	if f.byte(&second); second == 0 {
+		if f.byte(&third); third == 0 {
+			f.fail()
+		}
+		second = last
+		f.byte(&second)
+	}
+	if *v = uint32(first) | uint32(second)<<8 | uint32(third)<<16; *v&^flagsKnown != 0 {
+		f.fail()
+	}
+}
+
+// change has the facts of a change, and in the place of its bodies their lengths.
+func (f *form) change(c *event.Change) {
+	code(f, typeCodes, &c.Type)
+	code(f, deltaCodes, &c.Delta)
+	var flags uint32
+	if !f.reading {
+		flags = flagsOf(c)
+	}
+	f.flags(&flags)
+	is := func(bit uint32) bool { return flags&bit != 0 }
+	if f.reading {
+		c.Coalesced, c.FinalStateUnknown = is(flagCoalesced), is(flagFinalStateUnknown)
+		c.RedactionChanged, c.Left = is(flagRedactionChanged), is(flagLeft)
+	}
+	f.texts(&c.Cluster, &c.Resource.Group, &c.Resource.Version, &c.Resource.Resource, &c.Resource.Kind,
+		&c.Namespace, &c.Name, &c.UID, &c.ResourceVersion)
+	f.varint(&c.Generation)
+	f.time(&c.ObservedAt)
+	if optional(f, is(flagActor), &c.Actor) {
+		f.texts(&c.Actor.Manager, &c.Actor.Operation, &c.Actor.Subresource, &c.Actor.Time)
+	}
+	if optional(f, is(flagGap), &c.Gap) {
+		f.texts(&c.Gap.From, &c.Gap.To, &c.Gap.Reason)
+	}
+	if is(flagClass) {
+		code(f, classCodes, &c.Class)
+	}
+	if optional(f, is(flagSnapshot), &c.Snapshot) {
+		f.snapshot(c.Snapshot)
+	}
+	if is(flagChanged) {
+		f.list(&c.Changed)
+	}
+	if is(flagOmitted) {
+		f.list(&c.Omitted)
+	}
+	if is(flagWithheld) {
+		f.text(&c.Withheld)
+	}
+	if is(flagPass) {
+		f.text(&c.Pass)
+	}
+	if is(flagPrevious) {
+		f.text(&c.Previous)
+	}
+	if optional(f, is(flagAttribution), &c.Attribution) {
+		f.attribution(c.Attribution)
+	}
+	f.body(is(flagBefore), &c.Before)
+	f.body(is(flagAfter), &c.After)
+	f.body(is(flagPatch), &c.Patch)
+}
+
+func (f *form) snapshot(s *event.SnapshotInfo) {
+	f.texts(&s.ID, &s.Position, &s.Digest)
+	count := int64(s.Count)
+	if f.varint(&count); f.reading {
+		s.Count = int(count)
+	}
+}
+
+func (f *form) attribution(a *event.Attribution) {
+	f.texts(&a.Of, &a.Certainty)
+	f.identity(&a.By)
+	var requested byte
+	if a.RequestedBy != nil {
+		requested = 1
+	}
+	f.byte(&requested)
+	if optional(f, requested == 1, &a.RequestedBy) {
+		f.identity(a.RequestedBy)
+	}
+}
+
+func (f *form) identity(i *event.Identity) {
+	f.texts(&i.User, &i.UID, &i.Impersonator, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID)
+	f.list(&i.Groups)
+	f.list(&i.SourceIPs)
+	f.time(&i.Received)
+}
+
+// body has the length of a body, by which it is cut off the bodies where it is read.
+func (f *form) body(there bool, v *[]byte) {
+	if !there {
+		return
+	}
+	n := uint64(len(*v))
+	f.uvarint(&n)
+	switch {
+	case !f.reading:
+	case f.failed || n > uint64(len(f.bodies)):
+		f.fail()
+	default:
+		*v, f.bodies = f.bodies[:n:n], f.bodies[n:]
+	}
+}
+
+// appendMeta appends the facts of c, everything but its bodies, of which it writes the lengths.
+func appendMeta(b []byte, c *event.Change) []byte { return write(b, (*form).change, c) }
+
+// appendRaw appends the uncompressed form of a frame: the length of the facts, the facts, then all bodies as they are.
+func appendRaw(b, meta []byte, changes []*event.Change) []byte {
+	b = binary.AppendUvarint(b, uint64(len(meta)))
+	b = append(b, meta...)
+	for _, c := range changes {
+		b = append(append(append(b, c.Before...), c.After...), c.Patch...)
+	}
+	return b
+}
+
+// decodeRaw is the inverse of appendRaw. The changes share one allocation, their strings another, and their bodies alias
+// raw, which must not change afterwards.
+func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
+	size, n := binary.Uvarint(raw)
+	if n <= 0 || size > uint64(len(raw)-n) {
+		return nil, fmt.Errorf("%w: length of the facts", ErrMalformed)
+	}
+	if count > size/minChangeMeta {
+		return nil, fmt.Errorf("%w: %d changes in %d bytes", ErrMalformed, count, size)
+	}
+	f := form{reading: true, in: string(raw[n : n+int(size)]), bodies: raw[n+int(size):]}
+	changes := make([]event.Change, count)
+	for i := range changes {
+		f.change(&changes[i])
+	}
+	if f.failed || len(f.in) > 0 || len(f.bodies) > 0 {
+		return nil, fmt.Errorf("%w: facts or bodies do not add up", ErrMalformed)
+	}
+	return changes, nil
+}

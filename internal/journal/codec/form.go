@@ -1,0 +1,197 @@
+package codec
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrMalformed says that stored bytes do not have the form docs/journal-format.md gives them.
+var ErrMalformed = errors.New("malformed")
+
+// form writes values or reads them. What a stored value consists of is said once, in a function that calls the methods of
+// form for its parts, and serves both ways. Values that are written are not modified: others may read them meanwhile.
+type form struct {
+	reading bool
+	out     []byte // written so far
+	in      string // still to be read; strings that are read are parts of it: one allocation backs them all
+	bodies  []byte // of changes, still to be read
+	failed  bool   // something that was to be read is not there; all further values are zero
+}
+
+// write appends a value to b.
+func write[T any](b []byte, parts func(*form, *T), v *T) []byte {
+	f := form{out: b}
+	parts(&f, v)
+	return f.out
+}
+
+// read is the inverse of write, and refuses what is left over. It keeps nothing of b.
+func read[T any](what string, b []byte, parts func(*form, *T), v *T) error {
+	f := form{reading: true, in: string(b)}
+	if parts(&f, v); f.failed || f.in != "" {
+		return fmt.Errorf("%w: %s", ErrMalformed, what)
+	}
+	return nil
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func (f *form) fail() { f.in, f.failed = "", true }
+
+func (f *form) byte(v *byte) {
+	switch {
+	case !f.reading:
+		f.out = append(f.out, *v)
+	case f.in == "":
+		*v = 0
+		f.fail()
+	default:
+		*v, f.in = f.in[0], f.in[1:]
+	}
+}
+
+// format writes the newest form of a value, and reads which one of those since the first a value has.
+func (f *form) format(newest byte) byte {
+	format := newest
+	if f.byte(&format); format == 0 || format > newest {
+		f.fail()
+	}
+	return format
+}
+
+func (f *form) uvarint(v *uint64) {
+	if f.reading {
+		*v = f.readUvarint()
+	} else {
+		f.out = binary.AppendUvarint(f.out, *v)
+	}
+}
+
+func (f *form) varint(v *int64) {
+	if f.reading {
+		u := f.readUvarint()
+		*v = int64(u>>1) ^ -int64(u&1)
+	} else {
+		f.out = binary.AppendVarint(f.out, *v)
+	}
+}
+
+func (f *form) readUvarint() uint64 {
+	var v uint64
+	for i := 0; i < len(f.in) && i < binary.MaxVarintLen64; i++ {
+		b := f.in[i]
+		if b < 0x80 {
+			if i == binary.MaxVarintLen64-1 && b > 1 {
+				break // more than 64 bits
+			}
+			f.in = f.in[i+1:]
+			return v | uint64(b)<<(7*i)
+		}
+		v |= uint64(b&0x7f) << (7 * i)
+	}
+	f.fail()
+	return 0
+}
+
+func (f *form) text(v *string) {
+	if f.reading {
+		*v = f.cut(f.readUvarint())
+	} else {
+		f.out = appendText(f.out, *v)
+	}
+}
+
+func (f *form) texts(all ...*string) {
+	for _, v := range all {
+		f.text(v)
+	}
+}
+
+// rest is a text without its length, up to the end.
+func (f *form) rest(v *string) {
+	if f.reading {
+		*v = f.cut(uint64(len(f.in)))
+	} else {
+		f.out = append(f.out, *v...)
+	}
+}
+
+func (f *form) cut(n uint64) string {
+	if n > uint64(len(f.in)) {
+		f.fail()
+		return ""
+	}
+	v := f.in[:n]
+	f.in = f.in[n:]
+	return v
+}
+
+// count is how many of something follow, each of which takes so many bytes at least: a broken count must not ask for a huge
+// allocation.
+func (f *form) count(n, least int) int {
+	count := uint64(n)
+	if f.uvarint(&count); f.reading && count > uint64(len(f.in)/least) {
+		f.fail()
+		return 0
+	}
+	return int(count)
+}
+
+// list is a list of texts; an empty one that is read is not nil.
+func (f *form) list(v *[]string) {
+	n := f.count(len(*v), 1)
+	if f.reading {
+		*v = make([]string, n)
+	}
+	for i := range n {
+		f.text(&(*v)[i])
+	}
+}
+
+func (f *form) time(v *time.Time) {
+	sec, nsec := v.Unix(), uint64(v.Nanosecond())
+	f.varint(&sec)
+	f.uvarint(&nsec)
+	switch {
+	case !f.reading:
+	case nsec >= uint64(time.Second):
+		f.fail()
+	default:
+		*v = time.Unix(sec, int64(nsec)).UTC()
+	}
+}
+
+// code is a value of an enumeration, of which code 0 means that the value follows as a text.
+func code[T ~string](f *form, codes []T, v *T) {
+	if !f.reading {
+		for i := 1; i < len(codes); i++ {
+			if codes[i] == *v {
+				f.out = append(f.out, byte(i))
+				return
+			}
+		}
+		f.out = appendText(append(f.out, 0), string(*v))
+		return
+	}
+	var i byte
+	switch f.byte(&i); {
+	case i == 0:
+		*v = T(f.cut(f.readUvarint()))
+	case int(i) >= len(codes):
+		f.fail()
+	default:
+		*v = codes[i]
+	}
+}
+
+// optional says whether a part is there, and makes it where it is to be read.
+func optional[T any](f *form, there bool, v **T) bool {
+	if there && f.reading {
+		*v = new(T)
+	}
+	return there
+}
