@@ -9,19 +9,11 @@ import (
 
 // Cluster returns the identity of the cluster that positions and known objects are of, as RememberCluster or BeginAnew
 // last stored it; "" when none was stored.
-func (j *Journal) Cluster() (string, error) {
-	done, err := j.use()
-	if err != nil {
-		return "", err
-	}
-	defer done()
-	value, err := j.get(codec.KeyCluster)
-	return string(value), j.checked("cluster", err)
-}
+func (j *Journal) Cluster() (string, error) { return j.text("cluster", codec.KeyCluster) }
 
 // RememberCluster stores the identity of the cluster. Durable when it returns nil.
 func (j *Journal) RememberCluster(ctx context.Context, uid string) error {
-	return j.submit(ctx, func(g *group) error { g.set(codec.KeyCluster, []byte(uid)); return nil }, nil)
+	return j.setText(ctx, codec.KeyCluster, uid)
 }
 
 // BeginAnew forgets all that is stored of resources, as DropResource does of one, because what is watched from now on is another
@@ -41,12 +33,4 @@ func (j *Journal) BeginAnew(ctx context.Context, uid, reason string) error {
 
 // ResetReason returns the reason of a BeginAnew that is not Announced yet, now or by an earlier process; "" when there is
 // none. The caller announces a gap for every resource.
-func (j *Journal) ResetReason() (reason string, err error) {
-	done, err := j.use()
-	if err != nil {
-		return "", err
-	}
-	defer done()
-	value, err := j.get(codec.KeyAnew)
-	return string(value), j.checked("begun anew", err)
-}
+func (j *Journal) ResetReason() (string, error) { return j.text("begun anew", codec.KeyAnew) }

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -252,6 +253,22 @@ func (j *Journal) refusal() error {
 	default:
 		return nil
 	}
+}
+
+// text returns the text that is stored under a key; "" where none is.
+func (j *Journal) text(what string, key []byte) (string, error) {
+	done, err := j.use()
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	value, err := j.get(key)
+	return string(value), j.checked(what, err)
+}
+
+// setText stores a text under a key. It is durable when it returns nil.
+func (j *Journal) setText(ctx context.Context, key []byte, text string) error {
+	return j.submit(ctx, func(g *group) error { g.set(key, []byte(text)); return nil }, nil)
 }
 
 // fail ends the journal: Run returns err, everything else refuses.

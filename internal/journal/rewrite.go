@@ -38,15 +38,7 @@ func (j *Journal) Secret() ([]byte, error) {
 }
 
 // Redaction returns what Rewrite stored last; "" when it never did.
-func (j *Journal) Redaction() (string, error) {
-	done, err := j.use()
-	if err != nil {
-		return "", err
-	}
-	defer done()
-	stored, err := j.get(codec.KeyRedaction)
-	return string(stored), j.checked("redaction", err)
-}
+func (j *Journal) Redaction() (string, error) { return j.text("redaction", codec.KeyRedaction) }
 
 // Rewriting says what becomes of what is stored. Each function changes what it is given in place and says whether it did.
 type Rewriting struct {

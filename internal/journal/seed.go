@@ -24,20 +24,10 @@ type Seed struct {
 }
 
 // ID returns what tells this journal from all others, as Seed or SetID stored it; "" before.
-func (j *Journal) ID() (string, error) {
-	done, err := j.use()
-	if err != nil {
-		return "", err
-	}
-	defer done()
-	value, err := j.get(codec.KeyID)
-	return string(value), j.checked("id", err)
-}
+func (j *Journal) ID() (string, error) { return j.text("id", codec.KeyID) }
 
 // SetID gives the journal an ID. Durable when it returns nil.
-func (j *Journal) SetID(ctx context.Context, id string) error {
-	return j.submit(ctx, func(g *group) error { g.set(codec.KeyID, []byte(id)); return nil }, nil)
-}
+func (j *Journal) SetID(ctx context.Context, id string) error { return j.setText(ctx, codec.KeyID, id) }
 
 // Seed drops all changes, and all that is stored of resources, and stores the seed in their place. Offsets go on: every declared sink has settled all that was there. Dead letters stay. Nobody appends or reads
 // meanwhile; Run runs. Durable when it returns nil. After an error, or when the process ends before, nothing is stored of any

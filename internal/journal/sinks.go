@@ -35,5 +35,5 @@ func (j *Journal) Withdraw(ctx context.Context, sink string) error {
 
 // SetRedaction remembers what Rewrite would, where nothing that is stored has to be rewritten for it. Durable when it returns nil.
 func (j *Journal) SetRedaction(ctx context.Context, redaction string) error {
-	return j.submit(ctx, func(g *group) error { g.set(codec.KeyRedaction, []byte(redaction)); return nil }, nil)
+	return j.setText(ctx, codec.KeyRedaction, redaction)
 }
