@@ -25,6 +25,9 @@ const (
 	firstRightsWait = time.Second
 	// startingWait is the longest wait, if the API server asks for no longer one, for what takes a moment.
 	startingWait = time.Second
+	// longestAsked is the longest wait that the API server is given where it asks for one. A page that a proxy shows during
+	// maintenance may ask for hours, and nothing would be read long after its end.
+	longestAsked = time.Minute
 )
 
 func (p *backoff) reset() { p.failures = 0 }
@@ -39,7 +42,7 @@ func (p *backoff) count(helpless bool) {
 }
 
 // wait is how long to wait after err: an exponential back-off with jitter, so that scopes do not come back in step, and
-// never less than the API server asks for.
+// not less than the API server asks for, up to longestAsked.
 func (p *backoff) wait(err error) time.Duration {
 	longest := longestWait
 	v := apiserver.Classify(err)
@@ -54,7 +57,7 @@ func (p *backoff) wait(err error) time.Duration {
 	d := p.grown(firstWait, longest)
 	d = d/2 + rand.N(d/2)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		d = max(d, time.Duration(seconds)*time.Second)
+		d = max(d, min(longestAsked, time.Duration(seconds)*time.Second))
 	}
 	return d
 }

@@ -178,6 +178,65 @@ func TestAWatchListThatFallsSilentEndsInAList(t *testing.T) {
 	})
 }
 
+// stalls begins an answer that lists an object, and never ends it.
+func stalls(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"11"},"items":[%s,`, objectJSON("a", 11))
+	<-r.Context().Done()
+}
+
+func TestAListThatStopsInItsMiddleIsAskedForAgain(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.noList = true
+		refuse := func(w http.ResponseWriter, _ *http.Request) {
+			writeStatus(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
+		}
+		f.faults = append(f.faults, refuse, stalls)
+		s, _, stop := running(t, f, st, on)
+		defer stop()
+		began := time.Now()
+		awaitState(t, st, s, Unreachable)
+		if took := time.Since(began); took > apiserver.SlowAfter+time.Second {
+			t.Errorf("said after %s", took)
+		}
+		st.awaitPosition(t, "pods", "11")
+		if took := time.Since(began); took > apiserver.HeadersTimeout+time.Second {
+			t.Errorf("asked again after %s", took)
+		}
+	})
+}
+
+func TestTypesThatStopInTheMiddleOfTheirListsHoldUpNobody(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.noList = true
+		names := []string{"pods"}
+		for i := range 2 * concurrentLists {
+			names = append(names, fmt.Sprintf("hung%d", i))
+		}
+		f.groups = []apidiscovery.APIGroupDiscovery{coreGroup(names...)}
+		_, _, stop := running(t, f, st, on, func(c *Config) {
+			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memory{http.HandlerFunc(
+				func(w http.ResponseWriter, r *http.Request) {
+					if strings.Contains(r.URL.Path, "/hung") && r.URL.Query().Get("watch") == "" {
+						stalls(w, r)
+						return
+					}
+					f.ServeHTTP(w, r)
+				})}}, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Client, c.Rules = client, []selection.Rule{{Select: names[1:]}, {Select: names[:1]}}
+		})
+		defer stop()
+		began := time.Now()
+		st.awaitPosition(t, "pods", "11")
+		if took := time.Since(began); took > 3*apiserver.SlowAfter {
+			t.Errorf("after %s", took)
+		}
+	})
+}
+
 func TestAnAPIServerThatEndsEachWatchAtOnceIsUnreachable(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		s, log, stop := running(t, f, st, on)
@@ -377,6 +436,9 @@ func TestWaitsGrowAndAreNeverInStep(t *testing.T) {
 	}
 	if d := p.wait(apierrors.NewTooManyRequests("", 60)); d != time.Minute {
 		t.Errorf("%s where the API server asked for a minute", d)
+	}
+	if d := p.wait(apierrors.NewTooManyRequests("", 86400)); d > longestAsked {
+		t.Errorf("%s where a proxy asked for a day", d)
 	}
 	missing := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
 	p.reset()

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// HeadersTimeout is how long an answer may take to begin. An API server whose cache cannot be filled lets requests wait,
-	// half a minute and more, before it says so; one that hangs never does.
+	// HeadersTimeout is how long an answer may take to begin, and a list to go on. An API server whose cache cannot be filled
+	// lets requests wait, half a minute and more, before it says so; one that hangs never does.
 	HeadersTimeout = time.Minute
 	// Watches are ended by the API server after a random time in this range, so that rights are checked anew and load
 	// spreads over API servers. client-go's Reflector has the same.
@@ -67,38 +67,67 @@ func (e *Endpoint) request(client rest.Interface, o metav1.ListOptions) *rest.Re
 		MaxRetries(0)
 }
 
-// open sends a request and returns the body of the answer, which the caller closes. It waits no longer than HeadersTimeout
-// for the answer to begin, and holds s, which may be nil, for no longer than SlowAfter of that.
-func open(ctx context.Context, s *Slot, verb string, r *rest.Request) (io.ReadCloser, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer s.asking()()
-	late := time.AfterFunc(HeadersTimeout, func() { cancel(errNoAnswer) })
-	body, err := r.Stream(ctx)
-	if !late.Stop() && errors.Is(context.Cause(ctx), errNoAnswer) {
-		err = errNoAnswer
+// exchange is one request and its answer. Whatever is waited for of it is bounded: a slot, which may be nil, is held for no
+// longer than SlowAfter of a wait, and HeadersTimeout ends the request.
+type exchange struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	slot   *Slot
+}
+
+func (x *exchange) await(answer func() error) error {
+	late := time.AfterFunc(HeadersTimeout, func() { x.cancel(errNoAnswer) })
+	done := x.slot.asking()
+	err := answer()
+	done()
+	if !late.Stop() && errors.Is(context.Cause(x), errNoAnswer) {
+		return errNoAnswer
 	}
 	if err == nil {
-		err = s.answered(ctx)
+		err = x.slot.answered(x)
 	}
+	return err
+}
+
+// open sends a request and returns the body of the answer, which the caller closes.
+func open(ctx context.Context, s *Slot, verb string, r *rest.Request) (*responseBody, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	b := &responseBody{exchange: &exchange{ctx, cancel, s}}
+	err := b.await(func() (err error) {
+		b.ReadCloser, err = r.Stream(b)
+		return err
+	})
 	if err != nil {
 		cancel(nil)
-		if body != nil {
-			_ = body.Close() // it was read by nobody
+		if b.ReadCloser != nil {
+			_ = b.ReadCloser.Close() // it was read by nobody
 		}
 		return nil, denied(verb, err)
 	}
-	return &responseBody{body, cancel}, nil
+	return b, nil
 }
 
 // responseBody ends its request when it is closed.
 type responseBody struct {
 	io.ReadCloser
-	cancel context.CancelCauseFunc
+	*exchange
 }
 
 func (b *responseBody) Close() error {
 	b.cancel(nil)
 	return b.ReadCloser.Close()
+}
+
+// listBody is the body of a list. A server that stops in the middle of one is as one that never answers; of a watch silence is
+// nothing special.
+type listBody struct{ *responseBody }
+
+func (b listBody) Read(p []byte) (n int, err error) {
+	err = b.await(func() (err error) {
+		n, err = b.responseBody.Read(p)
+		return err
+	})
+	return n, err
 }
 
 // List reads one page of what exists now, or what follows a page, and gives each object to take. Without take only what
@@ -112,7 +141,7 @@ func (e *Endpoint) List(ctx context.Context, s *Slot, o metav1.ListOptions, take
 		return metav1.ListMeta{}, err
 	}
 	defer body.Close()
-	return e.decoder.Page(body, take)
+	return e.decoder.Page(listBody{body}, take)
 }
 
 // Newest is the resourceVersion of now, as etcd has it.
