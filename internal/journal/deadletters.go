@@ -27,15 +27,11 @@ func (r reader) newestDeadLetters(sink string, most int) (newest []event.DeadLet
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
 	for it.Last(); it.Valid() && len(newest) < most; it.Prev() {
-		_, offset, err := codec.CutDead(it.Key())
-		if err != nil {
-			return nil, err
-		}
 		value, err := it.ValueAndErr()
 		if err != nil {
 			return nil, err
 		}
-		d, err := codec.DecodeDead(r.unpacker, offset, value)
+		d, err := r.deadLetter(it.Key(), value)
 		if err != nil {
 			return nil, err
 		}

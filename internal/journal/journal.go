@@ -92,6 +92,7 @@ type Journal struct {
 	opts Options
 	fs   *disk.SpaceFS
 	lock *pebble.Lock
+	db   *pebble.DB
 	reader
 	failed *failure      // the store cannot be used any more
 	ended  chan struct{} // closed when nothing more will be committed

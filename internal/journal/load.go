@@ -58,7 +58,7 @@ func (j *Journal) tryStore(dir string) error {
 	if err != nil {
 		return err
 	}
-	j.db = db
+	j.db, j.from = db, db
 	if j.mark, err = disk.OpenMark(j.fs, dir); err != nil {
 		return errors.Join(err, db.Close())
 	}

@@ -59,26 +59,16 @@ func (j *Journal) Inventory(ctx context.Context, each func(resource string, k ev
 		return m, err
 	}
 	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	it, err := snapshot.NewIter(&pebble.IterOptions{LowerBound: []byte{codec.PrefixKnown}, UpperBound: []byte{codec.PrefixKnown + 1}})
-	if err != nil {
-		return m, err
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
-	for it.First(); it.Valid(); it.Next() {
-		name, key, err := codec.CutName(it.Key())
+	err = reader{from: snapshot}.each([]byte{codec.PrefixKnown}, func(key, value []byte) error {
+		name, object, err := codec.CutName(key)
 		if err != nil {
-			return m, j.checked("inventory", err)
+			return err
 		}
-		k, err := codec.DecodeKnown([]byte(key), it.Value())
-		if err != nil {
-			return m, j.checked("inventory", err)
+		k, err := codec.DecodeKnown([]byte(object), value)
+		if k.Summary = ""; err != nil || !k.Exists() {
+			return err
 		}
-		if k.Summary = ""; !k.Exists() {
-			continue
-		}
-		if err := each(name, k); err != nil {
-			return m, err
-		}
-	}
-	return m, it.Error()
+		return each(name, k)
+	})
+	return m, j.checked("inventory", err)
 }

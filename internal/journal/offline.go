@@ -30,6 +30,7 @@ var ErrAbsent = errors.New("no journal here")
 type Offline struct {
 	dir  string
 	lock io.Closer
+	db   *pebble.DB
 	reader
 	version uint64
 	ext     extent
@@ -157,6 +158,7 @@ func (o *Offline) open(store string) (err error) {
 	if o.db, err = openPebble(store, opts, failed.ch); err != nil {
 		return errors.Join(err, failed.get())
 	}
+	o.from = o.db
 	if err := o.load(); err != nil {
 		return errors.Join(err, o.db.Close())
 	}

@@ -10,15 +10,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// reader reads a store, of an exporter that runs or not. Safe for concurrent use.
+// reader reads a store, of an exporter that runs or not, or one moment of it. Safe for concurrent use.
 type reader struct {
-	db       *pebble.DB
+	from     pebble.Reader
 	unpacker *codec.Unpacker
 }
 
 // get returns a copy of the value of key, or nil when there is none.
 func (r reader) get(key []byte) ([]byte, error) {
-	value, closer, err := r.db.Get(key)
+	value, closer, err := r.from.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
 	}
@@ -31,7 +31,7 @@ func (r reader) get(key []byte) ([]byte, error) {
 
 // iter iterates over the keys that start with prefix.
 func (r reader) iter(prefix []byte) (*pebble.Iterator, error) {
-	return r.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: codec.KeyAfter(prefix)})
+	return r.from.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: codec.KeyAfter(prefix)})
 }
 
 // each calls f for every key that starts with prefix, in order. Key and value are valid during the call only.
@@ -113,16 +113,20 @@ func (r reader) sinkStates(newest uint64) (map[string]sinkState, error) {
 // deadLetters calls each for every dead letter of a sink, in order of offsets.
 func (r reader) deadLetters(sink string, each func(event.DeadLetter) error) error {
 	return r.each(codec.AppendNamePrefix(nil, codec.PrefixDead, sink), func(key, value []byte) error {
-		_, offset, err := codec.CutDead(key)
-		if err != nil {
-			return err
-		}
-		d, err := codec.DecodeDead(r.unpacker, offset, value)
+		d, err := r.deadLetter(key, value)
 		if err != nil {
 			return err
 		}
 		return each(d)
 	})
+}
+
+func (r reader) deadLetter(key, value []byte) (event.DeadLetter, error) {
+	_, offset, err := codec.CutDead(key)
+	if err != nil {
+		return event.DeadLetter{}, err
+	}
+	return codec.DecodeDead(r.unpacker, offset, value)
 }
 
 // extent finds the oldest and the newest frame.
