@@ -47,6 +47,11 @@ func connect(ctx context.Context, cancel context.CancelFunc, body io.ReadCloser,
 	go func() {
 		defer close(c.Batches)
 		defer body.Close()
+		defer func() {
+			if errors.Is(context.Cause(ctx), decode.ErrEnd) { // its time was up, whatever that looks like from below
+				c.Err = decode.ErrEnd
+			}
+		}()
 		// Two are enough: while one is handled the other is filled, and it is handed over when the first is done with.
 		for spare, b := new(Batch), new(Batch); c.Err == nil; spare, b = b, spare {
 			c.Err = b.fill(events)

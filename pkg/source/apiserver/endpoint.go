@@ -23,7 +23,8 @@ const (
 	// Watches are ended by the API server after a random time in this range, so that rights are checked anew and load
 	// spreads over API servers. client-go's Reflector has the same.
 	minWatch, maxWatch = 5 * time.Minute, 10 * time.Minute
-	// watchGrace is how long a watch may outlive that time before the connection is taken for dead.
+	// watchGrace is how long a watch may outlive that time before it is ended here: the connection is dead, or the journal took
+	// so long that nobody has read the end.
 	watchGrace = 30 * time.Second
 )
 
@@ -172,7 +173,7 @@ func (e *Endpoint) watch(
 		seconds := int64((minWatch + rand.N(maxWatch-minWatch)) / time.Second)
 		o.TimeoutSeconds = &seconds
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+watchGrace)
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+watchGrace, decode.ErrEnd)
 	body, err := open(ctx, s, "watch", request(o))
 	if err != nil {
 		cancel()
