@@ -105,7 +105,7 @@ func (b *openBatch) answered(reply string, a connection.Answer) {
 	case said.Type == "gap": // how much is stored follows
 	case said.Type == "err":
 		b.refuse(said.Sequence, said.Error)
-	case said.Error != nil && said.Error.ErrCode == stream.CodeUnknownBatch:
+	case said.Error != nil && (said.Error.ErrCode == stream.CodeUnknownBatch || ping && said.Error.ErrCode == stream.CodeBatchesDisabled):
 		b.unknown, b.stray = b.unknown || ping, b.stray || !ping
 	case said.Error != nil && ping: // of the ping, not of the batch
 		b.trouble = said.Error

@@ -113,11 +113,42 @@ func (s *Sink) begin(ctx context.Context, l *connection.Link) error {
 	return nil
 }
 
-// forgetEnd says that we have put messages behind the end that we knew.
+// forgetEnd says that where the stream ends, and which change is there, is not known any more. What was stored meanwhile does not
+// name the epoch.
 func (o *ordered) forgetEnd() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.known, o.size = false, 0
+	o.known, o.saved, o.through, o.size = false, false, 0, 0
+}
+
+// leave learns what batches have put into a stream that takes none any more: their messages have no IDs that the stream could
+// drop a repetition by.
+func (s *Sink) leave(ctx context.Context, l *connection.Link) error {
+	o := &s.ordered
+	for range maxStarts {
+		last, _, known := o.place()
+		if !known || o.beside.Load() || o.possible.Load() {
+			return nil
+		}
+		if err := s.settleDoubt(ctx, l); err != nil {
+			return err
+		}
+		found, err := s.stream(l).Existing(ctx)
+		switch {
+		case err != nil:
+			return err
+		case found.State.LastSeq == last:
+			return nil
+		case found.State.LastSeq < last: // it went back: by ID everything is sent again that the stream has not
+			o.forgetEnd()
+		default:
+			err = s.lookAt(ctx, l, found.State.LastSeq)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("stream %q grows whenever it is looked at; is there another writer?", s.cfg.Stream)
 }
 
 // renew begins another epoch, when the journal is an older copy of the one whose changes the stream holds.

@@ -140,6 +140,30 @@ func TestTheFirstChangeEverIsNotRepeatedAfterACrash(t *testing.T) {
 	}
 }
 
+// While a subject may not be published to, changes go by ID in many lanes. What is stored then says nothing of batches, and the
+// process may die soon after it is back to them.
+func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
+	server := serve(t, "")
+	s := opened(t, configFor(server.URL()), quiet)
+	var state []byte
+	if err := s.Restore(nil, 0, func(context.Context) error { state = s.State(0); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	allNumbered(t, s, 1, 3)
+	for version := 4; version <= 6; version++ {
+		one := []sinks.Message{{Offset: uint64(version), Change: pod("web", version)}}
+		if _, err := s.Publish(t.Context(), s.lanes.name(0), one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state = s.State(6) // as it is stored from time to time
+	allNumbered(t, s, 7, 9)
+	allNumbered(t, restarted(t, server.URL(), state, 9), 7, 10)
+	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10"; got != want {
+		t.Errorf("the stream holds %s, want %s", got, want)
+	}
+}
+
 // The journal was restored from an older copy, which knows the epoch and gives offsets to other changes now.
 func TestOffsetsThatTheJournalNeverGaveAreNotBelieved(t *testing.T) {
 	server := serve(t, "")

@@ -175,8 +175,15 @@ func (s *Sink) send(ctx context.Context, l *connection.Link, lane sinks.Lane, ba
 		return n, s.inexact()
 	}
 	s.ordered.beside.Store(true)
+	before := s.settled(batch, 0) // in batches, by this process or the one before
+	if batch = batch[before:]; len(batch) == 0 {
+		return n + before, nil
+	}
 	more, err := s.byID(ctx, l, lane, batch)
-	return n + more, err
+	if errors.As(err, new(*sinks.LostError)) {
+		s.ordered.forgetEnd()
+	}
+	return n + before + more, err
 }
 
 // inexact says why changes that are to be there exactly once cannot be published.

@@ -60,6 +60,9 @@ func (s *Sink) lookUp(ctx context.Context, c stream.Client) error {
 		return s.create(ctx, c)
 	}
 	s.take(found.Config)
+	if err := s.leave(ctx, c.Link); err != nil {
+		return err
+	}
 	s.caution("forgets", forgets(found))
 	return s.suits(found.Config)
 }
