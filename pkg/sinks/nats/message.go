@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
@@ -193,7 +194,7 @@ func (as *attributes) set(c *event.Change) {
 	as.text = as.text[:0]
 	for i := range as.all {
 		as.value = as.all[i].Append(as.value[:0], c)
-		as.text = appendEncoded(as.text, as.value)
+		as.text = sinks.AppendAttribute(as.text, as.value)
 		as.all[i].end = len(as.text)
 	}
 	text, start := string(as.text), 0
@@ -206,17 +207,4 @@ func (as *attributes) set(c *event.Change) {
 		as.header[a.header] = a.value
 		start = a.end
 	}
-}
-
-// appendEncoded appends a header's value (section 3.1.3.2): space, double quote, percent and what is not printable ASCII
-// is percent-encoded.
-func appendEncoded(dst, value []byte) []byte {
-	for _, b := range value {
-		if b <= ' ' || b == '"' || b == '%' || b > '~' {
-			dst = append(dst, '%', hexDigits[b>>4], hexDigits[b&15])
-		} else {
-			dst = append(dst, b)
-		}
-	}
-	return dst
 }

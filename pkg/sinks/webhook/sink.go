@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -119,23 +118,9 @@ func setAttributes(header http.Header, c *event.Change) {
 	var value []byte
 	for _, a := range format.Attributes() {
 		if value = a.Append(value[:0], c); len(value) > 0 {
-			header.Set("ce-"+a.Name, encode(value))
+			header.Set("ce-"+a.Name, string(sinks.AppendAttribute(nil, value)))
 		}
 	}
-}
-
-// encode percent-encodes a header's value: space, double quote, percent and what is not printable ASCII.
-func encode(value []byte) string {
-	const digits = "0123456789ABCDEF"
-	var b strings.Builder
-	for _, ch := range value {
-		if ch <= ' ' || ch == '"' || ch == '%' || ch > '~' {
-			b.Write([]byte{'%', digits[ch>>4], digits[ch&15]})
-		} else {
-			b.WriteByte(ch)
-		}
-	}
-	return b.String()
 }
 
 // Close lets the requests that were left alone come to their end until ctx ends, and cuts what is not answered by then: a
