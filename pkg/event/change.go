@@ -247,19 +247,3 @@ func (c *Change) Size() int {
 	}
 	return size
 }
-
-// Clone returns a copy whose bodies are its own, so that keeping it pins no larger buffer.
-func (c *Change) Clone() *Change {
-	d := *c
-	d.Before, d.After, d.Patch = clone(c.Before), clone(c.After), clone(c.Patch)
-	d.Namespace, d.Name = strings.Clone(c.Namespace), strings.Clone(c.Name)
-	d.UID, d.ResourceVersion = strings.Clone(c.UID), strings.Clone(c.ResourceVersion)
-	return &d
-}
-
-func clone(b []byte) []byte {
-	if b == nil {
-		return nil
-	}
-	return append(make([]byte, 0, len(b)), b...)
-}

@@ -1,0 +1,98 @@
+package event
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// TestCloneSharesNoMemory fills every field that a change has, so that one that is added later is covered.
+func TestCloneSharesNoMemory(t *testing.T) {
+	var c Change
+	fill(reflect.ValueOf(&c).Elem())
+	d := c.Clone()
+	if !reflect.DeepEqual(&c, d) {
+		t.Fatalf("the clone differs:\n%+v\n%+v", c, *d)
+	}
+	of := map[unsafe.Pointer]string{}
+	memory(reflect.ValueOf(&c).Elem(), "Change", func(at unsafe.Pointer, path string) { of[at] = path })
+	memory(reflect.ValueOf(d).Elem(), "Change", func(at unsafe.Pointer, path string) {
+		if original, shared := of[at]; shared {
+			t.Errorf("%s is that of the original's %s", path, original)
+		}
+	})
+}
+
+func TestCloneKeepsWhatIsMissingApartFromWhatIsEmpty(t *testing.T) {
+	c := Change{After: []byte{}, Changed: []string{strings.Repeat("a", 1000), "b"}}
+	if d := c.Clone(); !reflect.DeepEqual(&c, d) {
+		t.Errorf("the clone differs:\n%+v\n%+v", c, *d)
+	}
+}
+
+// fill gives a value to all that v holds.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(strings.Clone(fmt.Sprint("text ", v.Type(), v.CanAddr())))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(7)
+	case reflect.Uint8:
+		v.SetUint(7)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		fill(v.Index(0))
+		fill(v.Index(1))
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			v.Set(reflect.ValueOf(time.Unix(7, 0).UTC()))
+			return
+		}
+		for i := range v.NumField() {
+			fill(v.Field(i))
+		}
+	default:
+		panic(fmt.Sprintf("a field of kind %v", v.Kind()))
+	}
+}
+
+// memory tells of everything outside v that v refers to.
+func memory(v reflect.Value, path string, tell func(at unsafe.Pointer, path string)) {
+	switch v.Kind() {
+	case reflect.String:
+		tell(unsafe.Pointer(unsafe.StringData(v.String())), path)
+	case reflect.Slice:
+		tell(v.UnsafePointer(), path)
+		for i := range v.Len() {
+			memory(v.Index(i), fmt.Sprintf("%s[%d]", path, i), tell)
+		}
+	case reflect.Pointer:
+		tell(v.UnsafePointer(), path)
+		memory(v.Elem(), path, tell)
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			return
+		}
+		for i := range v.NumField() {
+			memory(v.Field(i), path+"."+v.Type().Field(i).Name, tell)
+		}
+	}
+}
+
+func BenchmarkClone(b *testing.B) {
+	c := Change{Type: Updated, Cluster: "cluster", Resource: Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "shop",
+		Name: "web-7d9f8c", UID: "0c0bd6e1-6f9b-4d4f-9d3e-7c4e6a5a0001", ResourceVersion: "123456",
+		Actor: &Actor{Manager: "kubelet", Operation: "Update", Subresource: "status", Time: "2026-01-01T00:00:00Z"}, After: make([]byte, 4000)}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Clone()
+	}
+}
