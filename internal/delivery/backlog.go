@@ -41,11 +41,7 @@ type backlog struct {
 	passes     uint64 // frames that were read again: what is loaded from an earlier one is loaded no more
 	newest     bool   // whether the lane that is least behind was read again last
 
-	aliased int64  // bytes of the frames read since recent was set
-	recent  uint64 // entries up to this offset are of frames older than that
-
 	delivered, deliveredBytes, reduced, passed, skipped, deadLetters uint64
-	lastReduced                                                      inPart
 	lastAck                                                          time.Time
 }
 
@@ -72,7 +68,6 @@ func newBacklog(layout string, limit int64, start event.Cursor) *backlog {
 		curing: map[*lane]struct{}{},
 		read:   high,
 		stable: start.Low, durable: high,
-		recent: high,
 	}
 	for name, offset := range start.Lanes {
 		l := b.lane(sinks.Lane(name))
@@ -137,7 +132,7 @@ func (b *backlog) add(name sinks.Lane, e entry) (schedule *lane, ok bool) {
 	case !b.fits(e.size):
 		return nil, false
 	default:
-		b.push(l, e)
+		b.push(l, e.own())
 		b.read = e.offset
 		return b.schedule(l), true
 	}
@@ -246,7 +241,6 @@ func (b *backlog) acknowledge(l *lane, n int, now time.Time) {
 		size += int64(e.size)
 		if e.whole != nil {
 			b.reduced++
-			b.lastReduced = inPart{key: e.change.Key(), without: e.change.Omitted}
 		}
 	}
 	b.pending -= n
@@ -258,19 +252,6 @@ func (b *backlog) acknowledge(l *lane, n int, now time.Time) {
 		b.working++
 	}
 	b.settle(l, size)
-}
-
-// inPart is a change that was delivered without parts of it.
-type inPart struct {
-	key     string
-	without []string
-}
-
-// reducedSoFar returns how many changes were delivered in part, and the last of them.
-func (b *backlog) reducedSoFar() (uint64, inPart) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.reduced, b.lastReduced
 }
 
 // settle books that entries of so many bytes have left l. The caller holds b.mu.
@@ -297,10 +278,10 @@ func (b *backlog) replace(l *lane, smaller *event.Change) {
 	defer b.mu.Unlock()
 	e := &l.pending()[0]
 	if e.whole == nil {
-		e.whole = e.change.Clone()
+		e.whole = e.change
 	}
 	b.grow(l, -int64(e.size))
-	e.change, e.owned = smaller.Clone(), true
+	e.change = smaller
 	e.size = e.whole.Size() + e.change.Size()
 	b.grow(l, int64(e.size))
 }
@@ -313,14 +294,8 @@ func (b *backlog) reject(l *lane, reason string, now time.Time) {
 	l.settled = e.offset
 	b.pending--
 	b.settle(l, int64(e.size))
-	switch {
-	case e.whole != nil:
-		e.change = e.whole
-	case !e.owned:
-		e.change = e.change.Clone()
-	}
 	b.bytes += int64(e.size)
-	letter := event.DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.change}
+	letter := event.DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.record().Change}
 	b.dead = append(b.dead, deadLetter{letter, e.size})
 	b.deadLetters++
 }
@@ -406,37 +381,6 @@ func (b *backlog) forget(l *lane) {
 		b.rested = true
 	}
 	delete(b.lanes, l.name)
-}
-
-// unpin keeps queued changes from holding on to more memory than their own. Bodies alias the journal frame they were
-// read from, so one small change of a lane that does not advance would keep a whole frame alive, and a window of such
-// changes thousands of frames. Called with the bytes of every frame read, unpin lets a full window of frames go by and
-// then clones what is still queued from before them. In steady flow nothing is that old, so nothing is copied; what is
-// alive is at most the clones, two windows of frames, and what batches in flight alias (I6).
-func (b *backlog) unpin(frame int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.aliased += frame
-	if b.aliased < b.limit {
-		return
-	}
-	for l := range b.busy {
-		own(l.pending(), b.recent)
-	}
-	b.aliased, b.recent = 0, b.read
-}
-
-// own clones the changes of entries up to an offset, each once.
-func own(entries []entry, upTo uint64) {
-	for i := range entries {
-		e := &entries[i]
-		if e.offset > upTo {
-			return
-		}
-		if !e.owned {
-			e.change, e.owned = e.change.Clone(), true
-		}
-	}
 }
 
 // wake lets whoever waits for c look again.

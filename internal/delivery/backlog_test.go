@@ -89,7 +89,6 @@ func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 		b.mustAdd(t, event.Record{Offset: uint64(2*i + 1), Change: &event.Change{Namespace: "stuck", After: frame[:2]}})
 		l := b.mustAdd(t, event.Record{Offset: uint64(2*i + 2), Change: &event.Change{Namespace: "fast", After: frame[2:]}})
 		b.acknowledge(l, 1, time.Time{})
-		b.unpin(frameSize)
 	}
 	runtime.GC()
 	kept := 0
@@ -98,8 +97,8 @@ func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 			kept++
 		}
 	}
-	if kept > 20 {
-		t.Errorf("%d frames are alive, want at most the 20 of two windows", kept)
+	if kept > 0 {
+		t.Errorf("%d frames are alive", kept)
 	}
 	stuck, _ := b.take(b.lanes["stuck"], nil, frames, 1<<30)
 	for i, m := range stuck {
@@ -107,12 +106,9 @@ func TestAStuckLaneDoesNotKeepJournalFramesAlive(t *testing.T) {
 			t.Fatalf("change %d came back as %v", i, m.Change.After)
 		}
 	}
-	if kept == 0 {
-		t.Error("no frame is alive: changes were copied that need not be")
-	}
 }
 
-func TestALaneInSteadyFlowDoesNotAllocate(t *testing.T) {
+func TestALaneInSteadyFlowAllocatesCopiesOfChangesOnly(t *testing.T) {
 	b := newBacklog("", 1<<30, event.Cursor{})
 	change := &event.Change{Namespace: "a"}
 	offset := uint64(0)
@@ -123,8 +119,9 @@ func TestALaneInSteadyFlowDoesNotAllocate(t *testing.T) {
 	for range 100 {
 		add()
 	}
-	if n := testing.AllocsPerRun(10_000, func() { b.acknowledge(add(), 1, time.Time{}) }); n != 0 {
-		t.Errorf("%v allocations a change, want none", n)
+	copies := testing.AllocsPerRun(100, func() { change.Clone() })
+	if n := testing.AllocsPerRun(10_000, func() { b.acknowledge(add(), 1, time.Time{}) }); n != copies {
+		t.Errorf("%v allocations a change, want %v", n, copies)
 	}
 	if c := cap(b.lanes["a"].entries); c > 1000 {
 		t.Errorf("a queue of 100 changes holds space for %d", c)

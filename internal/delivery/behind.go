@@ -132,7 +132,6 @@ func (b *backlog) park(l *lane, n int) (fresh bool) {
 	}
 	b.file(l)
 	b.cut(l, n)
-	own(l.pending(), l.until)
 	return fresh
 }
 
@@ -249,7 +248,7 @@ func (b *backlog) reload(name sinks.Lane, e entry) *lane {
 		l.next, l.pass = e.offset, 0
 		return b.reloaded(l)
 	}
-	b.push(l, e)
+	b.push(l, e.own())
 	if l.next = e.offset + 1; l.next > b.read {
 		b.catchUp(l)
 	}

@@ -29,9 +29,7 @@ func (p *Pipeline) readAgain(ctx context.Context, after uint64) error {
 	if err != nil {
 		return p.journalError(fmt.Sprintf("read the journal again after offset %d", after), err)
 	}
-	frame := int64(0)
 	for _, r := range records {
-		frame += int64(r.Change.Size())
 		if lanes, yes := p.backlog.beyond(r.Offset); yes {
 			p.hand(lanes)
 			return nil
@@ -41,7 +39,6 @@ func (p *Pipeline) readAgain(ctx context.Context, after uint64) error {
 		}
 	}
 	p.hand(p.backlog.loaded(records[len(records)-1].Offset))
-	p.backlog.unpin(frame)
 	return nil
 }
 

@@ -13,8 +13,7 @@ type Config struct {
 	Retry RetryConfig
 
 	// WindowBytes bounds the changes that are read but not yet settled, by event.Change.Size. A larger single change
-	// passes alone. Together with the journal frames they may alias, changes hold at most about three times as much
-	// (see backlog.unpin). Default 16 MiB.
+	// passes alone. Changes hold no more than that: they are copies, which keep no journal frame alive. Default 16 MiB.
 	WindowBytes int64
 
 	// Workers bounds concurrent Publish calls, and so how many lanes are in flight. Default 8: Publish waits for a

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // digestEvery is how often the log tells of changes that were not delivered as they are: one line about dead letters, and
@@ -14,47 +16,60 @@ const digestEvery = 10 * time.Second
 type digest struct {
 	log *slog.Logger
 
-	mu         sync.Mutex
-	reduced    uint64 // changes delivered in part, of which the log told
-	tooLarge   string // why the last change was
-	dead       int
-	deadReason string
-	logged     time.Time // when the last lines were written
+	mu     sync.Mutex
+	now    gathered
+	logged time.Time // when the last lines were written
 }
 
-// addTooLarge notes why a change is tried without a part of it. It may be refused even so.
-func (d *digest) addTooLarge(reason error) {
+type gathered struct {
+	reduced    uint64   // changes delivered in part, of which the log told
+	last       string   // the key of the last one that was made smaller
+	without    []string // what it lacks
+	tooLarge   string   // why
+	dead       int
+	deadReason string
+}
+
+// addReduced notes a change that is tried without parts of it, and why. It may be refused even so.
+func (d *digest) addReduced(c *event.Change, reason error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.tooLarge = reason.Error()
+	d.now.last, d.now.without, d.now.tooLarge = c.Key(), c.Omitted, reason.Error()
 }
 
 // addDead notes a change that was rejected for ever.
 func (d *digest) addDead(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.dead++
-	d.deadReason = err.Error()
+	d.now.dead++
+	d.now.deadReason = err.Error()
 }
 
 // write writes what was gathered, if the last time is long enough ago. reduced changes were delivered in part since the
 // pipeline was made.
-func (d *digest) write(now time.Time, reduced uint64, last inPart) {
-	d.mu.Lock()
-	count := reduced - d.reduced
-	if now.Sub(d.logged) < digestEvery || count == 0 && d.dead == 0 {
-		d.mu.Unlock()
+func (d *digest) write(now time.Time, reduced uint64) {
+	g, due := d.take(now, reduced)
+	if !due {
 		return
 	}
-	dead, tooLarge, deadReason := d.dead, d.tooLarge, d.deadReason
-	d.reduced, d.dead, d.logged = reduced, 0, now
-	d.mu.Unlock()
-	if count > 0 {
+	if count := reduced - g.reduced; count > 0 {
 		d.log.Warn("changes are too large for the destination and were delivered without parts of them; "+
 			"onOversize: deadLetter keeps them whole",
-			"count", count, "last", last.key, "without", last.without, "reason", tooLarge)
+			"count", count, "last", g.last, "without", g.without, "reason", g.tooLarge)
 	}
-	if dead > 0 {
-		d.log.Warn("changes were rejected for ever and are dead letters", "count", dead, "lastReason", deadReason)
+	if g.dead > 0 {
+		d.log.Warn("changes were rejected for ever and are dead letters", "count", g.dead, "lastReason", g.deadReason)
 	}
+}
+
+// take returns what was gathered, and whether it is to be logged, which ends it.
+func (d *digest) take(now time.Time, reduced uint64) (g gathered, due bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	g = d.now
+	if now.Sub(d.logged) < digestEvery || g.reduced == reduced && g.dead == 0 {
+		return g, false
+	}
+	d.now.reduced, d.now.dead, d.logged = reduced, 0, now
+	return g, true
 }

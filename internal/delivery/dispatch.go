@@ -25,15 +25,17 @@ const (
 
 // dispatch reads the journal in order and queues each change with its lane. It returns nil when a drain is complete.
 func (p *Pipeline) dispatch(ctx context.Context) error {
-	reading, stopReading := context.WithCancel(ctx)
-	defer stopReading()
-	p.drain.interrupt(stopReading)
-	for !p.drain.over(p.backlog.position()) {
+	reading, interrupt := context.WithCancel(ctx)
+	defer interrupt()
+	defer context.AfterFunc(p.draining, interrupt)()
+	for !p.drained() {
 		err := p.dispatchFrame(reading)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		}
-		if err != nil && reading.Err() == nil {
+		case reading.Err() != nil: // by the drain, all of which is there to be read
+			reading = ctx
+		case err != nil:
 			return err
 		}
 	}
@@ -48,18 +50,15 @@ func (p *Pipeline) dispatchFrame(ctx context.Context) error {
 		return p.journalError(fmt.Sprintf("read the journal after offset %d", position), err)
 	}
 	defer p.schedule()
-	frame := int64(0)
 	for _, r := range records {
 		if r.Offset <= position {
 			return p.journalError("read the journal", fmt.Errorf("offset %d follows %d: offsets must ascend", r.Offset, position))
 		}
 		position = r.Offset
-		frame += int64(r.Change.Size())
 		if err := p.admit(ctx, r); err != nil {
 			return err
 		}
 	}
-	p.backlog.unpin(frame)
 	return nil
 }
 

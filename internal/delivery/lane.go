@@ -48,10 +48,8 @@ type lane struct {
 type entry struct {
 	offset uint64
 	change *event.Change
-	size   int  // change.Size(), with whole.Size() where there is one
-	owned  bool // the change aliases nothing: it was cloned
-
-	topic *sinks.Template // see sinks.Message
+	size   int             // change.Size(), with whole.Size() where there is one
+	topic  *sinks.Template // see sinks.Message
 
 	whole    *event.Change // what change was made of where it was too large, and what a dead letter holds; else nil
 	rejected error         // why no lane of the sink takes it; else nil
@@ -63,6 +61,13 @@ func (e entry) record() event.Record {
 		e.change = e.whole
 	}
 	return event.Record{Offset: e.offset, Change: e.change}
+}
+
+// own returns e with a change that is its own. What was read aliases its journal frame: a small change of a lane that does
+// not advance would keep a whole frame alive, and a window of such changes thousands of them (I6).
+func (e entry) own() entry {
+	e.change = e.change.Clone()
+	return e
 }
 
 // newEntry returns r as an entry.

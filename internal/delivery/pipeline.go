@@ -37,7 +37,6 @@ type Pipeline struct {
 	queue   workqueue.TypedRateLimitingInterface[*lane] // made by Run: it owns a goroutine
 	health  *health
 	digest  digest
-	drain   drain
 	workers sync.WaitGroup
 	slow    atomic.Int64 // workers that have a substitute
 	active  []*lane      // of the dispatcher: scheduled lanes the workqueue does not have yet
@@ -51,6 +50,10 @@ type Pipeline struct {
 	settleNext atomic.Pointer[time.Time] // not before then; nil at once
 
 	abort context.CancelCauseFunc // ends Run with a cause; made by it
+
+	drainTo  atomic.Pointer[uint64] // where the drain ends; nil while there is none
+	draining context.Context        // ends when there is one
+	drain    context.CancelFunc
 
 	retries  atomic.Uint64
 	breaches atomic.Uint64
@@ -70,6 +73,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		stateful = nil
 	}
 	_, canPing := sink.(sinks.Pinger)
+	draining, drain := context.WithCancel(context.Background())
 	return &Pipeline{
 		sinkName: name,
 		sink:     sink,
@@ -86,6 +90,8 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 
 		stateful: stateful,
 		restored: start.State,
+		draining: draining,
+		drain:    drain,
 	}
 }
 
@@ -151,8 +157,8 @@ func (p *Pipeline) reportStop(err error) {
 		"settledUpTo", s.Low, "readUpTo", s.Read, "readButUndelivered", s.Pending, "lanesBehind", s.LanesBehind,
 		"deadLetters", s.DeadLetters,
 	}
-	if upTo, draining := p.drain.target(); draining && upTo > s.Read {
-		attrs = append(attrs, "unread", upTo-s.Read)
+	if upTo := p.drainTo.Load(); upTo != nil && *upTo > s.Read {
+		attrs = append(attrs, "unread", *upTo-s.Read)
 	}
 	p.log.Warn("stopped before everything was delivered; the rest is delivered after the next start, or by whoever takes over",
 		append(attrs, "cause", err)...)
@@ -160,46 +166,15 @@ func (p *Pipeline) reportStop(err error) {
 
 // Drain makes Run return once every change up to this offset, the last of the journal, is settled. Call it after the
 // source has stopped, at most once, before or while Run runs. The deadline is the end of Run's context.
-func (p *Pipeline) Drain(upTo uint64) { p.drain.begin(upTo, p.backlog.position) }
-
-// drain is the request to finish. The zero value is none.
-type drain struct {
-	mu      sync.Mutex
-	upTo    uint64
-	begun   bool
-	reached context.CancelFunc // interrupts the dispatcher when it already is where the drain ends
+func (p *Pipeline) Drain(upTo uint64) {
+	p.drainTo.Store(&upTo)
+	p.drain()
 }
 
-func (d *drain) begin(upTo uint64, position func() uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.begun {
-		return
-	}
-	d.begun, d.upTo = true, upTo
-	if d.reached != nil && position() >= upTo {
-		d.reached()
-	}
-}
-
-// interrupt registers what ends a dispatcher that waits for more than the drain needs.
-func (d *drain) interrupt(f context.CancelFunc) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.reached = f
-}
-
-// target returns where the drain ends, and whether there is one.
-func (d *drain) target() (upTo uint64, begun bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.upTo, d.begun
-}
-
-// over reports whether a dispatcher at position has read all that a drain asks for.
-func (d *drain) over(position uint64) bool {
-	upTo, begun := d.target()
-	return begun && position >= upTo
+// drained reports whether all that a drain asks for was read.
+func (p *Pipeline) drained() bool {
+	upTo := p.drainTo.Load()
+	return upTo != nil && p.backlog.position() >= *upTo
 }
 
 // journalError says which pipeline ended by which operation.

@@ -193,11 +193,7 @@ func (p *Pipeline) pause(l *lane, err error) time.Duration {
 
 // deadLetter makes the oldest change of l a dead letter, or says why that has to wait.
 func (p *Pipeline) deadLetter(ctx context.Context, l *lane, rejection error, now time.Time) (failure, error) {
-	e := p.backlog.head(l)
-	if e.whole != nil {
-		e.change = e.whole
-	}
-	reason, err := p.bury(ctx, e.change, rejection)
+	reason, err := p.bury(ctx, p.backlog.head(l).record().Change, rejection)
 	if err != nil {
 		return unknown, err
 	}
@@ -228,7 +224,7 @@ func (p *Pipeline) reduce(l *lane, err error) bool {
 	smaller, ok := p.cfg.Smaller(p.backlog.head(l).change)
 	if ok {
 		p.backlog.replace(l, smaller)
-		p.digest.addTooLarge(err)
+		p.digest.addReduced(smaller, err)
 	}
 	return ok
 }

@@ -50,8 +50,7 @@ func (p *Pipeline) decide(now time.Time) {
 	var s Stats
 	p.backlog.describe(&s)
 	p.health.decide(s, p.gate.Status())
-	reduced, last := p.backlog.reducedSoFar()
-	p.digest.write(now, reduced, last)
+	p.digest.write(now, s.Reduced)
 }
 
 // forget lets go of lanes that are idle.
