@@ -173,7 +173,7 @@ type Journal struct {
 type Delivery struct {
 	// Waiting between attempts. Attempts never end.
 	Retry Retry `mapstructure:"retry"`
-	// Bound of the memory that changes on their way to one sink take.
+	// Bound of the memory that changes on their way to one sink take. More helps where lanes are thousands.
 	Window Bytes `mapstructure:"window"`
 	// How long a stop waits for what is in flight. What is left stays in the journal.
 	DrainTimeout time.Duration `mapstructure:"drainTimeout"`
@@ -291,7 +291,7 @@ func Default() Config {
 		Journal: Journal{Dir: "./data", MaxBytes: 10 << 30, MaxDeadLetters: 1 << 30, Reserve: 512 << 20, Keep: 5 * time.Minute, Sync: "always"},
 		Delivery: Delivery{
 			Retry:        Retry{Min: 100 * time.Millisecond, Max: 30 * time.Second},
-			Window:       16 << 20,
+			Window:       32 << 20,
 			DrainTimeout: 20 * time.Second,
 		},
 		Audit:    Audit{Settle: 40 * time.Second, Window: 10 * time.Minute, CountersEvery: time.Minute, MaxPending: 64 << 20},

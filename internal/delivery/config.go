@@ -13,7 +13,7 @@ type Config struct {
 	Retry RetryConfig
 
 	// WindowBytes bounds the changes that are read but not yet settled, by event.Change.Size. A larger single change
-	// passes alone. Changes hold no more than that: they are copies, which keep no journal frame alive. Default 16 MiB.
+	// passes alone. Changes hold no more than that: they are copies, which keep no journal frame alive. Default 32 MiB.
 	WindowBytes int64
 
 	// Workers bounds concurrent Publish calls, and so how many lanes are in flight. Default 8: Publish waits for a
@@ -84,7 +84,7 @@ type RetryConfig struct {
 func (c Config) withDefaults() Config {
 	setDefault(&c.Retry.Min, 100*time.Millisecond)
 	setDefault(&c.Retry.Max, max(30*time.Second, c.Retry.Min))
-	setDefault(&c.WindowBytes, 16<<20)
+	setDefault(&c.WindowBytes, 32<<20)
 	setDefault(&c.Workers, 8)
 	setDefault(&c.BatchBytes, 15<<16)
 	setDefault(&c.BatchMessages, 1000)

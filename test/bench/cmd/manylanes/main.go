@@ -47,7 +47,7 @@ type way struct {
 }
 
 const (
-	usual = 16 << 20 // the default
+	usual = 32 << 20 // the default
 	wide  = 64 << 20
 )
 
