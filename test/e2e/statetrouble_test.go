@@ -212,21 +212,26 @@ func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
 	p.goesOn(kinds, oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
 }
 
-// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, says that the state lags, and takes changed rules up.
+// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, says that the state lags, and takes changed rules up. What
+// goes through a lane that the state does not name yet waits for the state.
 func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
 		for _, e := range p.all {
 			p.must(e.Configure(func(s *exporter.Settings) { s.Select = s.Select[:1] }))
 		}
+		all := p.resources
+		p.resources = all[:1]
 		p.start()
 		works := p.active()
-		p.must(p.load(50, kinds).Wait())
+		p.must(p.load(100, kinds[:1]).Wait())
+		p.awaitAll()
 		p.must(b.kill())
 		p.must(p.load(50, kinds[:1]).Wait())
+		p.awaitHistory(b.other)
 		p.awaitOf(works, "/readyz", "[!]replica ")
 		for _, e := range p.all {
-			p.must(e.Configure(func(s *exporter.Settings) { s.Select = []string{"configmaps", "pods"} }))
+			p.must(e.Configure(func(s *exporter.Settings) { s.Select = []string{selection(all[0]), selection(all[1])} }))
 			p.awaitOf(e, "/metrics", "\nkubecdc_config_reloads_total{result=\"taken\"} 1\n")
 		}
 		p.must(p.load(50, kinds).Wait())
@@ -235,6 +240,7 @@ func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 			p.t.Errorf("the state lags %d seconds, it says", lag)
 		}
 		p.must(b.restart(p.t.Context()))
+		p.resources = all
 		p.goesOn(kinds, oracle.Rules{})
 	})
 }

@@ -172,6 +172,7 @@ func (p *takeOverProof) wake(n int) {
 // delivered something on every bus.
 func (p *takeOverProof) taken(works *exporter.Exporter, how string, signal func()) {
 	p.t.Helper()
+	p.awaitStandby(works)
 	p.turns++
 	if p.buses != nil && p.turns%5 == 0 {
 		how += " and the leaders of the buses"
@@ -188,6 +189,21 @@ func (p *takeOverProof) taken(works *exporter.Exporter, how string, signal func(
 		}
 	}
 	p.times[how] = append(p.times[how], time.Since(began))
+}
+
+// awaitStandby waits until one stands by that may just have been started.
+func (p *takeOverProof) awaitStandby(works *exporter.Exporter) {
+	p.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; pause(p.t, lookEvery/4) {
+		for _, e := range p.all {
+			if e != works && !p.away[e] && strings.Contains(metricsOf(p.t, e), "\nkubecdc_ready 1\n") {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("nobody stands by after %v", arriveWithin)
+		}
+	}
 }
 
 // delivered is how many changes each exporter that is there has delivered to each sink.
