@@ -64,8 +64,8 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
 
 .PHONY: takeovers
-takeovers: ## Take the exporter that works away 120 times, on three brokers and three servers whose leaders die too, for each bus of the state (an hour)
-	KUBECDC_E2E_TAKEOVERS=$(or $(TAKEOVERS),50) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
+takeovers: ## Take the exporter that works away 120 times, on three brokers and three servers whose leaders die too, for each bus of the state (an hour; RATE=400 on two cores)
+	KUBECDC_E2E_TAKEOVERS=$(or $(TAKEOVERS),50) KUBECDC_E2E_RATE=$(or $(RATE),2000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
 		go test -C test/e2e -v -timeout 150m -run 'TestTakeOversLoseRepeatAndReorderNothing|TestClocksAnHourApart' .
 
 .PHONY: attribution

@@ -229,7 +229,8 @@ func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 		p.must(b.kill())
 		p.must(p.load(50, kinds[:1]).Wait())
 		p.awaitHistory(b.other)
-		p.awaitOf(works, "/readyz", "[!]replica ")
+		p.awaitOf(works, "/readyz", "[-]sink/"+b.name+" ")
+		p.awaitOf(p.other(works), "/readyz", "[!]replica read the replicated state: ")
 		for _, e := range p.all {
 			p.must(e.Configure(func(s *exporter.Settings) { s.Select = []string{selection(all[0]), selection(all[1])} }))
 			p.awaitOf(e, "/metrics", "\nkubecdc_config_reloads_total{result=\"taken\"} 1\n")

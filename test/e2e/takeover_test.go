@@ -18,9 +18,8 @@ const (
 	// takeOvers is how often the one that works is killed, and how often it is frozen; KUBECDC_E2E_TAKEOVERS sets it for long
 	// proofs. It is stopped in order two times for five of those.
 	takeOvers = 2
-	// pipelineRate and fullRate are how many writes a second there are meanwhile, where the machine can carry them: in the pipeline
-	// and in long proofs.
-	pipelineRate, fullRate = 200, 2000
+	// pipelineRate is how many writes a second there are meanwhile, where the machine can carry them; KUBECDC_E2E_RATE sets it.
+	pipelineRate = 200
 )
 
 // takeOverProof takes the one that works away again and again.
@@ -44,10 +43,8 @@ type stillness struct {
 func TestTakeOversLoseRepeatAndReorderNothing(t *testing.T) {
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
-			n, kinds, rate := sizeOf(t, "KUBECDC_E2E_TAKEOVERS", takeOvers), workload.AllKinds(), pipelineRate
-			if n > takeOvers {
-				rate = fullRate
-			}
+			n, rate := sizeOf(t, "KUBECDC_E2E_TAKEOVERS", takeOvers), sizeOf(t, "KUBECDC_E2E_RATE", pipelineRate)
+			kinds := workload.AllKinds()
 			p := newTakeOverProof(t, kinds, stateIn)
 			p.start()
 			p.must(p.load(100, kinds).Wait())
