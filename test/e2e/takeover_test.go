@@ -255,10 +255,8 @@ func TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone(t *testing.T) {
 					p.kill(p.all[0])
 				},
 				func() {
-					for _, e := range p.all { // the rights are those of the first one's file
-						p.must(e.Configure(func(s *exporter.Settings) { s.Select = append(slices.Clone(s.Select), "pods") }))
-					}
-					p.grant()
+					p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Select = append(slices.Clone(s.Select), "pods") }))
+					p.must(p.cluster.Allow(t.Context(), p.name+"-more", account, workload.Pods))
 					p.must(p.all[1].Start(t.Context()))
 					p.awaitOf(p.all[1], "/metrics", "\nkubecdc_resource_list_requests_total{resource=\"pods\"} 1\n")
 				},
