@@ -62,6 +62,7 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	KUBECDC_E2E_TAP_SECONDS=600 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestATapOfABusyCluster .
 	KUBECDC_E2E_VIEWED_SECONDS=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 10m -run TestTwentyViewers ./page
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
+	KUBECDC_E2E_LISTS=42 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestInterruptedFirstListsLoseNothing ./source
 
 .PHONY: takeovers
 takeovers: ## Take the exporter that works away 120 times, on three brokers and three servers whose leaders die too, for each bus of the state (an hour; RATE=400 on two cores)

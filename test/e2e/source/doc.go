@@ -5,6 +5,7 @@
 // One control plane is shared by all tests; those that stop it or compact etcd start their own. A test has namespaces, an
 // exporter and a journal of its own.
 //
-// KUBECDC_E2E_HISTORIES=60 runs as many histories of edited rules; KUBECDC_E2E_SEED replays the random ones of a run, which
-// prints its seed. KUBECDC_E2E_MEMORY=1 runs the proofs of memory at full size.
+// KUBECDC_E2E_HISTORIES=60 runs as many histories of edited rules, and KUBECDC_E2E_LISTS=42 interrupts as many first lists;
+// KUBECDC_E2E_SEED replays the random ones of a run, which prints its seed. KUBECDC_E2E_MEMORY=1 runs the proofs of memory at
+// full size.
 package source

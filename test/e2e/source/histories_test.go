@@ -80,7 +80,7 @@ func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
 		}
 	}
 	seed := seed(t)
-	for n := range histories(t) {
+	for n := range number(t, "KUBECDC_E2E_HISTORIES", 8) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			o := <-orchards
@@ -92,16 +92,16 @@ func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
 	}
 }
 
-// histories is how many there are.
-func histories(t *testing.T) int {
+// number is what a variable says, for a run at full size.
+func number(t *testing.T, variable string, usual int) int {
 	t.Helper()
-	given := os.Getenv("KUBECDC_E2E_HISTORIES")
+	given := os.Getenv(variable)
 	if given == "" {
-		return 8
+		return usual
 	}
 	n, err := strconv.Atoi(given)
 	if err != nil || n < 1 {
-		t.Fatalf("KUBECDC_E2E_HISTORIES is %q, want a number", given)
+		t.Fatalf("%s is %q, want a number", variable, given)
 	}
 	return n
 }

@@ -29,6 +29,8 @@ type Rules struct {
 	Repetitions bool
 	// Gaps allows gap records and, within them, missing revisions and coalesced changes.
 	Gaps bool
+	// Keyless is a bus that has no keys, as a file.
+	Keyless bool
 }
 
 // stream is a bus's records, sorted for judging.
@@ -115,6 +117,9 @@ func (h *History) Judge(records []bus.Record, rules Rules) []string {
 	}
 	for _, r := range records {
 		wrong = append(wrong, describes(r)...)
+		if want := key(r.Object); !rules.Keyless && r.Key != want {
+			wrong = append(wrong, fmt.Sprintf("%v: record %s: key %q, want %q", r.Object, r.ID, r.Key, want))
+		}
 	}
 	if !rules.Repetitions {
 		wrong = append(wrong, s.repeated()...)
@@ -143,7 +148,7 @@ func (h *History) byObject() map[bus.Object][]Revision {
 	return truth
 }
 
-// describes checks that a record is consistent in itself: its ID, its keys, its bodies.
+// describes checks that a record is consistent in itself: its ID, its bodies.
 func describes(r bus.Record) []string {
 	var wrong []string
 	complain := func(format string, args ...any) {
@@ -151,9 +156,6 @@ func describes(r bus.Record) []string {
 	}
 	if r.DuplicateDetection != "" && r.DuplicateDetection != r.ID {
 		complain("the bus drops duplicates by %q", r.DuplicateDetection)
-	}
-	if want := key(r.Object); r.Key != want {
-		complain("key %q, want %q", r.Key, want)
 	}
 	if control(r.Type) {
 		return wrong

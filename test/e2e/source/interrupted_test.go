@@ -1,0 +1,98 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestInterruptedFirstListsLoseNothing interrupts first lists at random, streaming ones and pages, by SIGKILL, by a stop and by
+// cut connections, while the objects change. etcd's history judges what is told.
+func TestInterruptedFirstListsLoseNothing(t *testing.T) {
+	seed := seed(t)
+	for n := range number(t, "KUBECDC_E2E_LISTS", 4) {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			t.Parallel()
+			interrupted(t, rand.New(rand.NewPCG(seed, uint64(n))), n%2 == 1)
+		})
+	}
+}
+
+func interrupted(t *testing.T, rnd *rand.Rand, pages bool) {
+	const objects, bytes, interruptions = 120, 4 << 10, 3
+	s, gateway := behind(t, control(t), nil)
+	s.edit(s.own("configmaps"))
+	if pages {
+		gateway.Fault(func(r proxy.Request) bool { return r.Initial() }, proxy.NoWatchList)
+	}
+	begin, err := s.etcd.Revision(t.Context())
+	s.must(err)
+	s.crowd(objects, bytes)
+	ctx, enough := context.WithCancel(t.Context())
+	written := make(chan error, 1)
+	go func() { written <- s.churn(ctx, rand.New(rand.NewPCG(rnd.Uint64(), 0)), objects) }()
+
+	s.must(s.exporter.Launch(t.Context()))
+	for range interruptions {
+		s.await(func() string { // a signal before it listens to signals is no stop
+			if code, text := s.answer("/livez"); code != http.StatusOK {
+				return "the exporter: " + text
+			}
+			return ""
+		})
+		pause(t, time.Duration(rnd.IntN(300))*time.Millisecond)
+		switch rnd.IntN(3) {
+		case 0:
+			gateway.Cut()
+		case 1:
+			s.kill()
+			s.must(s.exporter.Launch(t.Context()))
+		case 2:
+			s.stop()
+			s.must(s.exporter.Launch(t.Context()))
+		}
+	}
+	enough()
+	s.must(<-written)
+	s.awaitAnswer("/readyz", http.StatusOK)
+	s.settle(workload.ConfigMaps, s.name)
+	s.stop()
+
+	end, err := s.etcd.Revision(t.Context())
+	s.must(err)
+	ours := oracle.Resource{Resource: "configmaps", Prefix: "/registry/configmaps/", Namespace: s.name}
+	history, err := s.etcd.History(t.Context(), []oracle.Resource{ours}, begin, end)
+	s.must(err)
+	for _, wrong := range history.Judge(s.records, oracle.Rules{Repetitions: true, Keyless: true}) {
+		t.Error(wrong)
+	}
+}
+
+// churn changes objects of a crowd, or takes them away and makes them anew, until ctx ends.
+func (s *scene) churn(ctx context.Context, rnd *rand.Rand, objects int) error {
+	for step := 1; ctx.Err() == nil; step++ {
+		name := fmt.Sprintf("o-%04d", rnd.IntN(objects))
+		write := context.WithoutCancel(ctx) // whole, so that each object exists for the next step
+		if rnd.IntN(4) > 0 {
+			if err := s.cluster.Change(write, workload.ConfigMaps, s.name, name, step); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := s.cluster.Delete(write, workload.ConfigMaps, s.name, name); err != nil {
+			return err
+		}
+		if err := s.cluster.Create(write, workload.ConfigMaps, s.name, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
