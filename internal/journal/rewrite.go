@@ -40,6 +40,11 @@ func (j *Journal) Secret() ([]byte, error) {
 // Redaction returns what Rewrite stored last; "" when it never did.
 func (j *Journal) Redaction() (string, error) { return j.text("redaction", codec.KeyRedaction) }
 
+// SetRedaction remembers what Rewrite would, where nothing that is stored has to be rewritten for it. Durable when it returns nil.
+func (j *Journal) SetRedaction(ctx context.Context, redaction string) error {
+	return j.setText(ctx, codec.KeyRedaction, redaction)
+}
+
 // Rewriting says what becomes of what is stored. Each function changes what it is given in place and says whether it did.
 type Rewriting struct {
 	Change func(*event.Change) bool

@@ -2,6 +2,8 @@ package journal
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -33,7 +35,110 @@ func (j *Journal) Withdraw(ctx context.Context, sink string) error {
 	}, nil)
 }
 
-// SetRedaction remembers what Rewrite would, where nothing that is stored has to be rewritten for it. Durable when it returns nil.
-func (j *Journal) SetRedaction(ctx context.Context, redaction string) error {
-	return j.setText(ctx, codec.KeyRedaction, redaction)
+// Cursor returns how far a sink got, as last settled. The second result is false for a sink that never settled anything.
+func (j *Journal) Cursor(sink string) (event.Cursor, bool, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.sinks[sink]
+	if !s.declared {
+		return event.Cursor{}, false, fmt.Errorf("journal: sink %q is not declared", sink)
+	}
+	return s.cursor.Normal(), s.settled, nil
+}
+
+// Settle stores how far a declared sink got, and the changes it gave up on, in one atomic write; both are durable when it
+// returns nil (I2). A cursor may go back, to publish again, but not below what is trimmed, and never past the newest
+// change. When ctx ends first the outcome is unknown, and settling again is harmless.
+func (j *Journal) Settle(ctx context.Context, sink string, c event.Cursor, dead []event.DeadLetter) error {
+	c = c.Normal()
+	return j.submit(ctx, func(g *group) error { return g.settle(sink, c, dead) }, nil)
+}
+
+func (g *group) settle(sink string, c event.Cursor, dead []event.DeadLetter) error {
+	state := g.sink(sink)
+	if err := g.checkSettled(state, c, dead); err != nil {
+		return fmt.Errorf("journal: settle for sink %q: %w", sink, err)
+	}
+	for i := range dead {
+		key, value := codec.KeyDead(sink, dead[i].Offset), codec.EncodeDead(g.packer, &dead[i])
+		before, err := g.deadSize(key)
+		if err != nil {
+			return g.j.checked("settle", err)
+		}
+		if before == 0 {
+			state.dead++
+		}
+		g.set(key, value)
+		size := int64(len(key) + len(value))
+		g.dead[string(key)] = size
+		state.deadBytes += size - before
+	}
+	g.set(codec.KeyCursor(sink), codec.EncodeCursor(c))
+	state.cursor, state.settled = c, true
+	g.sinks[sink] = state
+	return nil
+}
+
+// checkSettled refuses a settlement that contradicts the log. It compares with what is committed: nothing newer can be read.
+func (g *group) checkSettled(state sinkState, c event.Cursor, dead []event.DeadLetter) error {
+	newest := g.j.Newest()
+	switch {
+	case !state.declared:
+		return errors.New("not declared")
+	case c.Newest() > newest:
+		return fmt.Errorf("cursor %d is past the newest change %d", c.Newest(), newest)
+	case c.Low+1 < g.ext.oldest:
+		return fmt.Errorf("cursor %d is below the oldest change %d", c.Low, g.ext.oldest)
+	}
+	for _, d := range dead {
+		if d.Change == nil || d.Offset == 0 || d.Offset > newest {
+			return fmt.Errorf("dead letter %d names no change of the journal", d.Offset)
+		}
+	}
+	return nil
+}
+
+// deadSize returns the stored bytes of a dead letter as it is in this group, 0 when there is none. A sink that was killed
+// before its cursor was stored, or went back, gives up on the same change twice.
+func (g *group) deadSize(key []byte) (int64, error) {
+	if size, ok := g.dead[string(key)]; ok {
+		return size, nil
+	}
+	value, err := g.j.get(key)
+	if err != nil || value == nil {
+		return 0, err
+	}
+	return int64(len(key) + len(value)), nil
+}
+
+// NewestDeadLetters returns at most so many dead letters of a sink, that with the highest offset first. It reads the disk. A
+// sink that is not known has none.
+func (j *Journal) NewestDeadLetters(sink string, most int) ([]event.DeadLetter, error) {
+	done, err := j.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	newest, err := j.newestDeadLetters(sink, most)
+	return newest, j.checked(fmt.Sprintf("dead letters of sink %q", sink), err)
+}
+
+func (r reader) newestDeadLetters(sink string, most int) (newest []event.DeadLetter, err error) {
+	it, err := r.iter(codec.AppendNamePrefix(nil, codec.PrefixDead, sink))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for it.Last(); it.Valid() && len(newest) < most; it.Prev() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		d, err := r.deadLetter(it.Key(), value)
+		if err != nil {
+			return nil, err
+		}
+		newest = append(newest, d)
+	}
+	return newest, it.Error()
 }

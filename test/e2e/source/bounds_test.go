@@ -110,10 +110,14 @@ type rationed struct {
 	http.ResponseWriter
 	left  int
 	until <-chan struct{}
+	stops func() // called when it does; it may be nil
 }
 
 func (r *rationed) Write(p []byte) (int, error) {
 	if r.left -= len(p); r.left < 0 {
+		if r.stops != nil {
+			r.stops()
+		}
 		<-r.until
 	}
 	return r.ResponseWriter.Write(p)

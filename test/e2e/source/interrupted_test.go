@@ -14,8 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestInterruptedFirstListsLoseNothing interrupts first lists at random, streaming ones and pages, by SIGKILL, by a stop and by
-// cut connections, while the objects change. etcd's history judges what is told.
+// TestInterruptedFirstListsLoseNothing interrupts first lists in their middle, streaming ones and pages, by SIGKILL, by a
+// stop and by cut connections, while the objects change. etcd's history judges what is told.
 func TestInterruptedFirstListsLoseNothing(t *testing.T) {
 	seed := seed(t)
 	for n := range number(t, "KUBECDC_E2E_LISTS", 4) {
@@ -33,22 +33,28 @@ func interrupted(t *testing.T, rnd *rand.Rand, pages bool) {
 	if pages {
 		gateway.Fault(func(r proxy.Request) bool { return r.Initial() }, proxy.NoWatchList)
 	}
+	stopped, rations := make(chan struct{}, 100), make(chan int, 100)
+	for range cap(rations) {
+		rations <- rnd.IntN(objects * bytes / 2) // so that no list gets to its end
+	}
+	listing := func(r proxy.Request) bool { return r.Resource == "configmaps" && (r.Initial() && !pages || !r.Watch()) }
+	heal := gateway.Fault(listing, func(w http.ResponseWriter, r *http.Request) {
+		gateway.Pass(&rationed{ResponseWriter: w, left: <-rations, until: r.Context().Done(), stops: func() { stopped <- struct{}{} }}, r)
+	})
 	begin, err := s.etcd.Revision(t.Context())
 	s.must(err)
 	s.crowd(objects, bytes)
 	ctx, enough := context.WithCancel(t.Context())
 	written := make(chan error, 1)
-	go func() { written <- s.churn(ctx, rand.New(rand.NewPCG(rnd.Uint64(), 0)), objects) }()
+	go func() { written <- s.churn(ctx, rand.New(rand.NewPCG(rnd.Uint64(), 0)), objects, bytes) }()
 
 	s.must(s.exporter.Launch(t.Context()))
 	for range interruptions {
-		s.await(func() string { // a signal before it listens to signals is no stop
-			if code, text := s.answer("/livez"); code != http.StatusOK {
-				return "the exporter: " + text
-			}
-			return ""
-		})
-		pause(t, time.Duration(rnd.IntN(300))*time.Millisecond)
+		select {
+		case <-stopped:
+		case <-time.After(arriveWithin):
+			t.Fatalf("no list was begun within %v", arriveWithin)
+		}
 		switch rnd.IntN(3) {
 		case 0:
 			gateway.Cut()
@@ -60,6 +66,8 @@ func interrupted(t *testing.T, rnd *rand.Rand, pages bool) {
 			s.must(s.exporter.Launch(t.Context()))
 		}
 	}
+	heal()
+	gateway.Cut()
 	enough()
 	s.must(<-written)
 	s.awaitAnswer("/readyz", http.StatusOK)
@@ -77,9 +85,10 @@ func interrupted(t *testing.T, rnd *rand.Rand, pages bool) {
 }
 
 // churn changes objects of a crowd, or takes them away and makes them anew, until ctx ends.
-func (s *scene) churn(ctx context.Context, rnd *rand.Rand, objects int) error {
+func (s *scene) churn(ctx context.Context, rnd *rand.Rand, objects, bytes int) error {
 	for step := 1; ctx.Err() == nil; step++ {
-		name := fmt.Sprintf("o-%04d", rnd.IntN(objects))
+		i := rnd.IntN(objects)
+		name := fmt.Sprintf("o-%04d", i)
 		write := context.WithoutCancel(ctx) // whole, so that each object exists for the next step
 		if rnd.IntN(4) > 0 {
 			if err := s.cluster.Change(write, workload.ConfigMaps, s.name, name, step); err != nil {
@@ -90,7 +99,7 @@ func (s *scene) churn(ctx context.Context, rnd *rand.Rand, objects int) error {
 		if err := s.cluster.Delete(write, workload.ConfigMaps, s.name, name); err != nil {
 			return err
 		}
-		if err := s.cluster.Create(write, workload.ConfigMaps, s.name, name); err != nil {
+		if err := s.cluster.Create(write, incompressible(i, bytes), s.name, name); err != nil {
 			return err
 		}
 	}
