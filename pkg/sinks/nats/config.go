@@ -113,25 +113,18 @@ const (
 
 // SetDefaults fills in the default of every field that is zero and has one.
 func (c *Config) SetDefaults() {
-	setDefault(&c.Mode, modeJetStream)
-	setDefault(&c.Lanes, defaultLanes)
-	setDefault(&c.AckTimeout, defaultAckTimeout)
-	setDefault(&c.MaxInFlightBytes, defaultMaxInFlightBytes)
-	setDefault(&c.InboxPrefix, defaultInboxPrefix)
-	setDefault(&c.Create.Storage, storageFile)
-	setDefault(&c.Create.Replicas, 1)
+	c.Mode = cmp.Or(c.Mode, modeJetStream)
+	c.Lanes = cmp.Or(c.Lanes, defaultLanes)
+	c.AckTimeout = cmp.Or(c.AckTimeout, defaultAckTimeout)
+	c.MaxInFlightBytes = cmp.Or(c.MaxInFlightBytes, defaultMaxInFlightBytes)
+	c.InboxPrefix = cmp.Or(c.InboxPrefix, defaultInboxPrefix)
+	c.Create.Storage = cmp.Or(c.Create.Storage, storageFile)
+	c.Create.Replicas = cmp.Or(c.Create.Replicas, 1)
 	duplicates := defaultDuplicates
 	if c.Create.MaxAge > 0 {
 		duplicates = min(duplicates, c.Create.MaxAge)
 	}
-	setDefault(&c.Create.Duplicates, duplicates)
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
+	c.Create.Duplicates = cmp.Or(c.Create.Duplicates, duplicates)
 }
 
 // Validate checks everything that can be known without files and network, with defaults in the place of zero values.

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -70,15 +71,7 @@ const (
 
 // SetDefaults fills in the default of every field that is zero and has one.
 func (c *Config) SetDefaults() {
-	if c.Batch == 0 {
-		c.Batch = 1
-	}
-	if c.Lanes == 0 {
-		c.Lanes = defaultLanes
-	}
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout
-	}
+	c.Batch, c.Lanes, c.Timeout = cmp.Or(c.Batch, 1), cmp.Or(c.Lanes, defaultLanes), cmp.Or(c.Timeout, defaultTimeout)
 }
 
 // Validate checks everything that can be known without files and network, with defaults in the place of zero values.
