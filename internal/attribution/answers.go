@@ -7,12 +7,16 @@ import (
 	"github.com/kubecdc/kubecdc/internal/audit"
 )
 
-// maxAnswers bounds what is remembered of the answers of one API server about one resource.
-const maxAnswers = 4096
+const (
+	maxAnswers = 4096 // that are remembered of one API server about one resource, 16 bytes each
+	maxPlaces  = 256  // of these: an API server that connects again is another one
+)
 
 // answers know when a version was there for certain: when a request was answered with it, or with a newer one of the same
 // resource, whose versions are in the order of their writes. Only the clocks of one API server are compared.
-type answers map[string][]answered
+type answers struct{ places newest[[]answered] }
+
+func newAnswers() answers { return answers{keepNewest[[]answered](maxPlaces)} }
 
 // answered says that a version, and everything before it, was there at a time. In a list both grow.
 type answered struct {
@@ -29,7 +33,7 @@ func (a answers) take(r *Request) {
 		return
 	}
 	place := placeOf(r)
-	all := a[place]
+	all, _ := a.places.get(place)
 	i, _ := slices.BinarySearchFunc(all, version, compareVersion)
 	if i < len(all) && all[i].at <= r.Done {
 		return // known to be there already then
@@ -45,7 +49,7 @@ func (a answers) take(r *Request) {
 	if len(all) > maxAnswers {
 		all = slices.Delete(all, 0, len(all)-maxAnswers)
 	}
-	a[place] = all
+	a.places.put(place, all)
 }
 
 // before says that a version was there before a request came, so that the request found it.
@@ -54,7 +58,7 @@ func (a answers) before(r *Request, version string) bool {
 	if err != nil || r.Received == 0 {
 		return false
 	}
-	all := a[placeOf(r)]
+	all, _ := a.places.get(placeOf(r))
 	i, _ := slices.BinarySearchFunc(all, v, compareVersion)
 	return i < len(all) && all[i].at < r.Received
 }

@@ -18,7 +18,7 @@ func answeredWith(version int, done audit.Time) *Request {
 func TestAVersionWasThereWhenItOrANewerOneWasAnswered(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		a, all := answers{}, []*Request{}
+		a, all := newAnswers(), []*Request{}
 		for range 60 {
 			r := answeredWith(random.IntN(40), audit.Time(10+random.IntN(100)))
 			a.take(r)
@@ -39,7 +39,7 @@ func TestAVersionWasThereWhenItOrANewerOneWasAnswered(t *testing.T) {
 }
 
 func TestAnswersOfOthersSayNothing(t *testing.T) {
-	a := answers{}
+	a := newAnswers()
 	a.take(answeredWith(9, 5))
 	for name, change := range map[string]func(*Request){
 		"another API server":  func(r *Request) { r.Origin = "other" },
@@ -58,5 +58,18 @@ func TestAnswersOfOthersSayNothing(t *testing.T) {
 	a.take(&Request{Event: audit.Event{Resource: "pods", Done: 1, Answer: audit.Object{ResourceVersion: "9"}}})
 	if a.before(&Request{Event: audit.Event{Resource: "pods", Received: 9}}, "7") {
 		t.Error("an API server that nobody knows has a clock")
+	}
+}
+
+// TestAnswersOfConnectionsThatCameAndWentAreForgotten has an API server connect again and again.
+func TestAnswersOfConnectionsThatCameAndWentAreForgotten(t *testing.T) {
+	a := newAnswers()
+	for i := range 10 * maxPlaces {
+		r := answeredWith(i, audit.Time(i+2))
+		r.Origin = strconv.Itoa(i)
+		a.take(r)
+	}
+	if n := len(a.places.all); n != maxPlaces {
+		t.Errorf("%d are remembered", n)
 	}
 }

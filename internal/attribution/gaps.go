@@ -15,6 +15,9 @@ type gaps struct {
 	since     time.Time                 // of the newest loss, or of the start
 }
 
+// maxLosses bounds the losses that are told apart until the next records are written.
+const maxLosses = 8
+
 // span is the time in which changes stayed without a name.
 type span struct {
 	from, to time.Time
@@ -37,8 +40,14 @@ func (g *gaps) lose(since, now time.Time, reason string) {
 	if since.IsZero() {
 		since = g.since
 	}
-	g.lost = append(g.lost, event.GapInfo{From: stamp(since), To: stamp(now), Reason: reason})
 	g.since = now
+	if n := len(g.lost); n > 0 && (g.lost[n-1].Reason == reason || n == maxLosses) {
+		if g.lost[n-1].To = stamp(now); n == maxLosses {
+			g.lost[n-1].Reason = "audit events were lost in several ways"
+		}
+		return
+	}
+	g.lost = append(g.lost, event.GapInfo{From: stamp(since), To: stamp(now), Reason: reason})
 }
 
 // observe takes note of conclusions, and returns the records of the gaps that have come to light. heard is when the newest

@@ -96,7 +96,7 @@ type held struct {
 func NewJoin(limits Limits) *Join {
 	return &Join{
 		limits: limits, objects: map[string]*object{}, known: map[string]bool{}, next: 1,
-		answers: answers{}, marks: keepNewest[*Mark](maxMarks), states: keepNewest[stateAt](maxKnown), names: keepNewest[holder](maxKnown),
+		answers: newAnswers(), marks: keepNewest[*Mark](maxMarks), states: keepNewest[stateAt](maxKnown), names: keepNewest[holder](maxKnown),
 	}
 }
 

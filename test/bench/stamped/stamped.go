@@ -17,9 +17,6 @@ import (
 )
 
 const (
-	// Namespace is where the objects are.
-	Namespace = "default"
-
 	objects  = 50 // that change in turn
 	patience = time.Minute
 )
@@ -27,62 +24,68 @@ const (
 // ConfigMaps are what changes.
 var ConfigMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// Routing tells an exporter to deliver them to a stream, under subjects that begin with its name.
-func Routing(url, stream string) string {
+// Routing tells an exporter to deliver those of a namespace to a stream, under subjects that begin with its name.
+func Routing(url, stream, namespace string) string {
 	return fmt.Sprintf(`resources:
-  - select: [configmaps]
+  - {select: [configmaps], namespaces: {include: [%q]}}
 sinks:
   - name: nats
     nats: {url: %q, stream: %q, subject: "%s.{namespace}.{name}"}
-`, url, stream, stream)
+`, namespace, url, stream, stream)
 }
 
 func nameOf(i int) string { return fmt.Sprintf("stamped-%02d", i%objects) }
 
 // Create creates the objects.
-func Create(ctx context.Context, client dynamic.Interface) error {
+func Create(ctx context.Context, client dynamic.Interface, namespace string) error {
 	for i := range objects {
 		o := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": nameOf(i)}, "data": map[string]any{"n": "none"},
 		}}
-		if _, err := client.Resource(ConfigMaps).Namespace(Namespace).Create(ctx, o, metav1.CreateOptions{}); err != nil {
+		if _, err := client.Resource(ConfigMaps).Namespace(namespace).Create(ctx, o, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Write makes the changes of a run, numbered from 0, at a rate, each of which says when it was written.
-func Write(ctx context.Context, client dynamic.Interface, run, rate, changes int) error {
+// Write makes the changes of a run, numbered from 0, at a rate, each of which says when it was written. It returns when each was
+// answered.
+func Write(ctx context.Context, client dynamic.Interface, namespace string, run, rate, changes int) ([]time.Time, error) {
 	var all sync.WaitGroup
 	var failed error
 	var once sync.Once
+	answered := make([]time.Time, changes)
 	ticker := time.NewTicker(time.Second / time.Duration(rate))
 	defer ticker.Stop()
 	for i := range changes {
 		<-ticker.C
 		all.Go(func() {
-			if err := change(ctx, client, run, i); err != nil {
+			if err := change(ctx, client, namespace, run, i); err != nil {
 				once.Do(func() { failed = err })
 			}
+			answered[i] = time.Now()
 		})
 	}
 	all.Wait()
-	return failed
+	return answered, failed
 }
 
-func change(ctx context.Context, client dynamic.Interface, run, i int) error {
+func change(ctx context.Context, client dynamic.Interface, namespace string, run, i int) error {
 	patch := fmt.Appendf(nil, `{"data":{"n":"%d","at":"%d","run":"%d"}}`, i, time.Now().UnixNano(), run)
-	_, err := client.Resource(ConfigMaps).Namespace(Namespace).Patch(ctx, nameOf(i), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := client.Resource(ConfigMaps).Namespace(namespace).Patch(ctx, nameOf(i), types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
 // mark is what change writes, as it stands in a message.
 var mark = regexp.MustCompile(`"at":"(\d+)","n":"(\d+)","run":"(\d+)"`)
 
-// Times reads a stream and returns for the changes of a run, from one number up to another, how long each took until it was
-// stored there. No change may be missing.
-func Times(ctx context.Context, js jetstream.JetStream, stream string, run, from, to int) ([]time.Duration, error) {
+// Stamp is when a change was written and when it was stored.
+type Stamp struct{ Written, Stored time.Time }
+
+// Stamps reads a stream and returns when the changes of a run were written and stored there, by their numbers. No change may be
+// missing.
+func Stamps(ctx context.Context, js jetstream.JetStream, stream string, run, changes int) ([]Stamp, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{})
@@ -94,11 +97,28 @@ func Times(ctx context.Context, js jetstream.JetStream, stream string, run, from
 		return nil, err
 	}
 	defer messages.Stop()
-	took := make([]time.Duration, to-from)
-	for missing := to; missing > 0; {
+	stamps := make([]Stamp, changes)
+	for missing := changes; missing > 0; missing-- {
+		m, err := nextOf(ctx, messages, run)
+		if err != nil {
+			return nil, fmt.Errorf("%d of %d changes are missing: %w", missing, changes, err)
+		}
+		stamps[m.number] = m.Stamp
+	}
+	return stamps, nil
+}
+
+type message struct {
+	number int
+	Stamp
+}
+
+// nextOf returns the next message of a run.
+func nextOf(ctx context.Context, messages jetstream.MessagesContext, run int) (message, error) {
+	for {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return nil, fmt.Errorf("%d of %d changes are missing: %w", missing, to, err)
+			return message{}, err
 		}
 		found := mark.FindSubmatch(m.Data())
 		if found == nil || string(found[3]) != strconv.Itoa(run) {
@@ -106,13 +126,10 @@ func Times(ctx context.Context, js jetstream.JetStream, stream string, run, from
 		}
 		about, err := m.Metadata()
 		if err != nil {
-			return nil, err
+			return message{}, err
 		}
 		at, _ := strconv.ParseInt(string(found[1]), 10, 64) // digits
 		n, _ := strconv.Atoi(string(found[2]))
-		if missing--; n >= from && n < to {
-			took[n-from] = about.Timestamp.Sub(time.Unix(0, at))
-		}
+		return message{n, Stamp{time.Unix(0, at), about.Timestamp}}, nil
 	}
-	return took, nil
 }

@@ -78,7 +78,7 @@ func run(ctx context.Context, program string, rate, changes int) (err error) {
 			return err
 		}
 	}
-	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), stamped.Routing(server.URL(), exporterStream))
+	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), stamped.Routing(server.URL(), exporterStream, namespace))
 	if err != nil {
 		return err
 	}
@@ -93,8 +93,12 @@ func run(ctx context.Context, program string, rate, changes int) (err error) {
 	}
 	var took [2][]time.Duration
 	for i, name := range []string{floorStream, exporterStream} {
-		if took[i], err = stamped.Times(ctx, js, name, 0, warm, warm+changes); err != nil {
+		stamps, err := stamped.Stamps(ctx, js, name, 0, warm+changes)
+		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
+		}
+		for _, s := range stamps[warm:] {
+			took[i] = append(took[i], s.Stored.Sub(s.Written))
 		}
 	}
 	report(rate, took[0], took[1])
@@ -103,7 +107,7 @@ func run(ctx context.Context, program string, rate, changes int) (err error) {
 
 // write makes changes at a rate while a plain watch publishes them too.
 func write(ctx context.Context, client dynamic.Interface, js jetstream.JetStream, rate, changes int) error {
-	if err := stamped.Create(ctx, client); err != nil {
+	if err := stamped.Create(ctx, client, namespace); err != nil {
 		return err
 	}
 	watching, err := watch(ctx, client)
@@ -112,7 +116,7 @@ func write(ctx context.Context, client dynamic.Interface, js jetstream.JetStream
 	}
 	floor := make(chan error, 1)
 	go func() { floor <- publish(ctx, watching, js, changes) }()
-	if err := stamped.Write(ctx, client, 0, rate, changes); err != nil {
+	if _, err := stamped.Write(ctx, client, namespace, 0, rate, changes); err != nil {
 		watching.Stop()
 		return errors.Join(err, <-floor)
 	}

@@ -13,15 +13,18 @@ import (
 	"github.com/kubecdc/kubecdc/test/bench/stamped"
 )
 
-const floorStream, exporterStream = "floor", "exporter" // and what their subjects begin with
+const (
+	floorStream, exporterStream = "floor", "exporter" // and what their subjects begin with
+	namespace                   = "default"
+)
 
 // watch opens a plain watch of what happens from now on.
 func watch(ctx context.Context, client dynamic.Interface) (apiwatch.Interface, error) {
-	all, err := client.Resource(stamped.ConfigMaps).Namespace(stamped.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	all, err := client.Resource(stamped.ConfigMaps).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return nil, err
 	}
-	return client.Resource(stamped.ConfigMaps).Namespace(stamped.Namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: all.GetResourceVersion()})
+	return client.Resource(stamped.ConfigMaps).Namespace(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: all.GetResourceVersion()})
 }
 
 // publish publishes so many changes, each when the one before is acknowledged.
@@ -39,7 +42,7 @@ func publish(ctx context.Context, from apiwatch.Interface, js jetstream.JetStrea
 		if err != nil {
 			return err
 		}
-		if _, err := js.Publish(ctx, floorStream+"."+stamped.Namespace+"."+o.GetName(), text); err != nil {
+		if _, err := js.Publish(ctx, floorStream+"."+namespace+"."+o.GetName(), text); err != nil {
 			return err
 		}
 		n++
