@@ -15,7 +15,8 @@ type request func(g *group) error
 // queued is a request on its way to the committer.
 type queued struct {
 	request
-	bytes int64
+	bytes int64      // that Append is bounded by
+	size  int64      // of a patient one
 	done  chan error // receives the outcome, once; nil when nobody waits. Capacity 1.
 }
 
@@ -88,6 +89,11 @@ func (j *Journal) submit(ctx context.Context, r request, note func(*bodies)) err
 	}
 	j.enqueue(queued{request: r, done: done})
 	j.mu.Unlock()
+	return j.outcome(ctx, done)
+}
+
+// outcome waits until a request is durable, or refused.
+func (j *Journal) outcome(ctx context.Context, done <-chan error) error {
 	select {
 	case err := <-done:
 		return err

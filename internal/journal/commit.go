@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,7 +61,7 @@ func (j *Journal) commitUntil(ctx context.Context, packer *codec.Packer) {
 			return
 		}
 		ended := ctx.Err() != nil // asked before the queue is: what was appended until then is committed
-		for j.work() {
+		for j.work(ended) {
 			j.await(ctx, begun.Add(j.pace()))
 			begun = time.Now()
 			if err := j.commit(packer, j.take()); err != nil {
@@ -74,13 +75,13 @@ func (j *Journal) commitUntil(ctx context.Context, packer *codec.Packer) {
 	}
 }
 
-// work says whether there is something to do for the committer.
-func (j *Journal) work() bool {
+// work says whether there is something to do for the committer; at the end even for who is patient.
+func (j *Journal) work(ended bool) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	due := j.due
 	j.due = false
-	return due || len(j.queue) > 0
+	return due || len(j.queue) > 0 || j.patient.waits(ended)
 }
 
 // await lets more requests arrive until a moment, unless they are many.
@@ -133,10 +134,13 @@ func (j *Journal) take() []queued {
 		bytes += j.queue[n].bytes
 		n++
 	}
-	taken := j.queue[:n:n]
-	j.queue = j.queue[n:]
-	if len(j.queue) == 0 {
+	taken := slices.Concat(j.queue[:n], j.patient.take())
+	clear(j.queue[:n]) // its array lives on; what was committed must not
+	if j.queue = j.queue[n:]; len(j.queue) == 0 {
 		j.queue = nil
+	}
+	if len(j.patient.queue) > 0 {
+		j.wait()
 	}
 	return taken
 }
@@ -171,7 +175,6 @@ func (j *Journal) commit(packer *codec.Packer, taken []queued) error {
 			q.done <- refused[i]
 		}
 	}
-	clear(taken) // the queue's array lives on; what was committed must not
 	return nil
 }
 

@@ -20,7 +20,11 @@ func keyPlace(name string) []byte { return append([]byte{codec.PrefixPlace}, nam
 // KeepEvidence stores evidence, and how far the place that it was read from has been read, in one write; durable when it
 // returns nil. An empty place stores none. The caller bounds what it keeps.
 func (j *Journal) KeepEvidence(ctx context.Context, evidence []event.Evidence, place, position string) error {
-	return j.submit(ctx, func(g *group) error {
+	size := int64(0)
+	for _, e := range evidence {
+		size += int64(len(e.Value))
+	}
+	return j.submitPatiently(ctx, func(g *group) error {
 		for _, e := range evidence {
 			g.set(keyEvidence(e.Number), e.Value)
 		}
@@ -28,7 +32,7 @@ func (j *Journal) KeepEvidence(ctx context.Context, evidence []event.Evidence, p
 			g.set(keyPlace(place), []byte(position))
 		}
 		return nil
-	}, nil)
+	}, size)
 }
 
 // Evidence calls each for all evidence that is stored, in order of numbers, until each returns an error, which it returns.

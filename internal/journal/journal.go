@@ -110,6 +110,7 @@ type Journal struct {
 
 	mu        sync.Mutex
 	queue     []queued // in order of arrival, not yet taken by the committer
+	patient   patient  // requests that let others go first
 	pending   int64    // bytes queued or being committed
 	due       bool     // time has passed: look what can be trimmed
 	writes    uint64   // groups ever written to this store

@@ -101,23 +101,9 @@ type verdict struct {
 func (a *audited) judge() verdict {
 	a.t.Helper()
 	v := verdict{unnamed: map[string]int{}}
-	by, again := map[string]string{}, map[string]bool{}
+	again := map[string]bool{}
 	records := a.records()
-	for _, c := range records {
-		if c["type"] != "attributed" {
-			continue
-		}
-		who, _ := c["by"].(map[string]any)
-		name, _ := who["user"].(string)
-		if impersonator, _ := who["impersonator"].(string); impersonator != "" {
-			name += " by " + impersonator
-		}
-		of, _ := c["of"].(string)
-		if by[of] != "" && by[of] != name {
-			a.t.Errorf("%s is named twice, %s and %s", of, by[of], name)
-		}
-		by[of] = name
-	}
+	by := a.named(records)
 	before := map[string]map[string]any{}
 	for _, c := range records {
 		id, _ := c["id"].(string)
@@ -151,6 +137,28 @@ func (a *audited) judge() verdict {
 		}
 	}
 	return v
+}
+
+// named returns who is named, by the id of the change.
+func (a *audited) named(records []map[string]any) map[string]string {
+	a.t.Helper()
+	by := map[string]string{}
+	for _, c := range records {
+		if c["type"] != "attributed" {
+			continue
+		}
+		who, _ := c["by"].(map[string]any)
+		name, _ := who["user"].(string)
+		if impersonator, _ := who["impersonator"].(string); impersonator != "" {
+			name += " by " + impersonator
+		}
+		of, _ := c["of"].(string)
+		if by[of] != "" && by[of] != name {
+			a.t.Errorf("%s is named twice, %s and %s", of, by[of], name)
+		}
+		by[of] = name
+	}
+	return by
 }
 
 func (a *audited) records() []map[string]any {

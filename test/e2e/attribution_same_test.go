@@ -28,7 +28,9 @@ func TestWhoWroteWhatWasThereAlreadyIsNotNamed(t *testing.T) {
 	for round := 0; len(authors) < rounds; round++ {
 		var all sync.WaitGroup
 		for i := range auditedUsers {
-			all.Go(func() { a.user(i).do(t.Context(), http.MethodPatch, path, fmt.Sprintf(`{"data":{"round":"%d"}}`, round)) })
+			all.Go(func() {
+				a.user(i).do(t.Context(), http.MethodPatch, path, fmt.Sprintf(`{"data":{"round":"%d"}}`, round))
+			})
 		}
 		all.Wait()
 		code, h := a.user(0).do(t.Context(), http.MethodGet, path, "")
