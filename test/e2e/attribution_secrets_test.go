@@ -127,7 +127,7 @@ func (a *audited) plantSecrets(p *plants, in string) {
 		name := fmt.Sprintf("s%d", i)
 		u.mustDo(a.t, "POST", at, secret(name, applied()+`},"stringData":{"p":"`+p.value()+`"}`))
 		u.mustDo(a.t, "PATCH", at+"/"+name, `{"data":{"p":"`+b64(p.value())+`"},"stringData":{"q":"`+p.value()+`"}}`)
-		u.mustDo(a.t, "PATCH", at+"/"+name+"?fieldManager="+p.value(), `{"metadata":{"labels":{"a":"b"}}}`)
+		u.mustDo(a.t, "PATCH", at+"/"+name+"?x="+p.value(), `{"metadata":{"labels":{"a":"b"}}}`)
 		u.mustDo(a.t, "PUT", at+"/"+name, secret(name, applied()+`},"data":{"p":"`+b64(p.value())+`"}`))
 		u.do(ctx, "POST", at, secret("wrong", `},"data":{"p":"`+p.value()+` is no base64"}`))
 		u.do(ctx, "POST", at, secret(p.value()+"_is_no_name", "}"))
