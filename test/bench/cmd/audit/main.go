@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,6 +36,7 @@ func main() {
 	flag.IntVar(&b.changes, "changes", 400, "changes of a turn that count; half as many come before")
 	flag.IntVar(&b.turns, "turns", 20, "turns of each situation")
 	flag.IntVar(&b.events, "flood", 4000, "audit events a second of the flood")
+	flag.BoolVar(&b.together, "together", false, "let all have their turns at once: what else is done on the machine, and what the flood takes of it, hits all alike")
 	flag.Parse()
 	if b.rate < 1 || b.turns < 1 || b.changes < 100 || b.events < batch {
 		fmt.Fprintln(os.Stderr, "audit: -rate and -turns must be 1 at least, -changes 100 and -flood", batch)
@@ -53,6 +55,7 @@ func main() {
 type bench struct {
 	program                      string
 	rate, changes, turns, events int
+	together                     bool
 
 	dir    string
 	plane  *controlplane.ControlPlane
@@ -93,15 +96,31 @@ func (b *bench) run(ctx context.Context) (err error) {
 		}
 	}
 	for turn := range b.turns {
-		for i := range all {
-			s := all[(turn+i)%len(all)]
-			if err := s.turn(ctx, b, turn); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
+		if err := b.take(ctx, all, turn); err != nil {
+			return err
 		}
 	}
 	b.report(all)
 	return nil
+}
+
+// take lets every situation have a turn, one after the other, or all at once.
+func (b *bench) take(ctx context.Context, all []*situation, turn int) error {
+	errs := make([]error, len(all))
+	var running sync.WaitGroup
+	for i := range all {
+		running.Go(func() {
+			s := all[(turn+i)%len(all)]
+			if err := s.turn(ctx, b, turn); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", s.name, err)
+			}
+		})
+		if !b.together {
+			running.Wait()
+		}
+	}
+	running.Wait()
+	return errors.Join(errs...)
 }
 
 // report prints the measurement.
