@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"testing"
 	"time"
 
@@ -252,5 +253,37 @@ func TestGuessesAreMadeWhereAskedAndSaySo(t *testing.T) {
 	p.change(event.Updated, "u1", "6", "5")
 	if a := p.await(event.Attributed, 0).Change.Attribution; a.Certainty != event.Likely || a.By.User != "ann" {
 		t.Errorf("%+v", a)
+	}
+}
+
+// TestAFloodOfEventsTakesBoundedRoom takes far more events than there is room for, none of which has a change: what is held in
+// memory and in the journal stays bounded, and what had to go is counted as lost.
+func TestAFloodOfEventsTakesBoundedRoom(t *testing.T) {
+	const bound = 1 << 20
+	p := start(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: time.Hour, Bytes: bound})
+	defer p.stop()
+	for n := range 100 {
+		events := make([]audit.Event, 100)
+		for i := range events {
+			id := strconv.Itoa(n*len(events) + i)
+			events[i] = audit.Event{ID: id, Stage: audit.Complete, Verb: "patch", Code: 200, User: "ann", Resource: "pods",
+				Answer: audit.Object{UID: id, ResourceVersion: "1"}}
+		}
+		if err := p.Take(t.Context(), "api-"+strconv.Itoa(n), events, "", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		stored := 0
+		if err := p.journal.Evidence(func(event.Evidence) error { stored++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		s := p.Stats()
+		if stored <= bound/2/700 && s.PendingBytes > 0 && s.PendingBytes <= bound && s.Lost > 9000 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d are stored; %+v", stored, s)
+		}
 	}
 }
