@@ -20,7 +20,7 @@ func TestAListedNameOfAnotherAuthorityIsAStranger(t *testing.T) {
 	s := serve(t)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(t, certificates.New(t), "kube-apiserver"), DisableKeepAlives: true}}
 	if response, err := client.Post(s.url, "application/json", strings.NewReader(list)); err == nil {
-		t.Errorf("%s", response.Status)
+		t.Errorf("%s, %v", response.Status, response.Body.Close())
 	}
 	await(t, "it is counted", func() bool { return s.Refused() >= 2 }) // the first was the look whether it listens
 	if len(s.taken) != 0 {
@@ -57,7 +57,7 @@ func TestRotatedCertificatesAreUsedWhileItRuns(t *testing.T) {
 	})
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientOf(t, before, "kube-apiserver"), DisableKeepAlives: true}}
 	if response, err := client.Post(s.url, "application/json", strings.NewReader(list)); err == nil {
-		t.Errorf("the old authority is believed: %s", response.Status)
+		t.Errorf("the old authority is believed: %s, %v", response.Status, response.Body.Close())
 	}
 	if err := os.WriteFile(filepath.Join(s.dir, "cert.pem"), nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ func TestNothingSecretInAuditEventsIsShown(t *testing.T) {
 		log = filepath.Join(a.dir, "plane", "apiserver.audit.log")
 	})
 	makeTopic(t, e.kafka.Brokers(), topic)
-	refuseAll(t, e.nats.URL(), name)
+	refuseHeavySecrets(t, e.nats.URL(), name)
 	configure := a.exporter.Configure(func(s *exporter.Settings) {
 		s.Env = append(s.Env, "KUBECDC_LOG_LEVEL=debug")
 		s.Audit["files"], s.Audit["kafka"] = []string{log}, map[string]any{"brokers": e.kafka.Brokers(), "topics": []string{topic}}
@@ -122,10 +122,15 @@ func (a *audited) plantSecrets(p *plants, in string) {
 	applied := func() string {
 		return fmt.Sprintf(`,"annotations":{"kubectl.kubernetes.io/last-applied-configuration":%q}`, secret("x", `},"stringData":{"p":"`+p.value()+`"}`))
 	}
+	var ballast []string // so that some are too large for the stream of [refuseHeavySecrets]
+	for i := range 60 {
+		ballast = append(ballast, fmt.Sprintf(`"ballast.example.com/%060d":"x"`, i))
+	}
+	labels := `,"labels":{` + strings.Join(ballast, ",") + `}`
 	at := in + "/secrets"
 	for i := range 8 {
 		name := fmt.Sprintf("s%d", i)
-		u.mustDo(a.t, "POST", at, secret(name, applied()+`},"stringData":{"p":"`+p.value()+`"}`))
+		u.mustDo(a.t, "POST", at, secret(name, labels+applied()+`},"stringData":{"p":"`+p.value()+`"}`))
 		u.mustDo(a.t, "PATCH", at+"/"+name, `{"data":{"p":"`+b64(p.value())+`"},"stringData":{"q":"`+p.value()+`"}}`)
 		u.mustDo(a.t, "PATCH", at+"/"+name+"?x="+p.value(), `{"metadata":{"labels":{"a":"b"}}}`)
 		u.mustDo(a.t, "PUT", at+"/"+name, secret(name, applied()+`},"data":{"p":"`+b64(p.value())+`"}`))
@@ -283,8 +288,8 @@ func makeTopic(t *testing.T, brokers []string, topic string) {
 	}
 }
 
-// refuseAll makes a stream that takes no record.
-func refuseAll(t *testing.T, url, name string) {
+// refuseHeavySecrets makes a stream that takes no large record.
+func refuseHeavySecrets(t *testing.T, url, name string) {
 	t.Helper()
 	connection, err := nats.Connect(url)
 	if err != nil {
@@ -295,7 +300,7 @@ func refuseAll(t *testing.T, url, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}, MaxMsgSize: 64}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}, MaxMsgSize: 4096}); err != nil {
 		t.Fatal(err)
 	}
 }
