@@ -258,7 +258,7 @@ func TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone(t *testing.T) {
 					p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Select = append(slices.Clone(s.Select), "pods") }))
 					p.must(p.cluster.Allow(t.Context(), p.name+"-more", account, workload.Pods))
 					p.must(p.all[1].Start(t.Context()))
-					p.awaitOf(p.all[1], "/metrics", "\nkubecdc_resource_list_requests_total{resource=\"pods\"} 1\n")
+					p.awaitOf(p.all[1], "/readyz?verbose", "[+]resource/pods ok")
 				},
 				func() { p.must(p.all[1].Stop()) })
 		})
