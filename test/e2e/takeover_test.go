@@ -350,16 +350,19 @@ func TestClocksAnHourApartChangeNothing(t *testing.T) {
 		p.must(err)
 		p.all[1].Replace(ahead)
 		p.start()
-		load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: pipelineRate}, kinds)
-		for range 6 {
-			works := p.active()
+		p.must(p.load(50, kinds).Wait())
+		p.awaitAll()
+		p.awaitCovered(p.active())
+		for range 4 {
+			works, load := p.active(), p.load(100, kinds)
 			p.kill(works)
 			p.away[works] = true
 			p.active()
+			p.must(load.Wait())
+			p.awaitAll()
 			p.must(works.Launch(p.t.Context()))
 			p.away[works] = false
 		}
-		load.Stop()
 		for _, e := range p.all {
 			p.awaitOf(e, "/readyz", "ok")
 		}
