@@ -199,14 +199,16 @@ func (s *topicSink) Places() map[sinks.Lane]sinks.Place {
 	return maps.Clone(s.at)
 }
 
-func (s *topicSink) Tail(_ context.Context, lane sinks.Lane, from sinks.Place, each func(sinks.Emitted) error) error {
-	s.mu.Lock()
-	messages := slices.Clone(s.lane(lane).messages)
-	s.mu.Unlock()
-	for _, m := range messages {
-		if m.Place >= from {
-			if err := each(m); err != nil {
-				return err
+func (s *topicSink) Tail(_ context.Context, lanes map[sinks.Lane]sinks.Place, each func(sinks.Lane, sinks.Emitted) error) error {
+	for lane, from := range lanes {
+		s.mu.Lock()
+		messages := slices.Clone(s.lane(lane).messages)
+		s.mu.Unlock()
+		for _, m := range messages {
+			if m.Place >= from {
+				if err := each(lane, m); err != nil {
+					return err
+				}
 			}
 		}
 	}

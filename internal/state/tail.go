@@ -124,38 +124,39 @@ type tail struct {
 	ends    map[sinks.Lane]sinks.Place        // behind the last message
 }
 
-// readTail reads all lanes of a sink from their places on.
+// readTail reads all lanes of a sink from their places on. Within a lane the last message of an object counts, and of several
+// lanes the newest version.
 func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks.Place) (*tail, error) {
-	t := &tail{delivered: newDelivered(sink), objects: map[objectPlace]map[string]living{}, ends: map[sinks.Lane]sinks.Place{}}
-	for _, lane := range slices.Sorted(maps.Keys(lanes)) {
-		if err := t.read(ctx, sink, lane, lanes[lane]); err != nil {
-			return nil, fmt.Errorf("read lane %s from %d on: %w", lane, lanes[lane], err)
+	t := &tail{delivered: newDelivered(sink), objects: map[objectPlace]map[string]living{}, ends: maps.Clone(lanes)}
+	last := map[sinks.Lane]map[digest]told{}
+	for lane := range lanes {
+		name := t.destination(lane)
+		if _, ok := t.destinations[name]; !ok {
+			t.destinations[name] = uint32(len(t.destinations))
+		}
+	}
+	err := sink.Tail(ctx, lanes, func(lane sinks.Lane, e sinks.Emitted) error {
+		if last[lane] == nil {
+			last[lane] = map[digest]told{}
+		}
+		t.size++
+		t.ends[lane] = max(t.ends[lane], e.Place+1)
+		t.note(e.Emitted, last[lane])
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what %d lanes hold: %w", len(lanes), err)
+	}
+	for _, lane := range slices.Sorted(maps.Keys(last)) {
+		objects, destination := last[lane], t.destinations[t.destination(lane)]
+		for key, l := range objects {
+			place := object{key, destination}
+			if before, ok := t.newest[place]; !ok || before.version <= l.version {
+				t.newest[place] = l
+			}
 		}
 	}
 	return t, nil
-}
-
-// read reads one lane. Within a lane the last message of an object counts, and of several lanes the newest version.
-func (t *tail) read(ctx context.Context, sink sinks.Fenced, lane sinks.Lane, from sinks.Place) error {
-	name := t.destination(lane)
-	if _, ok := t.destinations[name]; !ok {
-		t.destinations[name] = uint32(len(t.destinations))
-	}
-	destination, last := t.destinations[name], map[digest]told{}
-	t.ends[lane] = from
-	err := sink.Tail(ctx, lane, from, func(e sinks.Emitted) error {
-		t.size++
-		t.ends[lane] = max(t.ends[lane], e.Place+1)
-		t.note(e.Emitted, last)
-		return nil
-	})
-	for key, l := range last {
-		place := object{key, destination}
-		if before, ok := t.newest[place]; !ok || before.version <= l.version {
-			t.newest[place] = l
-		}
-	}
-	return err
 }
 
 // note takes a message of a lane.

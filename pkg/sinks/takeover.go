@@ -34,7 +34,7 @@ type Claim struct {
 
 // Fenced is a sink whose destination can turn an older process away for good, and whose lanes can be read back.
 //
-// The order of calls is: Fence, then Tail for every lane of which a place is known, then the methods of [Sink]. A sink that is
+// The order of calls is: Fence, then Tail for all lanes of which a place is known, then the methods of [Sink]. A sink that is
 // fenced is not restored, but after a [LostError], without a state: what it had in flight before is in the tails.
 type Fenced interface {
 	Sink
@@ -48,11 +48,11 @@ type Fenced interface {
 	// acknowledged yet: whatever is published after the call lies there or beyond. It does not wait.
 	Places() map[Lane]Place
 
-	// Tail reads what lane holds from this place on to its end, in order, as it is after Fence. What was not written by an
-	// exporter is left out; messages of other formats and other clusters are not. An error of emitted ends it. A place that the
-	// lane does not have, as it was emptied or made anew, means its oldest message; a lane that does not exist any more has no
-	// tail.
-	Tail(ctx context.Context, lane Lane, from Place, emitted func(Emitted) error) error
+	// Tail reads what lanes hold, each from its place on to its end as it is after Fence: the messages of a lane in order, lanes
+	// in any order or mixed. What was not written by an exporter is left out; messages of other formats and other clusters are
+	// not. emitted is called by one goroutine at a time; its error ends it. A place that a lane does not have, as it was emptied
+	// or made anew, means its oldest message; a lane that does not exist any more has no tail.
+	Tail(ctx context.Context, lanes map[Lane]Place, emitted func(Lane, Emitted) error) error
 }
 
 // DeposedError says that another process has claimed what this one held: the destination accepts nothing from it any more, for

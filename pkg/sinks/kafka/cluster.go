@@ -20,8 +20,8 @@ import (
 	"github.com/segmentio/kafka-go/protocol/createtopics"
 	"github.com/segmentio/kafka-go/protocol/describeconfigs"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
-	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
@@ -281,54 +281,51 @@ func retryOnce(ctx context.Context, request func() error) error {
 	return request()
 }
 
-// askPlain sends a request that kafka-go does not know.
-func (c *cluster) askPlain(ctx context.Context, broker int32, request *protocol.RawRequest) (*protocol.RawResponse, error) {
-	answer, err := c.ask(ctx, broker, request)
+// askForeign sends a request that kafka-go does not know.
+func askForeign[A kmsg.Response](ctx context.Context, c *cluster, broker int32, over purpose, request kmsg.Request) (answer A, err error) {
+	m, err := c.askOver(ctx, broker, over, protocol.ForeignRequest{Request: request})
+	if err != nil {
+		return answer, err
+	}
+	return m.(protocol.ForeignResponse).Response.(A), nil
+}
+
+// producer asks the leader of a partition what it knows about a producer (KIP-664); nil when that is nothing.
+func (c *cluster) producer(ctx context.Context, leader int32, p partition, id int64) (*kmsg.DescribeProducersResponseTopicPartitionActiveProducer, error) {
+	request := kmsg.NewPtrDescribeProducersRequest()
+	request.Topics = []kmsg.DescribeProducersRequestTopic{{Topic: p.topic, Partitions: []int32{p.index}}}
+	answer, err := askForeign[*kmsg.DescribeProducersResponse](ctx, c, leader, forQuestions, request)
 	if err != nil {
 		return nil, err
 	}
-	return answer.(*protocol.RawResponse), nil
-}
-
-// producer asks the leader of a partition what it knows about a producer (KIP-664). known is false when that is nothing.
-func (c *cluster) producer(ctx context.Context, leader int32, topic string, partition int32, id int64) (at protocol.ProducerAt, known bool, err error) {
-	r, err := c.askPlain(ctx, leader, protocol.NewDescribeProducers(topic, partition))
-	if err != nil {
-		return protocol.ProducerAt{}, false, err
+	if len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1 {
+		return nil, protocol.ErrMalformed
 	}
-	return protocol.ReadProducer(r, id)
-}
-
-// endOfLog asks the leader of a partition for the end of its log, whether or not that is replicated.
-func (c *cluster) endOfLog(ctx context.Context, lead lead, topic string, partition int32) (int64, error) {
-	r, err := c.askPlain(ctx, lead.broker, protocol.NewEndOfLog(topic, partition, lead.epoch))
-	if err != nil {
-		return 0, err
+	found := answer.Topics[0].Partitions[0]
+	for i := range found.ActiveProducers {
+		if found.ActiveProducers[i].ProducerID == id {
+			return &found.ActiveProducers[i], nil
+		}
 	}
-	return protocol.ReadEndOfLog(r)
+	return nil, protocol.CodeError(found.ErrorCode, "")
 }
 
-// What offsetAt is asked for (KIP-79).
-const (
-	latest   = -1 // up to where all in-sync replicas have the log
-	earliest = -2
-)
-
-// offsetAt asks the leader of a partition for the offset at one end of its log.
-func (c *cluster) offsetAt(ctx context.Context, lead lead, topic string, partition int32, which int64) (int64, error) {
-	answer, err := c.ask(ctx, lead.broker, &listoffsets.Request{ReplicaID: -1, Topics: []listoffsets.RequestTopic{{
-		Topic:      topic,
-		Partitions: []listoffsets.RequestPartition{{Partition: partition, CurrentLeaderEpoch: lead.epoch, Timestamp: which}},
-	}}})
+// endOfLog asks the leader of a partition for the end of its log, whether or not that is replicated (KIP-320).
+func (c *cluster) endOfLog(ctx context.Context, by lead, p partition) (int64, error) {
+	part := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
+	part.Partition, part.CurrentLeaderEpoch, part.LeaderEpoch = p.index, by.epoch, by.epoch
+	request := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	request.SetVersion(3)
+	request.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: p.topic, Partitions: []kmsg.OffsetForLeaderEpochRequestTopicPartition{part}}}
+	answer, err := askForeign[*kmsg.OffsetForLeaderEpochResponse](ctx, c, by.broker, forQuestions, request)
 	if err != nil {
 		return 0, err
 	}
-	topics := answer.(*listoffsets.Response).Topics
-	if len(topics) != 1 || len(topics[0].Partitions) != 1 {
+	if len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1 {
 		return 0, protocol.ErrMalformed
 	}
-	p := topics[0].Partitions[0]
-	return p.Offset, protocol.CodeError(p.ErrorCode, "")
+	found := answer.Topics[0].Partitions[0]
+	return found.EndOffset, protocol.CodeError(found.ErrorCode, "")
 }
 
 // producerID asks for a new producer ID, which has epoch 0. It needs no transaction coordinator (KIP-98).

@@ -3,10 +3,13 @@ package kafka
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -86,10 +89,11 @@ func TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers(t *testing.T) {
 	if end := ends(t, brokers, topicA)[0]; int64(places[laneName(topicA, 0, 1)]) != end || int64(places[laneName(topicA, 0, 2)]) != end {
 		t.Errorf("the places are %v, the end %d", places, end)
 	}
-	var told []string
-	err := s.Tail(t.Context(), laneName(topicA, 0, 2), 0, func(e sinks.Emitted) error { told = append(told, e.ID); return nil })
-	if err != nil || len(told) != 6 {
-		t.Errorf("the tail has %v, %v", told, err)
+	told := map[sinks.Lane]int{}
+	from := map[sinks.Lane]sinks.Place{laneName(topicA, 0, 1): places[laneName(topicA, 0, 1)] - 2, laneName(topicA, 0, 2): 0}
+	err := s.Tail(t.Context(), from, func(lane sinks.Lane, _ sinks.Emitted) error { told[lane]++; return nil })
+	if want := map[sinks.Lane]int{laneName(topicA, 0, 1): 2, laneName(topicA, 0, 2): 6}; err != nil || !maps.Equal(told, want) {
+		t.Errorf("the tails have %v, %v; want %v", told, err, want)
 	}
 }
 
@@ -99,9 +103,41 @@ func TestALaneThatDoesNotExistAnyMoreHoldsNobodyUp(t *testing.T) {
 	s := open(t, Config{Brokers: brokers, Topic: topicA})
 	lane, gone := laneName(topicA, 0, 1), laneName("k8s.deleted", 0, 1)
 	fenced(t, s, lane, gone)
-	if err := s.Tail(t.Context(), gone, 5, func(sinks.Emitted) error { return nil }); err != nil {
+	if err := s.Tail(t.Context(), map[sinks.Lane]sinks.Place{gone: 5}, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
 		t.Error(err)
 	}
 	publish(t, s, lane, pods("a", 1, 3))
 	wantVersions(t, read(t, brokers, topicA), 1, 3)
+}
+
+// TestTailsOfThousandsOfLanesCostAFewRequests reads what 4,000 lanes of three brokers hold.
+func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
+	const topics, partitions, inUse = 4, 1000, 8
+	names := []string{"k8s.0", "k8s.1", "k8s.2", "k8s.3"}
+	c, brokers := fake(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, names...))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	from, want := map[sinks.Lane]sinks.Place{}, map[sinks.Lane][]string{}
+	for i := range topics * partitions {
+		lane := laneName(names[i%topics], int32(i/topics), partitions)
+		if from[lane] = 0; i%(topics*partitions/inUse) != 0 {
+			continue
+		}
+		messages := pods("a", i+1, i+4)
+		insist(t, s, lane, messages)
+		for _, m := range messages[1:] {
+			want[lane] = append(want[lane], m.Change.ID())
+		}
+		from[lane] = 1
+	}
+	asked := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata, kmsg.ListOffsets, kmsg.Fetch}, Observe: true, Count: -1, TopLevel: true})
+	got := map[sinks.Lane][]string{}
+	if err := s.Tail(t.Context(), from, func(lane sinks.Lane, e sinks.Emitted) error { got[lane] = append(got[lane], e.ID); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("the tails have %v\nwant %v", got, want)
+	}
+	if n := asked.Hits(); n > 25 {
+		t.Errorf("%d lanes cost %d requests", len(from), n)
+	}
 }

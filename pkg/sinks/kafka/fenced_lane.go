@@ -37,7 +37,7 @@ func (l *lane) begin(ctx context.Context, f *fence) error {
 	} else if err := l.sink.retryLayout(ctx, l.topic, func(by *layout) (err error) {
 		lead, err := by.lead(l.partition)
 		if err == nil {
-			end, err = l.sink.cluster.offsetAt(ctx, lead, l.topic.name, l.partition, latest)
+			end, err = l.sink.cluster.endOf(ctx, lead, l.place())
 		}
 		return err
 	}); err != nil {
@@ -61,7 +61,8 @@ func (l *lane) resolve(ctx context.Context, f *fence) error {
 		return fmt.Errorf("%s: %w", l, err)
 	}
 	held := map[string]bool{}
-	err = l.sink.Tail(ctx, l.name, sinks.Place(l.written.behind.Load()), func(e sinks.Emitted) error {
+	from := map[sinks.Lane]sinks.Place{l.name: sinks.Place(l.written.behind.Load())}
+	err = l.sink.Tail(ctx, from, func(_ sinks.Lane, e sinks.Emitted) error {
 		held[e.ID] = true
 		return nil
 	})

@@ -3,6 +3,8 @@ package kafka
 import (
 	"context"
 	"encoding/binary"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -10,14 +12,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // tellProducers makes a fake cluster answer DescribeProducers as Kafka does, from what is in the log. kfake itself only
 // tells about producers in transactions.
 func tellProducers(t testing.TB, c *kfake.Cluster) {
-	c.ControlKey(protocol.DescribeProducers, func(request kmsg.Request) (answer kmsg.Response, err error, _ bool) {
+	c.ControlKey(int16(kmsg.DescribeProducers), func(request kmsg.Request) (answer kmsg.Response, err error, _ bool) {
 		c.KeepControl()
 		c.SleepControl(func() { answer = tell(t, c, request.(*kmsg.DescribeProducersRequest)) })
 		return answer, nil, true
@@ -32,11 +33,7 @@ func tell(t testing.TB, c *kfake.Cluster, r *kmsg.DescribeProducersRequest) kmsg
 		for _, number := range asked.Partitions {
 			part := kmsg.NewDescribeProducersResponseTopicPartition()
 			part.Partition = number
-			for id, at := range producersIn(t, c, asked.Topic, number) {
-				producer := kmsg.NewDescribeProducersResponseTopicPartitionActiveProducer()
-				producer.ProducerID, producer.ProducerEpoch, producer.LastSequence = id, at.Epoch, at.Last
-				part.ActiveProducers = append(part.ActiveProducers, producer)
-			}
+			part.ActiveProducers = slices.Collect(maps.Values(producersIn(t, c, asked.Topic, number)))
 			topic.Partitions = append(topic.Partitions, part)
 		}
 		answer.Topics = append(answer.Topics, topic)
@@ -44,8 +41,10 @@ func tell(t testing.TB, c *kfake.Cluster, r *kmsg.DescribeProducersRequest) kmsg
 	return answer
 }
 
+type activeProducer = kmsg.DescribeProducersResponseTopicPartitionActiveProducer
+
 // producersIn reads a partition: who has written to it, by producer ID, which is one lane's alone.
-func producersIn(t testing.TB, c *kfake.Cluster, topic string, partition int32) map[int64]protocol.ProducerAt {
+func producersIn(t testing.TB, c *kfake.Cluster, topic string, partition int32) map[int64]activeProducer {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.MaxVersions(kversion.V2_7_0())) // later ones name topics by ID
@@ -66,10 +65,11 @@ func producersIn(t testing.TB, c *kfake.Cluster, topic string, partition int32) 
 		return nil
 	}
 	be := binary.BigEndian
-	known := map[int64]protocol.ProducerAt{}
+	known := map[int64]activeProducer{}
 	for b := r.(*kmsg.FetchResponse).Topics[0].Partitions[0].RecordBatches; len(b) > record.HeaderSize; {
 		last := int32(be.Uint32(b[record.AtSequence:])) + int32(be.Uint32(b[record.AtCount:])) - 1
-		known[int64(be.Uint64(b[record.AtProducerID:]))] = protocol.ProducerAt{Epoch: int32(be.Uint16(b[record.AtEpoch:])), Last: last}
+		id := int64(be.Uint64(b[record.AtProducerID:]))
+		known[id] = activeProducer{ProducerID: id, ProducerEpoch: int32(be.Uint16(b[record.AtEpoch:])), LastSequence: last}
 		b = b[record.AtLeaderEpoch+be.Uint32(b[record.AtBatchLength:]):]
 	}
 	return known

@@ -96,15 +96,15 @@ func (l *lane) countWritten(ctx context.Context, by *layout) (records int, certa
 	if err != nil {
 		return 0, false, err
 	}
-	at, known, err := l.sink.cluster.producer(ctx, lead.broker, l.topic.name, l.partition, l.state.producer)
+	at, err := l.sink.cluster.producer(ctx, lead.broker, l.place(), l.state.producer)
 	if err != nil {
 		return 0, false, err
 	}
-	if !known || at.Epoch < int32(l.state.epoch) { // forgotten, unless nothing was written under these numbers yet
+	if at == nil || at.ProducerEpoch < int32(l.state.epoch) { // forgotten, unless nothing was written under these numbers yet
 		return 0, l.state.next == 0, nil
 	}
-	records = int((int64(at.Last) + 1 - int64(l.state.next)) & math.MaxInt32)
-	if at.Epoch > int32(l.state.epoch) || records > math.MaxInt32/2 { // not our numbers; or acknowledged records are gone
+	records = int((int64(at.LastSequence) + 1 - int64(l.state.next)) & math.MaxInt32)
+	if at.ProducerEpoch > int32(l.state.epoch) || records > math.MaxInt32/2 { // not our numbers; or acknowledged records are gone
 		return 0, false, nil
 	}
 	if records == 0 {
@@ -118,7 +118,7 @@ func (l *lane) countWritten(ctx context.Context, by *layout) (records int, certa
 func (l *lane) awaitReplicated(ctx context.Context, by lead) error {
 	ctx, cancel := context.WithTimeout(ctx, l.sink.config.RequestTimeout)
 	defer cancel()
-	end, err := l.sink.cluster.endOfLog(ctx, by, l.topic.name, l.partition)
+	end, err := l.sink.cluster.endOfLog(ctx, by, l.place())
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (l *lane) awaitReplicated(ctx context.Context, by lead) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
-		reached, err := l.sink.cluster.offsetAt(ctx, by, l.topic.name, l.partition, latest)
+		reached, err := l.sink.cluster.endOf(ctx, by, l.place())
 		if err != nil || reached >= end {
 			return err
 		}

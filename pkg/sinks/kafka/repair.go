@@ -293,7 +293,7 @@ var errManyGhosts = errors.New("more keys than can be remembered at once")
 // part is partition for some keys.
 func (p *pass) part(ctx context.Context, at partition, count int, has func(key []byte) bool) error {
 	ghosts := map[string]ghost{}
-	read := func(r *kproto.Record) error {
+	one := &span{partition: at, each: func(r *kproto.Record) error {
 		key, err := bytesOf(r.Key)
 		if err != nil || !has(key) {
 			return err
@@ -302,9 +302,8 @@ func (p *pass) part(ctx context.Context, at partition, count int, has func(key [
 			return errManyGhosts
 		}
 		return nil
-	}
-	end, err := p.sink.scan(ctx, at, 0, read)
-	if err != nil || len(ghosts) == 0 {
+	}}
+	if err := p.sink.read(ctx, []*span{one}); err != nil || len(ghosts) == 0 {
 		return err
 	}
 	p.write(at.topic, 1)
@@ -314,7 +313,8 @@ func (p *pass) part(ctx context.Context, at partition, count int, has func(key [
 		return err
 	}
 	defer leave()
-	if _, err = p.sink.scan(ctx, at, end, read); err != nil { // what has come since: nobody writes to the partition now
+	one.known = false
+	if err := p.sink.read(ctx, []*span{one}); err != nil { // what has come since: nobody writes to the partition now
 		return err
 	}
 	return p.bury(ctx, at, count, ghosts)

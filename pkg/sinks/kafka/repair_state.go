@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 // appendState puts what is due behind the states of lanes; docs/journal-format.md says how. Without anything it changes
@@ -46,11 +45,11 @@ func (one *repair) append(b []byte) []byte {
 }
 
 // readRepairs reads what appendState has written.
-func readRepairs(r *protocol.Reader) (all []*repair) {
-	for n := r.Uvarint(); n > 0 && !r.Failed; n-- {
-		one := &repair{ended: r.Uvarint() == 1, upTo: r.Uvarint(), began: time.Unix(0, int64(r.Uvarint())).UTC()}
-		text := func() string { return string(r.Bytes(r.Uvarint())) }
-		observed := time.Unix(0, int64(r.Uvarint())).UTC()
+func readRepairs(r *stateReader) (all []*repair) {
+	for n := r.uvarint(); n > 0 && !r.failed; n-- {
+		one := &repair{ended: r.uvarint() == 1, upTo: r.uvarint(), began: time.Unix(0, int64(r.uvarint())).UTC()}
+		text := func() string { return string(r.bytes()) }
+		observed := time.Unix(0, int64(r.uvarint())).UTC()
 		one.topic = text()
 		one.snapshot = &event.Change{
 			Type: event.SnapshotEnd, ObservedAt: observed, Cluster: text(),

@@ -110,7 +110,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 		})
 	held := 0
 	until("tail", []string{"grant READ", topicA}, func() error {
-		return s.Tail(t.Context(), lane, 0, func(sinks.Emitted) error { held++; return nil })
+		return s.Tail(t.Context(), map[sinks.Lane]sinks.Place{lane: 0}, func(sinks.Lane, sinks.Emitted) error { held++; return nil })
 	}, topic(topicA, kafka.ACLOperationTypeRead))
 	if held != 2 {
 		t.Errorf("the tail has %d messages, want 2", held)

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 // producerState is what a later process needs to know about a lane: under which numbers it writes, and where these stand.
@@ -129,7 +128,7 @@ var errState = errors.New("the stored state of a Kafka sink is malformed")
 
 // decodeState reads the states of lanes, and what appendState has put behind them.
 func decodeState(b []byte) (map[sinks.Lane]producerState, []*repair, error) {
-	format, r := b[0], protocol.NewReader(b[1:])
+	format, r := b[0], &stateReader{b: b[1:]}
 	states, err := readStates(r)
 	if err != nil || format != stateFormat && format != stateFormatOfSnapshots {
 		return nil, nil, errState
@@ -138,22 +137,52 @@ func decodeState(b []byte) (map[sinks.Lane]producerState, []*repair, error) {
 	if format == stateFormatOfSnapshots {
 		snapshots = readRepairs(r)
 	}
-	if !r.Done() {
+	if !r.done() {
 		return nil, nil, errState
 	}
 	return states, snapshots, nil
 }
 
-func readStates(r *protocol.Reader) (map[sinks.Lane]producerState, error) {
-	count := r.Uvarint()
+func readStates(r *stateReader) (map[sinks.Lane]producerState, error) {
+	count := r.uvarint()
 	marks := map[sinks.Lane]producerState{}
-	for i := uint64(0); i < count && !r.Failed; i++ {
-		lane := sinks.Lane(r.Bytes(r.Uvarint()))
-		producer, epoch, through, next := r.Uvarint(), r.Uvarint(), r.Uvarint(), r.Uvarint()
+	for i := uint64(0); i < count && !r.failed; i++ {
+		lane := sinks.Lane(r.bytes())
+		producer, epoch, through, next := r.uvarint(), r.uvarint(), r.uvarint(), r.uvarint()
 		if producer > math.MaxInt64 || epoch > math.MaxInt16 || next > math.MaxInt32 {
 			return nil, errState
 		}
 		marks[lane] = producerState{int64(producer), int16(epoch), through, int32(next)}
 	}
 	return marks, nil
+}
+
+// stateReader reads from the front of b. After the first failure it only returns zeros.
+type stateReader struct {
+	b      []byte
+	failed bool
+}
+
+func (r *stateReader) done() bool { return !r.failed && len(r.b) == 0 }
+
+func (r *stateReader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.b, r.failed = nil, true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// bytes reads a length and as many bytes, which are not copied.
+func (r *stateReader) bytes() []byte {
+	n := r.uvarint()
+	if n > uint64(len(r.b)) {
+		r.b, r.failed = nil, true
+		return nil
+	}
+	head := r.b[:n]
+	r.b = r.b[n:]
+	return head
 }

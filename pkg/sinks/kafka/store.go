@@ -41,8 +41,9 @@ type stateStore struct {
 	sink     *Sink
 	place    partition
 	encoder  *record.Encoder
-	reading  reading
-	owned    bool // by this process, as far as it knows
+	reading  *span     // how far it was read; nil: it is read from the beginning
+	readAt   time.Time // without its monotonic part
+	owned    bool      // by this process, as far as it knows
 	id       transactional
 	own      numbers
 	sequence int32 // of the next batch
@@ -52,16 +53,6 @@ type stateStore struct {
 	first   int64 // offset of the oldest record
 	end     int64 // behind our newest record
 	checked time.Time
-}
-
-// reading is how far a state was read.
-type reading struct {
-	begun bool
-	first int64            // offset of the oldest record then
-	next  int64            // offset to go on with
-	last  protocol.BatchID // of the batch before that
-	epoch int32            // of the leader
-	at    time.Time        // without its monotonic part
 }
 
 type stateBatch struct {
@@ -96,68 +87,47 @@ func (s *stateStore) lead(ctx context.Context) (lead, error) {
 // Read is [sinks.StateStore.Read].
 func (s *stateStore) Read(ctx context.Context, each func(sinks.StateEntry) error) (reset bool, err error) {
 	by, err := s.lead(ctx)
+	before := s.reading
 	if errors.Is(err, kafka.UnknownTopicOrPartition) && !s.owned {
-		reset = s.reading.begun
-		s.reading = reading{}
-		return reset, nil
+		s.reading = nil
+		return before != nil, nil
 	}
-	var first, end int64
+	now := &span{partition: s.place, lead: by, identified: true, each: func(r *kproto.Record) error {
+		entry, err := entryOf(r)
+		if err != nil {
+			return err
+		}
+		return each(entry)
+	}}
 	if err == nil {
-		first, end, err = s.sink.cluster.extent(ctx, by, s.place)
+		err = s.sink.cluster.extents(ctx, by.broker, []*span{now})
 	}
 	if err != nil {
 		return false, s.unreadable(ctx, err)
 	}
-	r := &s.reading
-	if r.begun && (first != r.first || end < r.next || by.epoch < r.epoch || time.Now().Round(0).Sub(r.at) > followAtLeast) {
-		s.reading = reading{}
-		return true, nil
-	}
-	if !r.begun {
-		*r = reading{begun: true, first: first, next: first}
-	}
-	r.epoch, r.at = by.epoch, time.Now().Round(0)
-	for r.next < end {
-		reset, err := s.readSome(ctx, by, each)
-		if err != nil || reset {
-			return reset, err
-		}
-	}
-	return false, nil
-}
-
-// readSome reads once, beginning with the batch that was read last: if there is another one now, the topic was made anew.
-func (s *stateStore) readSome(ctx context.Context, by lead, each func(sinks.StateEntry) error) (reset bool, err error) {
-	r := &s.reading
-	fetched, err := s.sink.cluster.fetch(ctx, by, s.place, max(r.first, r.next-1))
-	if err != nil {
-		return false, s.unreadable(ctx, err)
-	}
-	if last, ok := fetched.BatchAt(r.next - 1); r.next > r.first && (!ok || last != r.last) {
-		s.reading = reading{}
-		return true, nil
-	}
-	var said error
-	next, err := fetched.Each(r.next, func(stored *kproto.Record) error {
-		var entry sinks.StateEntry
-		if entry, said = entryOf(stored); said == nil {
-			said = each(entry)
-		}
-		return said
-	})
 	switch {
-	case said != nil: // what was read of the batch is read again
-		s.reading = reading{}
-		return false, said
-	case err == nil && next <= r.next:
-		err = protocol.ErrMalformed
+	case before == nil:
+		now.next = now.first
+	case now.first != before.first || now.end < before.next || by.epoch < before.lead.epoch || time.Now().Round(0).Sub(s.readAt) > followAtLeast:
+		s.reading = nil
+		return true, nil
+	default:
+		now.next, now.last = before.next, before.last
 	}
-	if err != nil {
-		return false, s.unreadable(ctx, err)
+	s.reading, s.readAt = now, time.Now().Round(0)
+	err = s.sink.cluster.fill(ctx, by.broker, []*span{now})
+	var said *callerError
+	switch {
+	case err == nil:
+		return false, nil
+	case errors.As(err, &said): // what was read of the batch is read again
+		s.reading = nil
+		return false, said.err
+	case errors.Is(err, errMadeAnew):
+		s.reading = nil
+		return true, nil
 	}
-	r.next = next
-	r.last, _ = fetched.BatchAt(next - 1)
-	return false, nil
+	return false, s.unreadable(ctx, err)
 }
 
 func entryOf(r *kproto.Record) (e sinks.StateEntry, err error) {

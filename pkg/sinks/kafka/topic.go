@@ -163,3 +163,21 @@ func (s *Sink) describe(ctx context.Context, name string) (found description, co
 	}
 	return found, controller, err
 }
+
+// retryLayout asks something of brokers that a layout names, with another layout when that was not right any more.
+func (s *Sink) retryLayout(ctx context.Context, t *topic, ask func(by *layout) error) error {
+	const tries = 3
+	for try := 1; ; try++ {
+		seen := t.current.Load()
+		err := ask(seen)
+		if err == nil {
+			return nil
+		}
+		if try == tries || ctx.Err() != nil || protocol.ClassifyError(err) == protocol.Unauthorized {
+			return s.explain(ctx, t.name, err)
+		}
+		if _, err := s.refresh(ctx, t, seen); err != nil {
+			return err
+		}
+	}
+}

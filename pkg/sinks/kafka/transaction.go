@@ -27,8 +27,6 @@ const (
 	coordinatorPatience = 3
 	// transactionTimeout is after what time brokers abort a transaction. Ours are ended at once.
 	transactionTimeout = time.Minute
-	// fencedAtOnce is how many partitions go in one request.
-	fencedAtOnce = 1000
 	// missingTries is how often a partition must be unknown to count as gone: a broker may not have heard of it yet.
 	missingTries = 3
 )
@@ -101,7 +99,7 @@ func (t *transactional) init(ctx context.Context, own numbers) (numbers, error) 
 
 // add makes partitions part of the transaction, and returns those that are and those that do not exist.
 func (t *transactional) add(ctx context.Context, own numbers, all []partition) (there, gone []partition, err error) {
-	for chunk := range slices.Chunk(all, fencedAtOnce) {
+	for chunk := range slices.Chunk(all, partitionsAtOnce) {
 		missing := map[partition]bool{}
 		for try := 1; len(chunk) > 0; try++ {
 			unknown, err := t.addSome(ctx, own, chunk)

@@ -12,7 +12,16 @@ import (
 )
 
 // Tail is [sinks.Fenced.Tail]. All lanes are in one stream; of one of many it tells what belongs to that.
-func (s *Sink) Tail(ctx context.Context, lane sinks.Lane, from sinks.Place, emitted func(sinks.Emitted) error) error {
+func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitted func(sinks.Lane, sinks.Emitted) error) error {
+	for lane, from := range lanes {
+		if err := s.tail(ctx, lane, from, func(e sinks.Emitted) error { return emitted(lane, e) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Sink) tail(ctx context.Context, lane sinks.Lane, from sinks.Place, emitted func(sinks.Emitted) error) error {
 	belongs, known := membersOf(lane)
 	if !known || s.cfg.Mode == modeCore {
 		return nil

@@ -105,7 +105,7 @@ func (r *reign) tail(from sinks.Place) (newest int) {
 	r.t.Helper()
 	for begun := time.Now(); ; {
 		newest = 0
-		err := r.sink.Tail(r.t.Context(), whole, from, func(e sinks.Emitted) error {
+		err := r.sink.Tail(r.t.Context(), map[sinks.Lane]sinks.Place{whole: from}, func(_ sinks.Lane, e sinks.Emitted) error {
 			version := 0
 			if _, err := fmt.Sscan(e.ResourceVersion, &version); err != nil {
 				return err
@@ -306,7 +306,7 @@ func TestByMessageIDAnOlderExporterIsToldBeforeItSendsMore(t *testing.T) {
 	_, err := deliver(t, older.sink, pod("web", 3))
 	deposedBy(t, err, "two")
 	var tail []string
-	if err := newer.sink.Tail(t.Context(), whole, places[whole], func(e sinks.Emitted) error { tail = append(tail, e.ResourceVersion); return nil }); err != nil {
+	if err := newer.sink.Tail(t.Context(), map[sinks.Lane]sinks.Place{whole: places[whole]}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ResourceVersion); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if len(tail) != 1 || tail[0] != "2" {
@@ -331,7 +331,7 @@ func TestABucketIsFencedAndTellsWhatItHolds(t *testing.T) {
 	_, err := deliver(t, older.sink, pod("a", 5))
 	deposedBy(t, err, "two")
 	var tail []string
-	if err := newer.sink.Tail(t.Context(), whole, 1, func(e sinks.Emitted) error { tail = append(tail, e.ID); return nil }); err != nil {
+	if err := newer.sink.Tail(t.Context(), map[sinks.Lane]sinks.Place{whole: 1}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ID); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if want := "c/uid-a/3/updated c/uid-b/4/deleted"; strings.Join(tail, " ") != want {

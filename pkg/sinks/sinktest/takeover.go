@@ -99,7 +99,7 @@ func (p process) tail(lane sinks.Lane, from sinks.Place) (all []sinks.Emitted) {
 	p.t.Helper()
 	p.eventually("tail", func(ctx context.Context) error {
 		all = nil
-		return p.fenced.Tail(ctx, lane, from, func(e sinks.Emitted) error {
+		return p.fenced.Tail(ctx, map[sinks.Lane]sinks.Place{lane: from}, func(_ sinks.Lane, e sinks.Emitted) error {
 			all = append(all, e)
 			return nil
 		})
@@ -194,10 +194,8 @@ func tailTells(t testing.TB, h Harness) {
 		}
 	}
 	gone := errors.New("enough")
-	for lane := range lanes {
-		if err := p.fenced.Tail(t.Context(), lane, g.noted()[lane], func(sinks.Emitted) error { return gone }); !errors.Is(err, gone) {
-			t.Errorf("an error of the caller became %v", err)
-		}
+	if err := p.fenced.Tail(t.Context(), g.noted(), func(sinks.Lane, sinks.Emitted) error { return gone }); !errors.Is(err, gone) {
+		t.Errorf("an error of the caller became %v", err)
 	}
 }
 

@@ -113,7 +113,7 @@ type raw interface {
 	Read(r io.Reader, correlation int32) (kproto.Message, error)
 }
 
-var _ raw = (*protocol.RawRequest)(nil)
+var _ raw = protocol.ForeignRequest{}
 
 func (r *request) write(w io.Writer, clientID string) error {
 	if own, ok := r.message.(raw); ok {

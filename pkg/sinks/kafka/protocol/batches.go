@@ -1,0 +1,99 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/segmentio/kafka-go/protocol"
+)
+
+// Batches are record batches one behind the other, as a fetch returns them. The last one may be cut.
+type Batches []byte
+
+// Positions in a record batch (kafka.apache.org/documentation/#recordbatch).
+const (
+	batchLengthAt = 8
+	batchHead     = 12 // what the length does not count
+	crcAt         = 17
+	attributesAt  = 21
+	lastDeltaAt   = 23
+	batchHeader   = 61
+)
+
+// batch is one of Batches. It is not cut.
+type batch []byte
+
+func (b batch) base() int64 { return int64(binary.BigEndian.Uint64(b)) }
+
+// next is the offset behind its records, those included that compaction has removed.
+func (b batch) next() int64 { return b.base() + int64(binary.BigEndian.Uint32(b[lastDeltaAt:])) + 1 }
+
+// first returns the first batch, nil if it is cut, and those behind it.
+func (all Batches) first() (batch, Batches) {
+	if len(all) < batchHeader {
+		return nil, nil
+	}
+	size := batchHead + int(binary.BigEndian.Uint32(all[batchLengthAt:]))
+	if size < batchHeader || size > len(all) {
+		return nil, nil
+	}
+	return batch(all[:size]), all[size:]
+}
+
+// BatchID tells batches apart: two at one offset of two partitions of one name hardly have the same checksum.
+type BatchID struct {
+	Base int64 // offset of the first record
+	CRC  uint32
+}
+
+// At returns the identity of the batch that has an offset; the zero value where there is none.
+func (all Batches) At(offset int64) BatchID {
+	for b, rest := all.first(); b != nil; b, rest = rest.first() {
+		if b.base() <= offset && offset < b.next() {
+			return BatchID{b.base(), binary.BigEndian.Uint32(b[crcAt:])}
+		}
+	}
+	return BatchID{}
+}
+
+// Each calls each for the records from an offset on, in order, and returns where the next ones begin. Records that steer
+// transactions are left out. Key and headers of a record are valid until each returns. A batch that is left without records,
+// as compaction does, is passed.
+func (all Batches) Each(from int64, each func(*protocol.Record) error) (next int64, err error) {
+	for b, rest := all.first(); b != nil; b, rest = rest.first() {
+		if !protocol.Attributes(binary.BigEndian.Uint16(b[attributesAt:])).Control() {
+			if err := b.each(from, each); err != nil {
+				return from, err
+			}
+		}
+		from = max(from, b.next())
+	}
+	return from, nil
+}
+
+// each calls each for the records of one batch.
+func (b batch) each(from int64, each func(*protocol.Record) error) error {
+	var set protocol.RecordSet
+	length := binary.BigEndian.AppendUint32(nil, uint32(len(b)))
+	if _, err := set.ReadFrom(io.MultiReader(bytes.NewReader(length), bytes.NewReader(b))); err != nil {
+		return fmt.Errorf("a batch that cannot be read: %w", err)
+	}
+	if set.Records == nil {
+		return nil
+	}
+	for {
+		r, err := set.Records.ReadRecord()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil && r.Offset >= from {
+			err = each(r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package protocol
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// ErrMalformed says that an answer is not one.
+var ErrMalformed = errors.New("the broker's answer is malformed")
+
+// ForeignRequest is a request that kafka-go has no type for, in a version that is set.
+type ForeignRequest struct{ kmsg.Request }
+
+// ForeignResponse is the answer to a [ForeignRequest].
+type ForeignResponse struct{ kmsg.Response }
+
+// ApiKey implements [protocol.Message].
+func (r ForeignRequest) ApiKey() protocol.ApiKey { return protocol.ApiKey(r.Key()) }
+
+// ApiKey implements [protocol.Message].
+func (r ForeignResponse) ApiKey() protocol.ApiKey { return protocol.ApiKey(r.Key()) }
+
+// maxAnswer bounds an answer to a foreign request, in bytes.
+const maxAnswer = 64 << 20
+
+// Write writes the request.
+func (r ForeignRequest) Write(w io.Writer, correlation int32, clientID string) error {
+	formatter := kmsg.NewRequestFormatter(kmsg.FormatterClientID(clientID))
+	_, err := w.Write(formatter.AppendRequest(nil, r.Request, correlation))
+	return err
+}
+
+// Read reads the answer.
+func (r ForeignRequest) Read(from io.Reader, correlation int32) (protocol.Message, error) {
+	var head struct{ Size, Correlation int32 }
+	if err := binary.Read(from, binary.BigEndian, &head); err != nil {
+		return nil, err
+	}
+	size := int(head.Size) - binary.Size(head.Correlation)
+	switch {
+	case size < 0 || size > maxAnswer:
+		return nil, fmt.Errorf("an answer of %d bytes", size)
+	case head.Correlation != correlation:
+		return nil, fmt.Errorf("answer %d to request %d", head.Correlation, correlation)
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(from, body); err != nil {
+		return nil, err
+	}
+	answer := r.ResponseKind()
+	if answer.IsFlexible() {
+		if len(body) == 0 || body[0] != 0 { // no response has tagged fields in its header (KIP-482)
+			return nil, ErrMalformed
+		}
+		body = body[1:]
+	}
+	if err := answer.ReadFrom(body); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return ForeignResponse{answer}, nil
+}
