@@ -34,8 +34,10 @@ var mayImport = map[string][]string{
 	"pkg/sinks":                  {"pkg/event", "pkg/format"},
 	"pkg/sinks/sinktest":         {"pkg/event", "pkg/format", "pkg/sinks"},
 	"pkg/sinks/stdout":           {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
-	"pkg/sinks/kafka":            {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "internal/condition", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
+	"pkg/sinks/kafka":            {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "internal/condition", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/state"},
 	"pkg/sinks/kafka/auth":       nil,
+	"pkg/sinks/kafka/cluster":    {"internal/condition", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"},
+	"pkg/sinks/kafka/state":      {"pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
 	"pkg/sinks/kafka/connection": {"pkg/sinks/kafka/auth", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/protocol":   nil,
 	"pkg/sinks/kafka/record":     {"pkg/event", "pkg/format", "pkg/sinks"},
@@ -78,7 +80,8 @@ var onlyFrom = map[string][]string{
 	"k8s.io/client-go/discovery":      nil, // it brings in all types of Kubernetes, a third of the binary
 	"k8s.io/client-go/kubernetes":     nil, // so does this
 	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
-	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "internal/audit/topic"},
+	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/state", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "internal/audit/topic"},
+	"github.com/twmb/franz-go":        {"pkg/sinks/kafka/cluster", "pkg/sinks/kafka/protocol"}, // the types of requests that kafka-go has none for
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},
 	"github.com/spf13/viper":          {"internal/config"},

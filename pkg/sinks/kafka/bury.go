@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
@@ -30,7 +31,7 @@ func (l *lane) bury(ctx context.Context, dead []sinks.Message) (buried int, err 
 		if err := l.sendAside(ctx, f); err != nil {
 			return buried, fmt.Errorf("tombstones: %w", err)
 		}
-		at.Sequence = sequenceAfter(at.Sequence, f.records)
+		at.Sequence = record.SequenceAfter(at.Sequence, f.records)
 		buried += len(f.offsets)
 	}
 	return buried, nil
@@ -44,7 +45,7 @@ func (l *lane) epochAside(ctx context.Context) (record.ProducerSequence, error) 
 		return l.fencedAside(ctx, f)
 	}
 	if l.next.Epoch > math.MaxInt16-2 {
-		l.next = record.ProducerSequence{Producer: noID}
+		l.next = record.ProducerSequence{Producer: cluster.NoID}
 	}
 	if err := l.ensureProducerID(ctx); err != nil {
 		return record.ProducerSequence{}, err
@@ -58,12 +59,12 @@ func (l *lane) epochAside(ctx context.Context) (record.ProducerSequence, error) 
 // sendAside sends a batch past the books of the lane.
 func (l *lane) sendAside(ctx context.Context, f *inFlightBatch) error {
 	defer l.release(f)
-	to, err := l.topic.current.Load().lead(l.partition)
+	to, err := l.topic.current.Load().Lead(l.partition)
 	if err != nil {
 		return err
 	}
 	l.stamp(f)
-	f.pending, err = l.sink.cluster.produce(to.broker, connection.Batch{Topic: l.topic.name, Partition: l.partition, Bytes: f.bytes}, l.over)
+	f.pending, err = l.sink.cluster.Produce(to.Broker, connection.Batch{Topic: l.topic.name, Partition: l.partition, Bytes: f.bytes}, l.over)
 	if err != nil {
 		return err
 	}

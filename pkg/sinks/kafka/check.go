@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/createtopics"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
 // What is done about a topic that is not as kafka.createTopics says, or that may lose what it has acknowledged.
@@ -21,11 +23,11 @@ const (
 )
 
 // check compares a topic that exists with what is asked of it. An error holds its changes back.
-func (s *Sink) check(ctx context.Context, topic string, found description) error {
+func (s *Sink) check(ctx context.Context, topic string, found *cluster.Layout) error {
 	if s.config.CheckTopics == checkOff {
 		return nil
 	}
-	settings, err := s.cluster.settings(ctx, topic)
+	settings, err := s.cluster.Settings(ctx, topic)
 	if errors.Is(err, kafka.TopicAuthorizationFailed) {
 		err = fmt.Errorf("topic %q cannot be checked: grant DESCRIBE_CONFIGS on it, or set kafka.checkTopics to off: %w", topic, err)
 		if s.config.CheckTopics == checkRequire {
@@ -35,7 +37,7 @@ func (s *Sink) check(ctx context.Context, topic string, found description) error
 		return nil
 	}
 	if err != nil {
-		return s.explain(ctx, topic, err)
+		return s.cluster.Explain(ctx, topic, err)
 	}
 	faults := append(s.config.CreateTopics.faults(found, settings), s.forgets(settings)...)
 	switch {
@@ -102,13 +104,13 @@ func (s *Sink) forgets(settings map[string]string) (faults []string) {
 }
 
 // faults says in what a topic falls short. More partitions or replicas than asked for are none.
-func (c CreateTopics) faults(found description, settings map[string]string) []string {
+func (c CreateTopics) faults(found *cluster.Layout, settings map[string]string) []string {
 	var faults []string
-	if len(found.leads) < c.Partitions {
-		faults = append(faults, fmt.Sprintf("partitions %d, expected %d", len(found.leads), c.Partitions))
+	if len(found.Leads) < c.Partitions {
+		faults = append(faults, fmt.Sprintf("partitions %d, expected %d", len(found.Leads), c.Partitions))
 	}
-	if found.replicas < c.ReplicationFactor {
-		faults = append(faults, fmt.Sprintf("replicationFactor %d, expected %d", found.replicas, c.ReplicationFactor))
+	if found.Replicas < c.ReplicationFactor {
+		faults = append(faults, fmt.Sprintf("replicationFactor %d, expected %d", found.Replicas, c.ReplicationFactor))
 	}
 	given := map[string]bool{}
 	for _, want := range c.Configs {
@@ -118,11 +120,26 @@ func (c CreateTopics) faults(found description, settings map[string]string) []st
 		}
 	}
 	// What is acknowledged must survive the broker that acknowledged it.
-	if found.replicas > 1 && settings["min.insync.replicas"] == "1" && !given["min.insync.replicas"] {
+	if found.Replicas > 1 && settings["min.insync.replicas"] == "1" && !given["min.insync.replicas"] {
 		faults = append(faults, "min.insync.replicas 1: what one broker alone has is acknowledged, and lost with it; set it to 2")
 	}
 	if settings["unclean.leader.election.enable"] == "true" && !given["unclean.leader.election.enable"] {
 		faults = append(faults, "unclean.leader.election.enable true: a replica that lags may take over and forget what was acknowledged; set it to false")
 	}
 	return faults
+}
+
+// request asks for a topic that is as it should be.
+func (c CreateTopics) request(topic string) createtopics.RequestTopic {
+	r := createtopics.RequestTopic{Name: topic, NumPartitions: -1, ReplicationFactor: -1}
+	if c.Partitions > 0 {
+		r.NumPartitions = int32(c.Partitions)
+	}
+	if c.ReplicationFactor > 0 {
+		r.ReplicationFactor = int16(c.ReplicationFactor)
+	}
+	for _, entry := range c.Configs {
+		r.Configs = append(r.Configs, createtopics.RequestConfig(entry))
+	}
+	return r
 }

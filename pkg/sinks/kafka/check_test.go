@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
 // expecting is how the tests want a topic to be.
@@ -84,16 +85,16 @@ func TestATopicThatMayNotBeCheckedSaysWhatToGrant(t *testing.T) {
 func TestWhatMayForgetAcknowledgedChangesIsAFault(t *testing.T) {
 	weak := map[string]string{"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 	for replicas, want := range map[int]int{1: 1, 3: 2} { // a single replica has none to wait for
-		if got := (CreateTopics{}).faults(description{replicas: replicas}, weak); len(got) != want {
+		if got := (CreateTopics{}).faults(&cluster.Layout{Replicas: replicas}, weak); len(got) != want {
 			t.Errorf("%d replicas: %q", replicas, got)
 		}
 	}
 	strong := map[string]string{"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
-	if got := (CreateTopics{Partitions: 3, ReplicationFactor: 2}).faults(description{leads: make([]lead, 4), replicas: 3}, strong); len(got) != 0 {
+	if got := (CreateTopics{Partitions: 3, ReplicationFactor: 2}).faults(&cluster.Layout{Leads: make([]cluster.Lead, 4), Replicas: 3}, strong); len(got) != 0 {
 		t.Errorf("more than asked for: %q", got)
 	}
 	asked := CreateTopics{ReplicationFactor: 5, Configs: []TopicConfig{{"min.insync.replicas", "1"}, {"max.message.bytes", "5"}}}
-	if got := asked.faults(description{replicas: 3}, map[string]string{"min.insync.replicas": "1", "max.message.bytes": "7"}); len(got) != 2 {
+	if got := asked.faults(&cluster.Layout{Replicas: 3}, map[string]string{"min.insync.replicas": "1", "max.message.bytes": "7"}); len(got) != 2 {
 		t.Errorf("what is asked for is no fault, what is missing is: %q", got)
 	}
 }

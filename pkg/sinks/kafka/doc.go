@@ -2,9 +2,13 @@
 // answers, broken connections and moving leaders.
 //
 // It uses kafka-go for SASL and the coding of requests, and neither its Writer, which duplicates and reorders when
-// connections break, nor its Transport, which gives a connection to one request at a time: see package connection. It never
+// connections break, nor its Transport, which gives a connection to one request at a time: see package connection. Requests that
+// it has no types for have those of franz-go's kmsg. It never
 // acknowledges a change before all in-sync replicas have it (acks=all), never retries a part of a batch, and never keeps
 // more than five batches in flight per partition.
+//
+// Here are lanes, the numbers they write under, and repair. Package cluster asks brokers, state keeps the replicated state,
+// record encodes batches, connection carries them, auth gets connections in, and protocol knows error codes.
 //
 // # Lanes
 //
@@ -110,7 +114,7 @@
 //
 // A broker that throttles us answers at once, with a throttle time, and reads nothing from that connection until it is over
 // (KIP-219). No request is sent to that broker meanwhile; a Publish waits, and fails only when its ctx ends. What is on the
-// connection already is waited for as much longer. See throttle.go and package connection.
+// connection already is waited for as much longer. See packages cluster and connection.
 //
 // # Memory
 //

@@ -14,14 +14,13 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 const (
-	// keepEvery is how often a new epoch keeps the transactional ID from expiring, which it does after seven days by default
-	// (transactional.id.expiration.ms). A writer that has not succeeded for keepAtMost, by the wall clock, publishes nothing
+	// A writer that has not kept its transactional ID from expiring for keepAtMost, by the wall clock, publishes nothing
 	// until it does: its successor may be given another producer ID, and that turns nobody away.
-	keepEvery  = 24 * time.Hour
 	keepAtMost = 72 * time.Hour
 	keepAgain  = time.Hour // after a failure
 	// expiredPause is how long a process that was given another producer ID than those before waits before it publishes: they
@@ -36,15 +35,15 @@ type fence struct {
 	claim sinks.Claim
 
 	using chan struct{} // holds one token; who has it may use id
-	id    transactional
+	id    *cluster.Transactional
 
 	noting chan struct{} // holds one token; who has it may call claim.Note
 
 	mu      sync.Mutex
-	own     numbers // the newest; lanes that were never in doubt go on under older ones
-	lanes   map[sinks.Lane]partition
-	parts   map[partition]*written
-	gone    map[partition]bool // that did not exist at the fence
+	own     cluster.Numbers // the newest; lanes that were never in doubt go on under older ones
+	lanes   map[sinks.Lane]cluster.Partition
+	parts   map[cluster.Partition]*written
+	gone    map[cluster.Partition]bool // that did not exist at the fence
 	deposed error
 	kept    time.Time // without its monotonic part, which stands still while a machine sleeps
 	fencing *fencing  // that begins next; nil: no lane is in doubt
@@ -77,7 +76,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 			f.lanes[lane] = p
 		}
 	}
-	own, gone, err := f.id.fence(ctx, nobody, f.partitions())
+	own, gone, err := f.id.Fence(ctx, cluster.Nobody, f.partitions())
 	if err != nil {
 		return err
 	}
@@ -88,8 +87,8 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	for _, p := range gone {
 		f.gone[p] = true
 	}
-	if len(before) > 0 && slices.Contains(before, strconv.FormatInt(own.producer, 10)) {
-		f.lanes[f.producerLane()] = partition{}
+	if len(before) > 0 && slices.Contains(before, strconv.FormatInt(own.Producer, 10)) {
+		f.lanes[f.producerLane()] = cluster.Partition{}
 	}
 	s.fence.Store(f)
 	s.background.Go(f.keep)
@@ -99,8 +98,8 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 func newFence(s *Sink, claim sinks.Claim) *fence {
 	f := &fence{
 		sink: s, claim: claim, using: make(chan struct{}, 1), noting: make(chan struct{}, 1),
-		id:    transactional{sink: s, id: transactionalID(claim.Group, claim.Sink), coordinator: noID},
-		lanes: map[sinks.Lane]partition{}, parts: map[partition]*written{}, gone: map[partition]bool{},
+		id:    s.cluster.Transactional(cluster.TransactionalID(claim.Group, claim.Sink)),
+		lanes: map[sinks.Lane]cluster.Partition{}, parts: map[cluster.Partition]*written{}, gone: map[cluster.Partition]bool{},
 	}
 	f.using <- struct{}{}
 	f.noting <- struct{}{}
@@ -108,8 +107,8 @@ func newFence(s *Sink, claim sinks.Claim) *fence {
 }
 
 // partitions returns those of all lanes.
-func (f *fence) partitions() []partition {
-	all := map[partition]bool{}
+func (f *fence) partitions() []cluster.Partition {
+	all := map[cluster.Partition]bool{}
 	for _, p := range f.lanes {
 		all[p] = true
 	}
@@ -117,8 +116,8 @@ func (f *fence) partitions() []partition {
 }
 
 // recognize compares the producer ID with those of the processes before. It returns an error until it may be used.
-func (f *fence) recognize(own numbers, before []string) error {
-	if len(before) == 0 || slices.Contains(before, strconv.FormatInt(own.producer, 10)) {
+func (f *fence) recognize(own cluster.Numbers, before []string) error {
+	if len(before) == 0 || slices.Contains(before, strconv.FormatInt(own.Producer, 10)) {
 		return nil
 	}
 	s := f.sink
@@ -131,11 +130,11 @@ func (f *fence) recognize(own numbers, before []string) error {
 	}
 	return &sinks.UnavailableError{After: left, Reason: fmt.Sprintf(
 		"the transactional ID %q had expired and has another producer ID now, so an older exporter that still runs cannot be turned away: "+
-			"make sure that no other exporter of the group runs; this one waits a minute", f.id.id)}
+			"make sure that no other exporter of the group runs; this one waits a minute", f.id.ID)}
 }
 
 func (f *fence) producerLane() sinks.Lane {
-	return sinks.Lane(producerLane + strconv.FormatInt(f.own.producer, 10))
+	return sinks.Lane(producerLane + strconv.FormatInt(f.own.Producer, 10))
 }
 
 // Places is [sinks.Fenced.Places]. Lanes that lead to one partition, as before and after a topic grew, share its place.
@@ -170,7 +169,7 @@ func (f *fence) check(ctx context.Context) error {
 func (f *fence) depose(err error) error {
 	var deposed *sinks.DeposedError
 	if !errors.As(err, &deposed) {
-		deposed = &sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", f.id.id), Err: err}
+		deposed = &sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", f.id.ID), Err: err}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,11 +190,11 @@ func (f *fence) noteError(err error) error {
 
 // keep keeps the transactional ID from expiring, until the sink is closed or deposed.
 func (f *fence) keep() {
-	for wait := keepEvery; ; {
+	for wait := cluster.KeepEvery; ; {
 		if ratelimit.Sleep(f.sink.open, wait) != nil {
 			return
 		}
-		wait = keepEvery
+		wait = cluster.KeepEvery
 		err := f.keepNow(f.sink.open)
 		var deposed *sinks.DeposedError
 		if errors.As(err, &deposed) {
@@ -203,18 +202,18 @@ func (f *fence) keep() {
 		}
 		if err != nil {
 			wait = keepAgain
-			f.sink.log.Warn("the transactional ID could not be kept from expiring", "transactionalID", f.id.id, "error", err)
+			f.sink.log.Warn("the transactional ID could not be kept from expiring", "transactionalID", f.id.ID, "error", err)
 		}
 	}
 }
 
 // keepNow asks for another epoch. Lanes go on under theirs.
 func (f *fence) keepNow(ctx context.Context) error {
-	return f.use(ctx, func(own numbers) (numbers, error) { return f.id.init(ctx, own) })
+	return f.use(ctx, func(own cluster.Numbers) (cluster.Numbers, error) { return f.id.Init(ctx, own) })
 }
 
 // use does something that yields a newer epoch.
-func (f *fence) use(ctx context.Context, what func(own numbers) (numbers, error)) error {
+func (f *fence) use(ctx context.Context, what func(own cluster.Numbers) (cluster.Numbers, error)) error {
 	select {
 	case <-f.using:
 		defer func() { f.using <- struct{}{} }()
@@ -228,8 +227,8 @@ func (f *fence) use(ctx context.Context, what func(own numbers) (numbers, error)
 	if err != nil && newer == own {
 		return f.noteError(err)
 	}
-	if newer.producer != own.producer { // who takes over, be it this process, gets to know
-		return f.depose(&sinks.DeposedError{Reason: fmt.Sprintf("the transactional ID %q has another producer ID now: it had expired, or its epochs are used up", f.id.id)})
+	if newer.Producer != own.Producer { // who takes over, be it this process, gets to know
+		return f.depose(&sinks.DeposedError{Reason: fmt.Sprintf("the transactional ID %q has another producer ID now: it had expired, or its epochs are used up", f.id.ID)})
 	}
 	f.mu.Lock()
 	f.own, f.kept = newer, time.Now().Round(0)
@@ -239,15 +238,15 @@ func (f *fence) use(ctx context.Context, what func(own numbers) (numbers, error)
 
 // fencing turns what this process itself has on its way to some partitions away.
 type fencing struct {
-	partitions []partition
+	partitions []cluster.Partition
 	done       chan struct{} // closed when what follows is set
-	own        numbers
+	own        cluster.Numbers
 	err        error
 }
 
 // fenceAgain makes brokers refuse what is on its way to a partition, and returns the numbers to go on with. What is asked for
 // meanwhile is done at once.
-func (f *fence) fenceAgain(ctx context.Context, p partition) (numbers, error) {
+func (f *fence) fenceAgain(ctx context.Context, p cluster.Partition) (cluster.Numbers, error) {
 	f.mu.Lock()
 	r := f.fencing
 	if r == nil {
@@ -261,18 +260,18 @@ func (f *fence) fenceAgain(ctx context.Context, p partition) (numbers, error) {
 	case <-r.done:
 		return r.own, r.err
 	case <-ctx.Done():
-		return nobody, ctx.Err()
+		return cluster.Nobody, ctx.Err()
 	}
 }
 
 func (f *fence) run(r *fencing) {
 	defer close(r.done)
 	ctx := f.sink.open
-	r.err = f.use(ctx, func(own numbers) (_ numbers, err error) {
+	r.err = f.use(ctx, func(own cluster.Numbers) (_ cluster.Numbers, err error) {
 		f.mu.Lock()
 		f.fencing = nil
 		f.mu.Unlock()
-		r.own, _, err = f.id.fence(ctx, own, r.partitions)
+		r.own, _, err = f.id.Fence(ctx, own, r.partitions)
 		return r.own, err
 	})
 }
@@ -332,17 +331,17 @@ func (f *fence) runNoting(r *noting) {
 }
 
 // part returns how far a partition is written; nil if this process has not begun to.
-func (f *fence) part(p partition) *written {
+func (f *fence) part(p cluster.Partition) *written {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.parts[p]
 }
 
 // begin returns how far a partition is written: not at all, or nothing behind an offset.
-func (f *fence) begin(p partition, end int64) *written {
+func (f *fence) begin(p cluster.Partition, end int64) *written {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := &written{next: record.ProducerSequence{Producer: f.own.producer, Epoch: f.own.epoch}}
+	w := &written{next: record.ProducerSequence{Producer: f.own.Producer, Epoch: f.own.Epoch}}
 	w.behind.Store(end)
 	f.parts[p] = w
 	return w

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -139,5 +141,90 @@ func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
 	}
 	if n := asked.Hits(); n > 25 {
 		t.Errorf("%d lanes cost %d requests", len(from), n)
+	}
+}
+
+// tryFence fences a sink in the name of a group that is always the same.
+func tryFence(t *testing.T, s *Sink, lanes ...sinks.Lane) error {
+	t.Helper()
+	note := func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }
+	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Note: note}, lanes)
+}
+
+// TestBrokersThatCannotKeepAFenceAreNamed: before Kafka 2.5, a process that was turned away would take over again unasked.
+func TestBrokersThatCannotKeepAFenceAreNamed(t *testing.T) {
+	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.MaxVersions(kversion.V2_4_0()))
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	err := tryFence(t, s, laneName(topicA, 0, 1))
+	var unavailable *sinks.UnavailableError
+	if !errors.As(err, &unavailable) || !strings.Contains(unavailable.Reason, "Kafka 2.8") {
+		t.Errorf("fence: %v; want an UnavailableError that names the version", err)
+	}
+}
+
+// fenceRequests are the requests of which a fence is made.
+var fenceRequests = []kmsg.Key{kmsg.FindCoordinator, kmsg.InitProducerID, kmsg.AddPartitionsToTxn, kmsg.EndTxn}
+
+// TestACoordinatorThatMovesDuringAFenceIsFollowed is about each answer that says nothing for good, at each step.
+func TestACoordinatorThatMovesDuringAFenceIsFollowed(t *testing.T) {
+	for _, failure := range []*kerr.Error{
+		kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.ConcurrentTransactions, kerr.RequestTimedOut,
+	} {
+		for _, key := range fenceRequests {
+			c, brokers := fake(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
+			s := open(t, Config{Brokers: brokers, Topic: topicA})
+			lane := laneName(topicA, 0, 1)
+			hit := c.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: failure, Count: 2})
+			if err := tryFence(t, s, lane); err != nil || hit.Hits() != 2 {
+				t.Fatalf("%s at %s, %d times: %v", failure.Message, key.Name(), hit.Hits(), err)
+			}
+			publish(t, s, lane, pods("a", 1, 3))
+			wantVersions(t, read(t, brokers, topicA), 1, 3)
+		}
+	}
+}
+
+// TestWhatACoordinatorRefusesIsSaidOnce: with the reason and what to grant, or that another process has taken over.
+func TestWhatACoordinatorRefusesIsSaidOnce(t *testing.T) {
+	for failure, says := range map[*kerr.Error]string{
+		kerr.TransactionalIDAuthorizationFailed: `grant WRITE on it`,
+		kerr.InvalidProducerEpoch:               `another process has claimed the transactional ID "test-main"`,
+		kerr.ProducerFenced:                     `another process has claimed the transactional ID "test-main"`,
+		kerr.InvalidProducerIDMapping:           `another process has claimed the transactional ID "test-main"`,
+		kerr.ClusterAuthorizationFailed:         `IDEMPOTENT_WRITE`,
+		kerr.InvalidTxnState:                    `"test-main"`,
+		kerr.InvalidTransactionTimeout:          `"test-main"`,
+	} {
+		for _, key := range fenceRequests[1:] {
+			c, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+			s := open(t, Config{Brokers: brokers, Topic: topicA})
+			c.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: failure, Count: 1})
+			err := tryFence(t, s, laneName(topicA, 0, 1))
+			var deposed *sinks.DeposedError
+			if err == nil || !strings.Contains(err.Error(), says) || errors.As(err, &deposed) != strings.HasPrefix(says, "another") {
+				t.Errorf("%s at %s: %v; want an error that says %s", failure.Message, key.Name(), err, says)
+			}
+			if err := tryFence(t, s, laneName(topicA, 0, 1)); err != nil {
+				t.Errorf("again after %s at %s: %v", failure.Message, key.Name(), err)
+			}
+		}
+	}
+}
+
+// TestATopicThatIsMadeAnewUnderAFencedLaneGoesOn: it knows neither the fence nor the numbers, and lies before the place.
+func TestATopicThatIsMadeAnewUnderAFencedLaneGoesOn(t *testing.T) {
+	for _, partitions := range []int{1, 3} {
+		_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+		s := open(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}, CheckTopics: checkOff})
+		lane := laneName(topicA, 0, 1)
+		fenced(t, s, lane)
+		publish(t, s, lane, pods("a", 1, 9))
+		deleteTopic(t, brokers, topicA)
+		insist(t, s, lane, pods("a", 9, 20))
+		insist(t, s, lane, pods("a", 20, 40))
+		wantVersions(t, read(t, brokers, topicA), 9, 40)
+		if place := s.Places()[lane]; int64(place) != ends(t, brokers, topicA)[0] {
+			t.Errorf("the place is %d, the end %v", place, ends(t, brokers, topicA))
+		}
 	}
 }

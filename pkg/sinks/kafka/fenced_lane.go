@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
@@ -26,7 +27,9 @@ func (l *lane) enter(ctx context.Context, f *fence) error {
 	return nil
 }
 
-func (l *lane) place() partition { return partition{l.topic.name, l.partition} }
+func (l *lane) place() cluster.Partition {
+	return cluster.Partition{Topic: l.topic.name, Index: l.partition}
+}
 
 // begin notes the lane, unless it is known, and goes on with the numbers that the partition has from this process.
 func (l *lane) begin(ctx context.Context, f *fence) error {
@@ -34,10 +37,10 @@ func (l *lane) begin(ctx context.Context, f *fence) error {
 	end := int64(0)
 	if w != nil {
 		end = w.behind.Load()
-	} else if err := l.sink.retryLayout(ctx, l.topic, func(by *layout) (err error) {
-		lead, err := by.lead(l.partition)
+	} else if err := l.sink.retryLayout(ctx, l.topic, func(by *cluster.Layout) (err error) {
+		lead, err := by.Lead(l.partition)
 		if err == nil {
-			end, err = l.sink.cluster.endOf(ctx, lead, l.place())
+			end, err = l.sink.cluster.EndOf(ctx, lead, l.place())
 		}
 		return err
 	}); err != nil {
@@ -70,7 +73,7 @@ func (l *lane) resolve(ctx context.Context, f *fence) error {
 		return err
 	}
 	l.held = held
-	l.next, l.newest = record.ProducerSequence{Producer: own.producer, Epoch: own.epoch}, time.Time{}
+	l.next, l.newest = record.ProducerSequence{Producer: own.Producer, Epoch: own.Epoch}, time.Time{}
 	l.written.next, l.written.doubt = l.next, false
 	return nil
 }
@@ -83,7 +86,7 @@ func (l *lane) fencedAside(ctx context.Context, f *fence) (record.ProducerSequen
 	}
 	own, err := f.fenceAgain(ctx, l.place())
 	l.written.doubt = true
-	return record.ProducerSequence{Producer: own.producer, Epoch: own.epoch}, err
+	return record.ProducerSequence{Producer: own.Producer, Epoch: own.Epoch}, err
 }
 
 // creditHeld counts the messages at the head of batch that the partition was found to have.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
@@ -83,7 +84,7 @@ func (l *lane) recall(ctx context.Context, messages []sinks.Message) (rest []sin
 			return nil, nil
 		}
 		messages = messages[same:]
-		at.Sequence = sequenceAfter(at.Sequence, f.records)
+		at.Sequence = record.SequenceAfter(at.Sequence, f.records)
 	}
 	return messages, nil
 }
@@ -104,9 +105,10 @@ func (l *lane) reload(ctx context.Context, f *inFlightBatch, messages []sinks.Me
 func (l *lane) ensureProducerID(ctx context.Context) error {
 	switch {
 	case l.unnumbered:
-		l.next = record.ProducerSequence{Producer: noID, Epoch: -1, Sequence: -1} // what a batch without numbers has in their place (KIP-98)
-	case l.next.Producer == noID:
-		id, epoch, err := l.sink.producerID(ctx, l.topic.name)
+		l.next = record.ProducerSequence{Producer: cluster.NoID, Epoch: -1, Sequence: -1} // what a batch without numbers has in their place (KIP-98)
+	case l.next.Producer == cluster.NoID:
+		// Every lane has its own: when a broker loses track of one partition, giving that lane a new epoch disturbs no other.
+		id, epoch, err := l.sink.cluster.ProducerID(ctx, l.topic.name)
 		if err != nil {
 			return err
 		}
@@ -119,7 +121,7 @@ func (l *lane) ensureProducerID(ctx context.Context) error {
 func (l *lane) end() record.ProducerSequence {
 	s := l.next
 	for _, f := range l.inFlight {
-		s.Sequence = sequenceAfter(s.Sequence, f.records)
+		s.Sequence = record.SequenceAfter(s.Sequence, f.records)
 	}
 	return s
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
@@ -21,7 +22,6 @@ const (
 	corruptTries = 3
 	// maxRenumberings is how often a batch is numbered anew in a row before the next try is left to the caller's back-off.
 	maxRenumberings = 2
-	noID            = -1
 
 	// maxInFlight is how many batches of a partition are sent before the first is answered: a broker remembers the numbers
 	// of as many, and so tells a copy of any of them from something new (KIP-98, KAFKA-5494).
@@ -53,7 +53,7 @@ type lane struct {
 	untimed  time.Time               // until then batches have no timestamp, since the broker refuses ours
 	inFlight []*inFlightBatch        // batches that are not settled, maxInFlight at most, in the order of their numbers
 	leader   int32                   // the broker that those were sent to which are on their way
-	over     purpose                 // of the connection that they go over
+	over     cluster.Purpose         // of the connection that they go over
 	ahead    []uint64                // offsets of messages that are written and that no call has counted yet
 
 	unnumbered bool // batches go without numbers: the broker gives no producer IDs
@@ -67,8 +67,8 @@ type lane struct {
 }
 
 func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
-	return &lane{sink: s, name: name, topic: t, partition: partition, next: record.ProducerSequence{Producer: noID}, stored: record.ProducerSequence{Producer: noID},
-		unnumbered: !s.config.idempotent(), over: forProducing, window: 1, target: s.config.BatchBytes, limit: math.MaxInt, maxRecords: math.MaxInt}
+	return &lane{sink: s, name: name, topic: t, partition: partition, next: record.ProducerSequence{Producer: cluster.NoID}, stored: record.ProducerSequence{Producer: cluster.NoID},
+		unnumbered: !s.config.idempotent(), over: cluster.ForProducing, window: 1, target: s.config.BatchBytes, limit: math.MaxInt, maxRecords: math.MaxInt}
 }
 
 // publish is [sinks.Sink.Publish] for this lane.
@@ -110,7 +110,7 @@ func (l *lane) passOver(batch []sinks.Message) {
 	if l.refused == 0 || len(batch) == 0 {
 		return
 	}
-	if batch[0].Offset > l.refused && l.next.Producer != noID && l.written == nil {
+	if batch[0].Offset > l.refused && l.next.Producer != cluster.NoID && l.written == nil {
 		l.nextEpoch()
 	}
 	l.refused = 0
@@ -163,7 +163,7 @@ func (l *lane) deliver(ctx context.Context) error {
 			l.untimed = time.Now().Add(untimedFor)
 			l.sink.clock.refused(l.topic.name, err)
 		case protocol.Unauthorized:
-			return l.sink.refused(l.topic.name, err)
+			return l.sink.cluster.Refused(l.topic.name, err)
 		case protocol.Unsettled:
 			if err := l.reconsider(ctx, &try, err); err != nil {
 				return err
@@ -199,7 +199,7 @@ func (l *lane) numbering() record.ProducerSequence {
 
 // attempt is what one deliver remembers between its tries.
 type attempt struct {
-	layout *layout
+	layout *cluster.Layout
 	broken bool // the network failed once
 }
 
@@ -227,7 +227,7 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 		}
 	}
 	if isSlow(answer) {
-		l.over = forSlowReplicas
+		l.over = cluster.ForSlowReplicas
 	}
 	return answer
 }
@@ -235,15 +235,15 @@ func (l *lane) send(ctx context.Context, try *attempt) error {
 // launch sends the batches that may be in flight and are not, all to one broker.
 func (l *lane) launch(try *attempt) error {
 	try.layout = l.topic.current.Load()
-	to, err := try.layout.lead(l.partition)
+	to, err := try.layout.Lead(l.partition)
 	underWay := l.inFlight[0].pending != nil
-	if underWay && to.broker != l.leader {
+	if underWay && to.Broker != l.leader {
 		return nil // nothing more goes where the first is
 	}
 	if err != nil {
 		return err
 	}
-	l.leader = to.broker
+	l.leader = to.Broker
 	for i, f := range l.together() {
 		if f.pending != nil {
 			continue
@@ -253,7 +253,7 @@ func (l *lane) launch(try *attempt) error {
 			l.written.doubt = true
 		}
 		batch := connection.Batch{Topic: l.topic.name, Partition: l.partition, Bytes: f.bytes}
-		if f.pending, err = l.sink.cluster.produce(l.leader, batch, l.over); err != nil {
+		if f.pending, err = l.sink.cluster.Produce(l.leader, batch, l.over); err != nil {
 			if i > 0 {
 				return nil // for the call that begins with it to say
 			}
@@ -317,18 +317,18 @@ func (l *lane) reconsider(ctx context.Context, try *attempt, cause error) error 
 	if err != nil {
 		return err
 	}
-	to, err := now.lead(l.partition)
-	_, before := try.layout.lead(l.partition)
-	moved := err == nil && (before != nil || to.broker != l.leader)
-	broken := !protocol.FromBroker(cause) && !errors.Is(cause, errNoLayout) && !errors.Is(cause, errNoPartition)
-	stale := broken && !try.broken && !isTimeout(cause)
+	to, err := now.Lead(l.partition)
+	_, before := try.layout.Lead(l.partition)
+	moved := err == nil && (before != nil || to.Broker != l.leader)
+	broken := !protocol.FromBroker(cause) && !errors.Is(cause, cluster.ErrNoLayout) && !errors.Is(cause, cluster.ErrNoPartition)
+	stale := broken && !try.broken && !cluster.IsTimeout(cause)
 	try.broken = try.broken || broken
 	if moved || stale {
 		return nil
 	}
 	cause = fmt.Errorf("%s: %w", l, cause)
 	if errors.Is(err, kafka.LeaderNotAvailable) { // all lanes that have none ask in one request
-		return &sinks.ProbedError{Every: probeInterval, Err: cause}
+		return &sinks.ProbedError{Every: cluster.ProbeInterval, Err: cause}
 	}
 	return cause
 }
@@ -361,7 +361,7 @@ func (l *lane) nextEpoch() {
 		return
 	}
 	if l.next.Epoch == math.MaxInt16 {
-		l.next = record.ProducerSequence{Producer: noID}
+		l.next = record.ProducerSequence{Producer: cluster.NoID}
 		return
 	}
 	l.next = record.ProducerSequence{Producer: l.next.Producer, Epoch: l.next.Epoch + 1}
@@ -388,7 +388,7 @@ func (l *lane) renumber(cause error, v protocol.Outcome) error {
 	l.drop()
 	l.nextEpoch()
 	if v == protocol.Fenced {
-		l.next = record.ProducerSequence{Producer: noID}
+		l.next = record.ProducerSequence{Producer: cluster.NoID}
 	}
 	return nil
 }
@@ -398,14 +398,14 @@ func (l *lane) settle() {
 	f := l.inFlight[0]
 	l.inFlight = l.inFlight[1:]
 	if !l.unnumbered {
-		l.next.Sequence = sequenceAfter(l.next.Sequence, f.records)
+		l.next.Sequence = record.SequenceAfter(l.next.Sequence, f.records)
 		l.setState(producerState{l.next.Producer, l.next.Epoch, f.offsets[len(f.offsets)-1], l.next.Sequence})
 		l.newest = f.stamp
 	}
 	if l.written != nil {
 		l.confirm(f)
 	}
-	l.renumberings, l.over = 0, forProducing
+	l.renumberings, l.over = 0, cluster.ForProducing
 	l.adapt(f)
 	l.ahead = append(l.ahead, f.offsets...)
 	l.release(f)

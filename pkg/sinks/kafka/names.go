@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
 // longestTopic is Kafka's limit on the length of a topic name, in bytes (org.apache.kafka.common.internals.Topic).
@@ -69,9 +70,9 @@ func (*Sink) Destination(lane sinks.Lane) string {
 }
 
 // partitionOfLane returns the partition that a lane leads to; false for a lane that leads to none yet.
-func partitionOfLane(name sinks.Lane) (p partition, ok bool) {
+func partitionOfLane(name sinks.Lane) (p cluster.Partition, ok bool) {
 	topic, index, _, err := parseLane(name)
-	return partition{topic, index}, err == nil
+	return cluster.Partition{Topic: topic, Index: index}, err == nil
 }
 
 // parseLane is the inverse of laneName.

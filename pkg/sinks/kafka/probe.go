@@ -17,12 +17,12 @@ func (s *Sink) Ping(ctx context.Context) error {
 	}
 	var err error
 	for range pingTries {
-		if err = s.cluster.ping(ctx); err == nil {
+		if err = s.cluster.Ping(ctx); err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
-	return s.explain(ctx, "", err)
+	return s.cluster.Explain(ctx, "", err)
 }

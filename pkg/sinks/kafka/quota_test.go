@@ -20,21 +20,23 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	b := apache(t)
 	s, log := loud(t, Config{Brokers: b.Brokers(), Topic: topicA, ClientID: clientID, Compression: "none", BatchBytes: minBatchBytes,
 		RequestTimeout: 5 * time.Second, CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
+	opened := dials(s)
 	insistOnLane(t, s)
 	lane := func(p int) sinks.Lane { return laneName(topicA, int32(p), partitions) }
 	for p := range partitions {
 		insist(t, s, lane(p), pods("p"+itoa(p), 1, 2))
 	}
+	before := opened.Load()
 	limit(t, b.Brokers(), clientID, size/9) // Kafka looks at 10 s
 
 	each, leader := 1, b.Address()
-	for began := time.Now(); s.cluster.throttle.Left(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
+	for began := time.Now(); s.cluster.Dialer.Throttle.Left(leader) <= s.config.RequestTimeout; each += 2 { // the quota takes a moment
 		if time.Since(began) > patience {
 			t.Fatal("the broker does not throttle this client")
 		}
 		publish(t, s, lane(0), large("p0", each+1, each+3, size))
 	}
-	listens := time.Now().Add(s.cluster.throttle.Left(leader))
+	listens := time.Now().Add(s.cluster.Dialer.Throttle.Left(leader))
 	publish(t, s, lane(1), pods("p1", 2, each+1))
 	if time.Now().Before(listens) {
 		t.Error("the broker was asked before it listens")
@@ -49,7 +51,9 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	if n := strings.Count(log.String(), "throttles us"); n != 1 {
 		t.Errorf("throttling is told %d times:\n%s", n, log)
 	}
-	wantNoneAway(t, s)
+	if n := opened.Load(); n != before {
+		t.Errorf("%d connections were opened again", n-before)
+	}
 }
 
 // large are versions from to (exclusive) of one pod, with so many bytes each.

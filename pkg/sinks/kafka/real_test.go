@@ -157,7 +157,7 @@ func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leader := l.topic.current.Load().leads[0].broker
+	leader := l.topic.current.Load().Leads[0].Broker
 	for range 2 { // the second time as a repetition
 		if err := produceAlone(t, s, leader, old); protocol.ClassifyError(err) != protocol.Accepted {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
@@ -49,7 +50,7 @@ func (l *lane) recoverProducer(ctx context.Context) error {
 		return err
 	}
 	l.recovery.asked, l.recovery.ours, l.recovery.records = true, certain, records
-	l.next = record.ProducerSequence{Producer: l.state.producer, Epoch: l.state.epoch, Sequence: sequenceAfter(l.state.next, records)}
+	l.next = record.ProducerSequence{Producer: l.state.producer, Epoch: l.state.epoch, Sequence: record.SequenceAfter(l.state.next, records)}
 	l.stored = l.numbering()
 	if !certain {
 		l.nextEpoch()
@@ -91,12 +92,12 @@ func unanswerable(err error) bool {
 }
 
 // countWritten asks the leader once.
-func (l *lane) countWritten(ctx context.Context, by *layout) (records int, certain bool, err error) {
-	lead, err := by.lead(l.partition)
+func (l *lane) countWritten(ctx context.Context, by *cluster.Layout) (records int, certain bool, err error) {
+	lead, err := by.Lead(l.partition)
 	if err != nil {
 		return 0, false, err
 	}
-	at, err := l.sink.cluster.producer(ctx, lead.broker, l.place(), l.state.producer)
+	at, err := l.sink.cluster.Producer(ctx, lead.Broker, l.place(), l.state.producer)
 	if err != nil {
 		return 0, false, err
 	}
@@ -115,10 +116,10 @@ func (l *lane) countWritten(ctx context.Context, by *layout) (records int, certa
 
 // awaitReplicated waits until all in-sync replicas have what the leader has now: until then a new leader could begin
 // without it. It waits as long as a request may take.
-func (l *lane) awaitReplicated(ctx context.Context, by lead) error {
+func (l *lane) awaitReplicated(ctx context.Context, by cluster.Lead) error {
 	ctx, cancel := context.WithTimeout(ctx, l.sink.config.RequestTimeout)
 	defer cancel()
-	end, err := l.sink.cluster.endOfLog(ctx, by, l.place())
+	end, err := l.sink.cluster.EndOfLog(ctx, by, l.place())
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (l *lane) awaitReplicated(ctx context.Context, by lead) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
-		reached, err := l.sink.cluster.endOf(ctx, by, l.place())
+		reached, err := l.sink.cluster.EndOf(ctx, by, l.place())
 		if err != nil || reached >= end {
 			return err
 		}
@@ -161,7 +162,7 @@ func (l *lane) creditRecovered(batch []sinks.Message) int {
 			break
 		}
 		h.records -= records
-		l.setState(producerState{l.state.producer, l.state.epoch, m.Offset, sequenceAfter(l.state.next, records)})
+		l.setState(producerState{l.state.producer, l.state.epoch, m.Offset, record.SequenceAfter(l.state.next, records)})
 		n++
 	}
 	return n
@@ -192,6 +193,3 @@ func (l *lane) setState(to producerState) {
 	l.state = to
 	l.sink.producers.set(l.name, to)
 }
-
-// sequenceAfter returns the sequence number n records behind s. Numbers wrap to 0 after the largest int32.
-func sequenceAfter(s int32, n int) int32 { return int32((int64(s) + int64(n)) & math.MaxInt32) }

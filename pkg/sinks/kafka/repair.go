@@ -16,6 +16,8 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 const (
@@ -51,20 +53,20 @@ type repairs struct {
 	slots chan struct{} // has room for those that read
 
 	mu      sync.Mutex
-	pending map[string]*repair          // by scope
-	turns   map[partition]chan struct{} // hold a token while somebody writes there: a lane or a repair
-	writing map[string]int              // by topic: partitions to which tombstones are being written
+	pending map[string]*repair                  // by scope
+	turns   map[cluster.Partition]chan struct{} // hold a token while somebody writes there: a lane or a repair
+	writing map[string]int                      // by topic: partitions to which tombstones are being written
 }
 
 func newRepairs(s *Sink) *repairs {
 	return &repairs{
 		sink: s, again: repairAgain, most: maxGhosts, slots: make(chan struct{}, repairsAtOnce),
-		pending: map[string]*repair{}, turns: map[partition]chan struct{}{}, writing: map[string]int{},
+		pending: map[string]*repair{}, turns: map[cluster.Partition]chan struct{}{}, writing: map[string]int{},
 	}
 }
 
 // take waits until nobody else writes to a partition, and returns what ends that.
-func (r *repairs) take(ctx context.Context, p partition) (leave func(), err error) {
+func (r *repairs) take(ctx context.Context, p cluster.Partition) (leave func(), err error) {
 	if r == nil {
 		return func() {}, nil
 	}
@@ -256,12 +258,12 @@ func (p *pass) topic(ctx context.Context) (first error) {
 			return err
 		}
 	}
-	for i := range layout.leads {
+	for i := range layout.Leads {
 		n := int32(i)
 		if p.done[n] {
 			continue
 		}
-		if err := p.partition(ctx, partition{t.name, n}, len(layout.leads)); err == nil {
+		if err := p.partition(ctx, cluster.Partition{Topic: t.name, Index: n}, len(layout.Leads)); err == nil {
 			p.done[n] = true
 		} else if first == nil {
 			first = err
@@ -272,7 +274,7 @@ func (p *pass) topic(ctx context.Context) (first error) {
 
 // partition gives tombstones to the keys of one partition of so many. It is read in several parts where it has very many
 // ghosts.
-func (p *pass) partition(ctx context.Context, at partition, count int) error {
+func (p *pass) partition(ctx context.Context, at cluster.Partition, count int) error {
 	const all = 64 // bits of a hash
 	for part, bits := uint64(0), 0; part < 1<<bits; {
 		err := p.part(ctx, at, count, func(key []byte) bool { return maphash.Bytes(p.seed, key)>>(all-bits) == part })
@@ -291,10 +293,10 @@ func (p *pass) partition(ctx context.Context, at partition, count int) error {
 var errManyGhosts = errors.New("more keys than can be remembered at once")
 
 // part is partition for some keys.
-func (p *pass) part(ctx context.Context, at partition, count int, has func(key []byte) bool) error {
+func (p *pass) part(ctx context.Context, at cluster.Partition, count int, has func(key []byte) bool) error {
 	ghosts := map[string]ghost{}
-	one := &span{partition: at, each: func(r *kproto.Record) error {
-		key, err := bytesOf(r.Key)
+	one := &cluster.Span{Partition: at, Each: func(r *kproto.Record) error {
+		key, err := protocol.Bytes(r.Key)
 		if err != nil || !has(key) {
 			return err
 		}
@@ -303,25 +305,25 @@ func (p *pass) part(ctx context.Context, at partition, count int, has func(key [
 		}
 		return nil
 	}}
-	if err := p.sink.read(ctx, []*span{one}); err != nil || len(ghosts) == 0 {
+	if err := p.sink.cluster.Read(ctx, []*cluster.Span{one}); err != nil || len(ghosts) == 0 {
 		return err
 	}
-	p.write(at.topic, 1)
-	defer p.write(at.topic, -1)
+	p.write(at.Topic, 1)
+	defer p.write(at.Topic, -1)
 	leave, err := p.take(ctx, at)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	one.known = false
-	if err := p.sink.read(ctx, []*span{one}); err != nil { // what has come since: nobody writes to the partition now
+	one.Known = false
+	if err := p.sink.cluster.Read(ctx, []*cluster.Span{one}); err != nil { // what has come since: nobody writes to the partition now
 		return err
 	}
 	return p.bury(ctx, at, count, ghosts)
 }
 
 // bury writes tombstones.
-func (p *pass) bury(ctx context.Context, at partition, count int, ghosts map[string]ghost) error {
+func (p *pass) bury(ctx context.Context, at cluster.Partition, count int, ghosts map[string]ghost) error {
 	l, err := p.sink.laneTo(at, count)
 	if err != nil {
 		return err
@@ -344,14 +346,14 @@ type ghost struct{ uid, version string }
 func (p *pass) consider(ghosts map[string]ghost, key string, r *kproto.Record) {
 	delete(ghosts, key)
 	c := p.snapshot
-	if r.Value == nil || headerOf(r, "cluster") != c.Cluster || headerOf(r, "resource") != c.Resource.String() || !p.speaksOf(key) {
+	if r.Value == nil || protocol.Header(r, "cluster") != c.Cluster || protocol.Header(r, "resource") != c.Resource.String() || !p.speaksOf(key) {
 		return
 	}
-	at, err := time.Parse(time.RFC3339Nano, headerOf(r, "observedAt"))
-	if err != nil || headerOf(r, "snapshot") == c.Snapshot.ID || !at.Before(p.began) {
+	at, err := time.Parse(time.RFC3339Nano, protocol.Header(r, "observedAt"))
+	if err != nil || protocol.Header(r, "snapshot") == c.Snapshot.ID || !at.Before(p.began) {
 		return
 	}
-	id, ours := strings.CutPrefix(headerOf(r, "id"), c.Cluster+"/")
+	id, ours := strings.CutPrefix(protocol.Header(r, "id"), c.Cluster+"/")
 	parts := strings.Split(id, "/") // uid, resourceVersion, type
 	if !ours || len(parts) < 3 {
 		return

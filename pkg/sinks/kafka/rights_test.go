@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 
@@ -90,7 +91,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		for err = do(); err != nil; err = do() { // brokers hear of rights a moment later
-			if ratelimit.Sleep(ctx, coordinatorPause) != nil {
+			if ratelimit.Sleep(ctx, time.Millisecond) != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
 		}

@@ -64,7 +64,7 @@ func (s *Sink) discover(name string) *route {
 	t := s.topic(name)
 	r := newRoute(t, waitingLane(name))
 	if now := t.current.Load(); now != nil {
-		r = newRoute(t, lanesOf(name, len(now.leads))...)
+		r = newRoute(t, lanesOf(name, len(now.Leads))...)
 	}
 	s.routes[name] = r
 	return r
@@ -90,18 +90,18 @@ func (s *Sink) Repartitions() (due []sinks.Repartition) {
 			continue
 		}
 		r, now := s.routes[t.name], t.current.Load()
-		if r == nil || !r.waits() && len(now.leads) == len(r.lanes) {
+		if r == nil || !r.waits() && len(now.Leads) == len(r.lanes) {
 			s.moved.remove(t)
 			continue
 		}
-		to := sinks.Repartition{From: r.lanes, To: lanesOf(t.name, len(now.leads)), Gone: len(now.leads) < len(r.lanes)}
+		to := sinks.Repartition{From: r.lanes, To: lanesOf(t.name, len(now.Leads)), Gone: len(now.Leads) < len(r.lanes)}
 		switch {
 		case r.waits():
-			to.Reason = fmt.Sprintf("topic %q has %d partitions", t.name, len(now.leads))
+			to.Reason = fmt.Sprintf("topic %q has %d partitions", t.name, len(now.Leads))
 		case to.Gone:
-			to.Reason = fmt.Sprintf("topic %q was made anew: it has %d partitions, and had %d", t.name, len(now.leads), len(r.lanes))
+			to.Reason = fmt.Sprintf("topic %q was made anew: it has %d partitions, and had %d", t.name, len(now.Leads), len(r.lanes))
 		default:
-			to.Reason = fmt.Sprintf("topic %q has %d partitions now, and had %d", t.name, len(now.leads), len(r.lanes))
+			to.Reason = fmt.Sprintf("topic %q has %d partitions now, and had %d", t.name, len(now.Leads), len(r.lanes))
 		}
 		due = append(due, to)
 	}
@@ -178,13 +178,13 @@ func (s *Sink) look(ctx context.Context, topics []*topic) {
 	for i, t := range topics {
 		names[i] = t.name
 	}
-	found, _, err := s.cluster.describeAll(ctx, names)
+	found, _, err := s.cluster.DescribeAll(ctx, names)
 	if err != nil {
 		return
 	}
 	for _, t := range topics {
-		if d := found[t.name]; d.err == nil && len(d.leads) > 0 && t.current.Load() != nil {
-			s.learn(t, &layout{d.leads})
+		if now := found[t.name]; now != nil && now.Err == nil && len(now.Leads) > 0 && t.current.Load() != nil {
+			s.learn(t, now)
 		}
 	}
 }
@@ -208,7 +208,7 @@ func (w *waiting) publish(ctx context.Context, batch []sinks.Message) (int, erro
 				return 0, err
 			}
 		}
-		w.count = len(layout.leads)
+		w.count = len(layout.Leads)
 	}
 	failed := make(map[int32]error)
 	for partition, part := range w.split(batch) {

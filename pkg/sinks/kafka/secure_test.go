@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -140,12 +139,7 @@ func endingSession(t *testing.T, b *broker.Broker, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closeSink(t, s) })
-	var opened atomic.Int64
-	dial := s.cluster.dialer.Reach
-	s.cluster.dialer.Reach = func(ctx context.Context, network, address string) (net.Conn, error) {
-		opened.Add(1)
-		return dial(ctx, network, address)
-	}
+	opened := dials(s)
 	insistOnLane(t, s)
 	lane := laneOf(t, s, pod("a", 1))
 	insist(t, s, lane, pods("a", 1, 2))

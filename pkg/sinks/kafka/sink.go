@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -10,12 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/segmentio/kafka-go"
-
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/state"
 )
 
 // concurrency is how many lanes are worth publishing at the same time: what they send meanwhile goes together, so that many
@@ -31,7 +29,7 @@ type Sink struct {
 	log            *slog.Logger
 	format         format.Format
 	template       *sinks.Template
-	cluster        *cluster
+	cluster        *cluster.Cluster
 	encoders       encoders
 	buffers        buffers
 	held           byteBudget // bytes of unsettled batches, between calls // I6
@@ -72,6 +70,7 @@ var _ interface {
 	sinks.Stateful
 	sinks.Cautious
 	sinks.Fenced
+	sinks.StateKeeper
 } = (*Sink)(nil)
 
 // New returns a sink for cfg that writes changes in the format f. It checks cfg and reads the files it names; it opens no
@@ -85,7 +84,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kafka.topic: %w", err)
 	}
-	cluster, err := newCluster(cfg, log)
+	cluster, err := cluster.New(cluster.Options{Brokers: cfg.Brokers, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: cfg.SASL, Timeout: cfg.RequestTimeout}, log)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +111,14 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	return s, nil
 }
 
+// OpenState is [sinks.StateKeeper.OpenState]: name is that of a topic. Kafka compacts it, so nothing is written again.
+func (s *Sink) OpenState(name string, _ func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
+	if err := checkTopicName([]byte(name)); err != nil {
+		return nil, fmt.Errorf("state.name: %w", err)
+	}
+	return state.New(s.cluster, name, s.config.CreateTopics.ReplicationFactor, s.log)
+}
+
 // Concurrency is how many lanes the caller should publish at the same time.
 func (s *Sink) Concurrency() int { return concurrency }
 
@@ -127,7 +134,7 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 }
 
 // Slowed says that a quota of Kafka makes us wait between requests; "" when none does.
-func (s *Sink) Slowed() string { return s.cluster.throttle.reason() }
+func (s *Sink) Slowed() string { return s.cluster.Slowed() }
 
 // Publish writes a batch to the partition that lane names. See [sinks.Sink].
 func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
@@ -150,7 +157,7 @@ func (s *Sink) Close(ctx context.Context) error {
 	s.close()
 	s.background.Wait()
 	s.clock.close()
-	if err := s.cluster.close(ctx); err != nil {
+	if err := s.cluster.Close(ctx); err != nil {
 		return fmt.Errorf("closing connections to Kafka: %w", err)
 	}
 	return nil
@@ -178,8 +185,8 @@ func (s *Sink) lane(name sinks.Lane) (*lane, error) {
 }
 
 // laneTo returns the lane that writes to a partition, of which there are so many.
-func (s *Sink) laneTo(p partition, count int) (*lane, error) {
-	name := laneName(p.topic, p.index, count)
+func (s *Sink) laneTo(p cluster.Partition, count int) (*lane, error) {
+	name := laneName(p.Topic, p.Index, count)
 	s.mu.RLock()
 	for _, l := range s.lanes { // it may still have the name from when there were fewer
 		if s.lanes[name] == nil && l.place() == p {
@@ -211,25 +218,4 @@ func (s *Sink) topic(name string) *topic {
 		s.topics[name] = t
 	}
 	return t
-}
-
-// producerID asks for a producer ID for a lane of the topic. Every lane has its own: when a broker loses track of one
-// partition, giving that lane a new epoch disturbs no other.
-func (s *Sink) producerID(ctx context.Context, topic string) (int64, int16, error) {
-	var (
-		id    int64
-		epoch int16
-	)
-	err := retryOnce(ctx, func() (err error) {
-		id, epoch, err = s.cluster.producerID(ctx)
-		return err
-	})
-	if errors.Is(err, kafka.UnsupportedVersion) {
-		const reason = "Kafka gives no producer IDs: set kafka.idempotence to false, or use brokers from Kafka 0.11 on"
-		return 0, 0, &sinks.UnavailableError{Reason: reason, Err: err}
-	}
-	if err != nil && protocol.FromBroker(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
-		return 0, 0, fmt.Errorf("no producer ID yet for topic %q: %w", topic, err)
-	}
-	return id, epoch, s.explain(ctx, topic, err)
 }

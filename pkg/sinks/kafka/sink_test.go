@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
@@ -104,7 +105,7 @@ func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Messag
 func produceAlone(t testing.TB, s *Sink, leader int32, f *inFlightBatch) error {
 	t.Helper()
 	record.Stamp(f.bytes, time.Now())
-	p, err := s.cluster.produce(leader, connection.Batch{Topic: topicA, Bytes: f.bytes}, forProducing)
+	p, err := s.cluster.Produce(leader, connection.Batch{Topic: topicA, Bytes: f.bytes}, cluster.ForProducing)
 	if err != nil {
 		return err
 	}
@@ -497,7 +498,7 @@ func TestNoBrokerIsUnavailable(t *testing.T) {
 		_, err := lookUp(t, s, pod("a", 1))
 		n, perr := s.Publish(t.Context(), topicA+"/0of1", pods("a", 1, 3))
 		var unavailable *sinks.UnavailableError
-		if !errors.As(err, &unavailable) || !errors.As(perr, &unavailable) || unavailable.After != awayPause || n != 0 || !strings.Contains(err.Error(), "no broker of 127.0.0.1:1 answers") {
+		if !errors.As(err, &unavailable) || !errors.As(perr, &unavailable) || unavailable.After != cluster.AwayPause || n != 0 || !strings.Contains(err.Error(), "no broker of 127.0.0.1:1 answers") {
 			t.Fatalf("lane: %v; publish: %d, %v", err, n, perr)
 		}
 	}

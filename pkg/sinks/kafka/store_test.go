@@ -171,7 +171,7 @@ func TestAStateThatIsTakenAwayIsNoticed(t *testing.T) {
 func settingsOf(t *testing.T, brokers []string, topic string) map[string]string {
 	t.Helper()
 	s := open(t, Config{Brokers: brokers, Topic: topicA})
-	all, err := s.cluster.settings(t.Context(), topic)
+	all, err := s.cluster.Settings(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,13 +8,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 // Tail is [sinks.Fenced.Tail]. Lanes that lead to one partition, as before and after a topic grew, are read one after the other.
 func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitted func(sinks.Lane, sinks.Emitted) error) error {
 	f := s.fence.Load()
-	var rounds [][]*span
-	times := map[partition]int{}
+	var rounds [][]*cluster.Span
+	times := map[cluster.Partition]int{}
 	for lane, from := range lanes {
 		p, ok := partitionOfLane(lane)
 		if !ok || f != nil && f.gone[p] {
@@ -24,7 +26,7 @@ func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitt
 		if times[p]++; round == len(rounds) {
 			rounds = append(rounds, nil)
 		}
-		rounds[round] = append(rounds[round], &span{partition: p, next: int64(from), each: func(r *kproto.Record) error {
+		rounds[round] = append(rounds[round], &cluster.Span{Partition: p, Next: int64(from), Each: func(r *kproto.Record) error {
 			e, ours, err := emittedBy(r)
 			if err != nil || !ours {
 				return err
@@ -33,7 +35,7 @@ func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitt
 		}})
 	}
 	for _, spans := range rounds {
-		if err := s.read(ctx, spans); err != nil {
+		if err := s.cluster.Read(ctx, spans); err != nil {
 			return err
 		}
 	}
@@ -42,11 +44,11 @@ func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitt
 
 // emittedBy says which change a record tells of.
 func emittedBy(r *kproto.Record) (e event.Emitted, ours bool, err error) {
-	value, err := bytesOf(r.Value)
+	value, err := protocol.Bytes(r.Value)
 	if err != nil {
 		return e, false, err
 	}
-	key, err := bytesOf(r.Key)
+	key, err := protocol.Bytes(r.Key)
 	if err != nil {
 		return e, false, err
 	}
@@ -54,7 +56,7 @@ func emittedBy(r *kproto.Record) (e event.Emitted, ours bool, err error) {
 		if name == format.BesideKey {
 			return string(key)
 		}
-		return headerOf(r, name) // they have the names that ReadEmitted asks for
+		return protocol.Header(r, name) // they have the names that ReadEmitted asks for
 	})
 	return e, ours, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 )
 
@@ -122,13 +123,13 @@ func TestATransactionalIDThatIsKeptDoesNotExpire(t *testing.T) {
 	lane := laneOf(t, s, pod("a", 1))
 	fenced(t, s, lane)
 	f := s.fence.Load()
-	first := f.own.producer
-	other := transactional{sink: s, id: "another", coordinator: noID}
-	began, err := other.init(t.Context(), nobody)
+	first := f.own.Producer
+	other := s.cluster.Transactional("another")
+	began, err := other.Init(t.Context(), cluster.Nobody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for v, now := 1, began; now.producer == began.producer; { // until an ID that nobody keeps has expired
+	for v, now := 1, began; now.Producer == began.Producer; { // until an ID that nobody keeps has expired
 		for untouched := time.Now(); time.Since(untouched) < 6*time.Second; v++ {
 			insist(t, s, lane, pods("a", v, v+1))
 			if err := f.keepNow(t.Context()); err != nil {
@@ -138,16 +139,16 @@ func TestATransactionalIDThatIsKeptDoesNotExpire(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if now, err = other.init(t.Context(), now); err != nil {
+		if now, err = other.Init(t.Context(), now); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if f.own.producer != first {
-		t.Errorf("the producer ID was %d and is %d", first, f.own.producer)
+	if f.own.Producer != first {
+		t.Errorf("the producer ID was %d and is %d", first, f.own.Producer)
 	}
 	next := open(t, cfg)
 	fenced(t, next, lane)
-	if got := next.fence.Load().own.producer; got != first {
+	if got := next.fence.Load().own.Producer; got != first {
 		t.Errorf("a successor has the producer ID %d, want %d", got, first)
 	}
 }

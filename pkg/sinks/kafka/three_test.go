@@ -93,8 +93,8 @@ func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	}
 	victim := cluster[1]
 	var theirs, ours []int
-	for p, lead := range s.topic(topicA).current.Load().leads {
-		if lead.broker == int32(victim.ID()) {
+	for p, lead := range s.topic(topicA).current.Load().Leads {
+		if lead.Broker == int32(victim.ID()) {
 			theirs = append(theirs, p)
 		} else {
 			ours = append(ours, p)
@@ -131,7 +131,7 @@ func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
 	}
 	var away *sinks.ProbedError
 	_, err := s.Publish(t.Context(), lane(frozen), pods("p"+itoa(frozen), last[frozen]+1, last[frozen]+11))
-	if last := s.topic(topicA).current.Load().leads[frozen]; !errors.As(err, &away) && last.broker >= 0 {
+	if last := s.topic(topicA).current.Load().Leads[frozen]; !errors.As(err, &away) && last.Broker >= 0 {
 		t.Errorf("a broker that is away: %v", err)
 	}
 	if err := syscall.Kill(victim.Process().Pid(), syscall.SIGCONT); err != nil {

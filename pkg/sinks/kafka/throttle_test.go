@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ import (
 type stingy struct {
 	t       *testing.T
 	cluster *kfake.Cluster
+	given   atomic.Int64 // connections that the client has closed
 
 	mu    sync.Mutex
 	waits []time.Duration // throttle times of the next answers
@@ -36,11 +38,12 @@ type stingy struct {
 type roomy struct {
 	net.Conn
 	written chan []byte
+	given   *atomic.Int64
 	end     sync.Once
 }
 
-func newRoomy(c net.Conn) *roomy {
-	r := &roomy{Conn: c, written: make(chan []byte, 100)}
+func newRoomy(c net.Conn, given *atomic.Int64) *roomy {
+	r := &roomy{Conn: c, given: given, written: make(chan []byte, 100)}
 	go func() { // until Close
 		for b := range r.written {
 			_, _ = c.Write(b) // a failure shows when the answer is read
@@ -55,7 +58,10 @@ func (r *roomy) Write(b []byte) (int, error) {
 }
 
 func (r *roomy) Close() error {
-	r.end.Do(func() { close(r.written) })
+	r.end.Do(func() {
+		r.given.Add(1)
+		close(r.written)
+	})
 	return r.Conn.Close()
 }
 
@@ -67,12 +73,12 @@ func throttling(t *testing.T, timeout time.Duration) (*stingy, *Sink, *lines) {
 	b := &stingy{t: t, cluster: c, seen: map[[2]int32]bool{}}
 	c.ControlKey(int16(kmsg.Produce), b.produce)
 	s, log := loud(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes, RequestTimeout: timeout})
-	s.cluster.dialer.Reach = func(ctx context.Context, kind, address string) (net.Conn, error) {
+	s.cluster.Dialer.Reach = func(ctx context.Context, kind, address string) (net.Conn, error) {
 		c, err := network.DialContext(ctx, kind, address)
 		if err != nil {
 			return nil, err
 		}
-		return newRoomy(c), nil
+		return newRoomy(c, &b.given), nil
 	}
 	for p := range 2 { // the connections and numbers of both lanes
 		publish(t, s, laneName(topicA, int32(p), 2), pods("p"+itoa(p), 1, 2))
@@ -125,24 +131,14 @@ func (b *stingy) throttle(waits ...time.Duration) {
 }
 
 // asked says how many requests came early since the last throttle, and fails the test if connections were given up.
-func (b *stingy) asked(s *Sink) (early int) {
+func (b *stingy) asked() (early int) {
 	b.t.Helper()
-	wantNoneAway(b.t, s)
+	if n := b.given.Load(); n != 0 {
+		b.t.Errorf("%d connections were given up", n)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.early
-}
-
-// wantNoneAway fails the test if a connection has failed.
-func wantNoneAway(t *testing.T, s *Sink) {
-	t.Helper()
-	s.cluster.mu.Lock()
-	defer s.cluster.mu.Unlock()
-	for to, l := range s.cluster.links {
-		if _, err := l.connection.State(); err != nil || l.away != nil {
-			t.Errorf("the connection to %v was given up: %v, %v", to, err, l.away)
-		}
-	}
 }
 
 func TestABrokerThatThrottlesIsLeftAloneByAllLanesUntilItListens(t *testing.T) {
@@ -161,7 +157,7 @@ func TestABrokerThatThrottlesIsLeftAloneByAllLanesUntilItListens(t *testing.T) {
 			})
 		}
 		lanes.Wait()
-		if early := b.asked(s); early != 0 {
+		if early := b.asked(); early != 0 {
 			t.Errorf("%d requests came early", early)
 		}
 		if l := s.lanes[laneName(topicA, 0, 2)]; l.window != maxInFlight {
@@ -180,13 +176,14 @@ func TestATrainThatIsThrottledOnItsWayIsWaitedFor(t *testing.T) {
 		if took := time.Since(began); took < 38*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if early := b.asked(s); early == 0 {
+		if early := b.asked(); early == 0 {
 			t.Error("nothing was under way: the test shows nothing")
 		}
 	})
 }
 
 func TestWhoIsStoppedDoesNotWaitForAQuota(t *testing.T) {
+	const calm = 15 * time.Second // as long as Kafka by default measures rates, and more
 	synctest.Test(t, func(t *testing.T) {
 		b, s, log := throttling(t, 2*time.Second)
 		lane := laneName(topicA, 0, 2)
@@ -205,6 +202,7 @@ func TestWhoIsStoppedDoesNotWaitForAQuota(t *testing.T) {
 }
 
 func TestThrottlingIsToldWhenItBeginsAndWhenItHasEnded(t *testing.T) {
+	const calm = 15 * time.Second // as long as Kafka by default measures rates, and more
 	synctest.Test(t, func(t *testing.T) {
 		b, s, log := throttling(t, 2*time.Second)
 		lane := laneName(topicA, 0, 2)

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
@@ -20,30 +20,7 @@ type topic struct {
 	name    string
 	asking  chan struct{} // holds one token; who has it may ask the cluster
 	checked bool          // the topic is as it should be; belongs to who has the token
-	current atomic.Pointer[layout]
-}
-
-// layout is one answer about a topic. It is never changed.
-type layout struct {
-	leads []lead // by partition
-}
-
-var (
-	errNoLayout    = errors.New("the topic was not looked up yet")
-	errNoPartition = errors.New("the partition does not exist (any more): the topic was made anew")
-)
-
-// lead returns who leads a partition.
-func (by *layout) lead(partition int32) (lead, error) {
-	switch {
-	case by == nil:
-		return lead{broker: -1}, errNoLayout
-	case int(partition) >= len(by.leads):
-		return lead{broker: -1}, errNoPartition
-	case by.leads[partition].broker < 0:
-		return lead{broker: -1}, kafka.LeaderNotAvailable
-	}
-	return by.leads[partition], nil
+	current atomic.Pointer[cluster.Layout]
 }
 
 func newTopic(name string) *topic {
@@ -54,7 +31,7 @@ func newTopic(name string) *topic {
 
 // refresh asks the cluster about the topic, unless someone did since the caller read seen (nil: never). So lanes that
 // fail together ask once.
-func (s *Sink) refresh(ctx context.Context, t *topic, seen *layout) (*layout, error) {
+func (s *Sink) refresh(ctx context.Context, t *topic, seen *cluster.Layout) (*cluster.Layout, error) {
 	select {
 	case <-t.asking:
 		defer func() { t.asking <- struct{}{} }()
@@ -64,19 +41,18 @@ func (s *Sink) refresh(ctx context.Context, t *topic, seen *layout) (*layout, er
 	if now := t.current.Load(); now != seen {
 		return now, nil
 	}
-	leads, err := s.find(ctx, t)
+	now, err := s.find(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	now := &layout{leads}
 	s.learn(t, now)
 	return now, nil
 }
 
 // learn notes the layout of a topic.
-func (s *Sink) learn(t *topic, now *layout) {
+func (s *Sink) learn(t *topic, now *cluster.Layout) {
 	before := t.current.Swap(now)
-	if before == nil || len(before.leads) != len(now.leads) {
+	if before == nil || len(before.Leads) != len(now.Leads) {
 		s.moved.add(t)
 	}
 }
@@ -109,8 +85,8 @@ func (s *topicSet) all() []*topic {
 }
 
 // find describes a topic, and creates it first, or checks it, where that is asked for.
-func (s *Sink) find(ctx context.Context, t *topic) ([]lead, error) {
-	found, controller, err := s.describe(ctx, t.name)
+func (s *Sink) find(ctx context.Context, t *topic) (*cluster.Layout, error) {
+	found, controller, err := s.cluster.Describe(ctx, t.name)
 	if err == nil && !t.checked {
 		if err := s.check(ctx, t.name, found); err != nil {
 			return nil, err
@@ -118,54 +94,23 @@ func (s *Sink) find(ctx context.Context, t *topic) ([]lead, error) {
 		t.checked = true
 	}
 	if !errors.Is(err, kafka.UnknownTopicOrPartition) {
-		return found.leads, s.explain(ctx, t.name, err)
+		return found, s.cluster.Explain(ctx, t.name, err)
 	}
 	if !s.config.CreateTopics.Enabled {
 		return nil, fmt.Errorf("topic %q does not exist: create it, or set kafka.createTopics.enabled: %w", t.name, err)
 	}
-	if err := s.cluster.create(ctx, controller, t.name, s.config.CreateTopics); err != nil {
+	found, err = s.cluster.Create(ctx, controller, s.config.CreateTopics.request(t.name))
+	if err != nil {
 		if protocol.ClassifyError(err) == protocol.Unauthorized || !protocol.FromBroker(err) {
-			return nil, s.explain(ctx, t.name, err)
+			return nil, s.cluster.Explain(ctx, t.name, err)
 		}
 		return nil, fmt.Errorf("creating topic %q: %w; create it by hand, or correct kafka.createTopics", t.name, err)
 	}
-	s.log.Info("topic created", "topic", t.name)
-	return s.awaitCreated(ctx, t.name)
-}
-
-// awaitCreated waits until the brokers have heard of a topic that was just created; some seconds at most.
-func (s *Sink) awaitCreated(ctx context.Context, name string) ([]lead, error) {
-	const pause, tries = 50 * time.Millisecond, 40
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for try := 1; ; try++ {
-		created, _, err := s.describe(ctx, name)
-		pending := errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, kafka.LeaderNotAvailable)
-		if !pending || try == tries {
-			return created.leads, s.explain(ctx, name, err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-// describe asks the cluster about a topic. One without partitions is not ready.
-func (s *Sink) describe(ctx context.Context, name string) (found description, controller int32, err error) {
-	err = retryOnce(ctx, func() (err error) {
-		found, controller, err = s.cluster.describe(ctx, name)
-		return err
-	})
-	if err == nil && len(found.leads) == 0 {
-		err = kafka.LeaderNotAvailable
-	}
-	return found, controller, err
+	return found, nil
 }
 
 // retryLayout asks something of brokers that a layout names, with another layout when that was not right any more.
-func (s *Sink) retryLayout(ctx context.Context, t *topic, ask func(by *layout) error) error {
+func (s *Sink) retryLayout(ctx context.Context, t *topic, ask func(by *cluster.Layout) error) error {
 	const tries = 3
 	for try := 1; ; try++ {
 		seen := t.current.Load()
@@ -174,7 +119,7 @@ func (s *Sink) retryLayout(ctx context.Context, t *topic, ask func(by *layout) e
 			return nil
 		}
 		if try == tries || ctx.Err() != nil || protocol.ClassifyError(err) == protocol.Unauthorized {
-			return s.explain(ctx, t.name, err)
+			return s.cluster.Explain(ctx, t.name, err)
 		}
 		if _, err := s.refresh(ctx, t, seen); err != nil {
 			return err

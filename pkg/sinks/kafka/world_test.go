@@ -6,8 +6,10 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -135,4 +137,15 @@ func (l *lines) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return bytes.Count(l.text.Bytes(), []byte("\n"))
+}
+
+// dials counts the connections that a sink opens from now on.
+func dials(s *Sink) *atomic.Int64 {
+	var opened atomic.Int64
+	dial := s.cluster.Dialer.Reach
+	s.cluster.Dialer.Reach = func(ctx context.Context, network, address string) (net.Conn, error) {
+		opened.Add(1)
+		return dial(ctx, network, address)
+	}
+	return &opened
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	kproto "github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/initproducerid"
 )
 
 // maxInFlight is how many requests leave before the first is answered. What comes meanwhile goes together in the next one.
@@ -211,11 +212,18 @@ func (c *Connection) next(ctx context.Context, s *session) (*request, error) {
 			}
 		}
 		var offered bool
-		if r.version, offered = s.versions[r.message.ApiKey()]; offered {
+		if r.version, offered = s.versions[r.message.ApiKey()]; offered && !leavesOut(r.message, r.version) {
 			return r, nil
 		}
 		r.fail(kafka.UnsupportedVersion)
 	}
+}
+
+// leavesOut says whether a version leaves out what a request is about: whose epoch is to be counted up (KIP-360, Kafka 2.5).
+// Without that, a process that was turned away would turn its successor away.
+func leavesOut(m kproto.Message, version int16) bool {
+	r, ok := m.(*initproducerid.Request)
+	return ok && r.TransactionalID != "" && version < 3
 }
 
 // take removes from the queue what goes into one request; nil if there is nothing. mu is held.
@@ -236,14 +244,11 @@ func (c *Connection) read(s *session, r *request) error {
 		return err
 	}
 	c.waits.Store(time.Now().UnixNano())
-	throttled, err := r.read(s, c.listens())
-	c.waits.Store(0)
-	if err != nil || throttled <= 0 {
-		return err
-	}
-	c.dialer.Throttle.Add(c.address, throttled)
-	_ = s.SetWriteDeadline(c.deadline()) // of what is under way; it fails on a connection that has failed
-	return nil
+	defer c.waits.Store(0)
+	return r.read(s, c.listens(), func(throttled time.Duration) {
+		c.dialer.Throttle.Add(c.address, throttled)
+		_ = s.SetWriteDeadline(c.deadline()) // of what is under way; it fails on a connection that has failed
+	})
 }
 
 // deadline is when the broker must have answered, or taken, something more. It is given the timeout from when it listens.

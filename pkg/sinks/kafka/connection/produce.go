@@ -122,16 +122,16 @@ func (r *request) write(w io.Writer, clientID string) error {
 	return kproto.WriteRequest(w, r.version, r.id, clientID, r.message)
 }
 
-// read reads the answer, which the broker can work for from a time on, and gives it to who waits. It returns the throttle
-// time.
-func (r *request) read(from io.Reader, since time.Time) (throttled time.Duration, err error) {
+// read reads the answer, which the broker can work for from a time on, and gives it to who waits. Before that, throttled is
+// called with the throttle time, if there is one: who has the answer sends more.
+func (r *request) read(from io.Reader, since time.Time, throttled func(time.Duration)) error {
 	m, err := r.readMessage(from)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if r.calls[0].request != nil {
 		r.calls[0].answer <- answer{message: m}
-		return 0, nil
+		return nil
 	}
 	answers := m.(*produce.Response)
 	said := map[place]answer{}
@@ -142,15 +142,18 @@ func (r *request) read(from io.Reader, since time.Time) (throttled time.Duration
 	}
 	for _, one := range r.calls {
 		if _, answered := said[one.place()]; !answered {
-			return 0, fmt.Errorf("the broker has not answered for partition %d of topic %q", one.batch.Partition, one.batch.Topic)
+			return fmt.Errorf("the broker has not answered for partition %d of topic %q", one.batch.Partition, one.batch.Topic)
 		}
+	}
+	if wait := time.Duration(answers.ThrottleTimeMs) * time.Millisecond; wait > 0 {
+		throttled(wait)
 	}
 	for _, one := range r.calls {
 		a := said[one.place()]
 		a.took = time.Since(since)
 		one.answer <- a
 	}
-	return time.Duration(answers.ThrottleTimeMs) * time.Millisecond, nil
+	return nil
 }
 
 func (r *request) readMessage(from io.Reader) (kproto.Message, error) {

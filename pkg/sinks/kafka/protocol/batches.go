@@ -97,3 +97,23 @@ func (b batch) each(from int64, each func(*protocol.Record) error) error {
 		}
 	}
 }
+
+// Header returns the value of a header; "" where there is none.
+func Header(r *protocol.Record, name string) string {
+	for _, h := range r.Headers {
+		if h.Key == name {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// Bytes reads a key or a value; nil for one that is null.
+func Bytes(b protocol.Bytes) ([]byte, error) {
+	if b == nil {
+		return nil, nil
+	}
+	all := make([]byte, b.Len())
+	_, err := io.ReadFull(b, all)
+	return all, err
+}

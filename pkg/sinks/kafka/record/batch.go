@@ -47,6 +47,9 @@ type ProducerSequence struct {
 	Sequence int32
 }
 
+// SequenceAfter returns the sequence number n records behind s. Numbers wrap to 0 after the largest int32.
+func SequenceAfter(s int32, n int) int32 { return int32((int64(s) + int64(n)) & math.MaxInt32) }
+
 // Encoder turns messages into record batches. It is used by one goroutine at a time and keeps its buffers.
 type Encoder struct {
 	format     format.Format

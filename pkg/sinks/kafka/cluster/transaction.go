@@ -1,4 +1,4 @@
-package kafka
+package cluster
 
 import (
 	"context"
@@ -21,6 +21,9 @@ import (
 )
 
 const (
+	// KeepEvery is how often a new epoch keeps a transactional ID from expiring, which it does after seven days by default
+	// (transactional.id.expiration.ms).
+	KeepEvery = 24 * time.Hour
 	// coordinatorPause is between two questions to a coordinator that is busy or moves.
 	coordinatorPause = 20 * time.Millisecond
 	// coordinatorPatience is how many request timeouts a coordinator that is away is waited for before the caller decides.
@@ -31,37 +34,37 @@ const (
 	missingTries = 3
 )
 
-// transactional is a transactional ID, of which only the fence is used (KIP-98): who has asked for its producer ID last is the
+// Transactional is a transactional ID, of which only the fence is used (KIP-98): who has asked for its producer ID last is the
 // only one whose batches are accepted, in all partitions that have seen a marker of the newest epoch. No record is ever
 // transactional. One goroutine at a time uses it.
-type transactional struct {
-	sink        *Sink
-	id          string
+type Transactional struct {
+	cluster     *Cluster
+	ID          string
 	coordinator int32 // broker; noID: not known
 }
 
-// numbers are a producer ID and an epoch, as InitProducerId hands them out. Epochs are never made up: another process may
+// Numbers are a producer ID and an epoch, as InitProducerId hands them out. Epochs are never made up: another process may
 // have been given the next one.
-type numbers struct {
-	producer int64
-	epoch    int16
+type Numbers struct {
+	Producer int64
+	Epoch    int16
 }
 
-var nobody = numbers{noID, noID}
+var Nobody = Numbers{NoID, NoID}
 
-// partition is one of a topic.
-type partition struct {
-	topic string
-	index int32
+// Partition is one of a topic.
+type Partition struct {
+	Topic string
+	Index int32
 }
 
-func (p partition) String() string { return fmt.Sprintf("topic %q partition %d", p.topic, p.index) }
+func (p Partition) String() string { return fmt.Sprintf("topic %q partition %d", p.Topic, p.Index) }
 
-// fence claims the transactional ID, or goes on with what own has claimed, and turns older epochs away in these partitions. It
+// Fence claims the transactional ID, or goes on with what own has claimed, and turns older epochs away in these partitions. It
 // returns the epoch to write under, after an error the newest that was given, and the partitions that do not exist. The epoch of the marker is not the one that is
 // returned: nothing that was sent before the fence is numbered as what comes after it.
-func (t *transactional) fence(ctx context.Context, own numbers, all []partition) (_ numbers, gone []partition, err error) {
-	if own, err = t.init(ctx, own); err != nil {
+func (t *Transactional) Fence(ctx context.Context, own Numbers, all []Partition) (_ Numbers, gone []Partition, err error) {
+	if own, err = t.Init(ctx, own); err != nil {
 		return own, nil, err
 	}
 	there, gone, err := t.add(ctx, own, all)
@@ -71,18 +74,23 @@ func (t *transactional) fence(ctx context.Context, own numbers, all []partition)
 	if err := t.abort(ctx, own); err != nil {
 		return own, nil, err
 	}
-	own, err = t.init(ctx, own) // is answered when all markers are written
+	own, err = t.Init(ctx, own) // is answered when all markers are written
 	return own, gone, err
 }
 
-// init asks for an epoch: the next one after own, or, for nobody, after whatever there is. By itself it turns nobody away: a
+// Transactional returns a transactional ID that nobody has asked about yet.
+func (c *Cluster) Transactional(id string) *Transactional {
+	return &Transactional{cluster: c, ID: id, coordinator: NoID}
+}
+
+// Init asks for an epoch: the next one after own, or, for nobody, after whatever there is. By itself it turns nobody away: a
 // partition accepts older epochs until it has seen this one.
-func (t *transactional) init(ctx context.Context, own numbers) (numbers, error) {
+func (t *Transactional) Init(ctx context.Context, own Numbers) (Numbers, error) {
 	got := own
 	err := t.ask(ctx, func(ctx context.Context) error {
-		answer, err := t.sink.cluster.ask(ctx, t.coordinator, &initproducerid.Request{
-			TransactionalID: t.id, TransactionTimeoutMs: int32(transactionTimeout.Milliseconds()),
-			ProducerID: own.producer, ProducerEpoch: own.epoch,
+		answer, err := t.cluster.ask(ctx, t.coordinator, &initproducerid.Request{
+			TransactionalID: t.ID, TransactionTimeoutMs: int32(transactionTimeout.Milliseconds()),
+			ProducerID: own.Producer, ProducerEpoch: own.Epoch,
 		})
 		if err != nil {
 			return err
@@ -91,16 +99,16 @@ func (t *transactional) init(ctx context.Context, own numbers) (numbers, error) 
 		if err := protocol.CodeError(r.ErrorCode, ""); err != nil {
 			return err
 		}
-		got = numbers{r.ProducerID, r.ProducerEpoch}
+		got = Numbers{r.ProducerID, r.ProducerEpoch}
 		return nil
 	})
 	return got, err
 }
 
 // add makes partitions part of the transaction, and returns those that are and those that do not exist.
-func (t *transactional) add(ctx context.Context, own numbers, all []partition) (there, gone []partition, err error) {
+func (t *Transactional) add(ctx context.Context, own Numbers, all []Partition) (there, gone []Partition, err error) {
 	for chunk := range slices.Chunk(all, partitionsAtOnce) {
-		missing := map[partition]bool{}
+		missing := map[Partition]bool{}
 		for try := 1; len(chunk) > 0; try++ {
 			unknown, err := t.addSome(ctx, own, chunk)
 			if err != nil {
@@ -119,7 +127,7 @@ func (t *transactional) add(ctx context.Context, own numbers, all []partition) (
 			for _, p := range unknown {
 				missing[p] = true
 			}
-			chunk = slices.DeleteFunc(slices.Clone(chunk), func(p partition) bool { return missing[p] })
+			chunk = slices.DeleteFunc(slices.Clone(chunk), func(p Partition) bool { return missing[p] })
 		}
 		gone = slices.AppendSeq(gone, maps.Keys(missing))
 	}
@@ -127,19 +135,19 @@ func (t *transactional) add(ctx context.Context, own numbers, all []partition) (
 }
 
 // addSome adds partitions to the transaction, all or none. It returns those because of which it was none, as they do not exist.
-func (t *transactional) addSome(ctx context.Context, own numbers, all []partition) (unknown []partition, err error) {
-	request := &addpartitionstotxn.Request{TransactionalID: t.id, ProducerID: own.producer, ProducerEpoch: own.epoch}
+func (t *Transactional) addSome(ctx context.Context, own Numbers, all []Partition) (unknown []Partition, err error) {
+	request := &addpartitionstotxn.Request{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch}
 	at := map[string]int{}
 	for _, p := range all {
-		i, known := at[p.topic]
+		i, known := at[p.Topic]
 		if !known {
-			i, at[p.topic] = len(request.Topics), len(request.Topics)
-			request.Topics = append(request.Topics, addpartitionstotxn.RequestTopic{Name: p.topic})
+			i, at[p.Topic] = len(request.Topics), len(request.Topics)
+			request.Topics = append(request.Topics, addpartitionstotxn.RequestTopic{Name: p.Topic})
 		}
-		request.Topics[i].Partitions = append(request.Topics[i].Partitions, p.index)
+		request.Topics[i].Partitions = append(request.Topics[i].Partitions, p.Index)
 	}
 	err = t.ask(ctx, func(ctx context.Context) error {
-		answer, err := t.sink.cluster.ask(ctx, t.coordinator, request)
+		answer, err := t.cluster.ask(ctx, t.coordinator, request)
 		if err != nil {
 			return err
 		}
@@ -153,12 +161,12 @@ func (t *transactional) addSome(ctx context.Context, own numbers, all []partitio
 const operationNotAttempted = kafka.Error(55)
 
 // refusals reads which partitions were refused because they do not exist, and the first other refusal.
-func refusals(r *addpartitionstotxn.Response) (unknown []partition, err error) {
+func refusals(r *addpartitionstotxn.Response) (unknown []Partition, err error) {
 	for _, topic := range r.Results {
 		for _, p := range topic.Results {
 			switch code := kafka.Error(p.ErrorCode); {
 			case code == kafka.UnknownTopicOrPartition:
-				unknown = append(unknown, partition{topic.Name, p.PartitionIndex})
+				unknown = append(unknown, Partition{topic.Name, p.PartitionIndex})
 			case code == kafka.TopicAuthorizationFailed:
 				return nil, fmt.Errorf("no right to turn an older writer away from topic %q: grant WRITE on it: %w", topic.Name, code)
 			case code != 0 && code != operationNotAttempted:
@@ -170,9 +178,9 @@ func refusals(r *addpartitionstotxn.Response) (unknown []partition, err error) {
 }
 
 // abort ends the transaction.
-func (t *transactional) abort(ctx context.Context, own numbers) error {
+func (t *Transactional) abort(ctx context.Context, own Numbers) error {
 	return t.ask(ctx, func(ctx context.Context) error {
-		answer, err := t.sink.cluster.ask(ctx, t.coordinator, &endtxn.Request{TransactionalID: t.id, ProducerID: own.producer, ProducerEpoch: own.epoch})
+		answer, err := t.cluster.ask(ctx, t.coordinator, &endtxn.Request{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch})
 		if err != nil {
 			return err
 		}
@@ -182,8 +190,8 @@ func (t *transactional) abort(ctx context.Context, own numbers) error {
 
 // ask repeats a request to the coordinator while that moves, starts or still ends the transaction before. All our requests may
 // be repeated when their answers are lost.
-func (t *transactional) ask(ctx context.Context, request func(context.Context) error) error {
-	bounded, cancel := context.WithTimeout(ctx, coordinatorPatience*t.sink.config.RequestTimeout)
+func (t *Transactional) ask(ctx context.Context, request func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, coordinatorPatience*t.cluster.timeout)
 	defer cancel()
 	var last error
 	for {
@@ -195,7 +203,7 @@ func (t *transactional) ask(ctx context.Context, request func(context.Context) e
 		case err == nil:
 			return nil
 		case bounded.Err() == nil && !t.again(err):
-			return t.explain(ctx, err)
+			return t.Explain(ctx, err)
 		case bounded.Err() == nil || last == nil: // the end of ctx says less than what was said before
 			last = err
 		}
@@ -206,52 +214,52 @@ func (t *transactional) ask(ctx context.Context, request func(context.Context) e
 }
 
 // away says that there was no useful answer for long.
-func (t *transactional) away(ctx context.Context, last error) error {
+func (t *Transactional) away(ctx context.Context, last error) error {
 	if ctx.Err() != nil || !protocol.FromBroker(last) {
-		return t.sink.explain(ctx, "", last)
+		return t.cluster.Explain(ctx, "", last)
 	}
-	return &sinks.UnavailableError{After: awayPause, Err: last, Reason: fmt.Sprintf(
-		"the transactional ID %q has no coordinator that is ready: check the brokers, and the replicas of the topic __transaction_state", t.id)}
+	return &sinks.UnavailableError{After: AwayPause, Err: last, Reason: fmt.Sprintf(
+		"the transactional ID %q has no coordinator that is ready: check the brokers, and the replicas of the topic __transaction_state", t.ID)}
 }
 
 // again says whether a request may succeed later, and forgets a coordinator that is none any more.
-func (t *transactional) again(err error) bool {
+func (t *Transactional) again(err error) bool {
 	switch {
 	case errors.Is(err, kafka.ConcurrentTransactions), errors.Is(err, kafka.GroupLoadInProgress): // 51, 14
 		return true
 	case errors.Is(err, kafka.GroupCoordinatorNotAvailable), errors.Is(err, kafka.NotCoordinatorForGroup), // 15, 16
 		errors.Is(err, kafka.RequestTimedOut), errors.Is(err, kafka.NotEnoughReplicas), errors.Is(err, kafka.NotEnoughReplicasAfterAppend),
 		!protocol.FromBroker(err):
-		t.coordinator = noID
+		t.coordinator = NoID
 		return true
 	}
 	return false
 }
 
-// explain turns what the coordinator says into the contract's errors.
-func (t *transactional) explain(ctx context.Context, err error) error {
+// Explain turns what the coordinator says into the contract's errors.
+func (t *Transactional) Explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, kafka.InvalidProducerEpoch), errors.Is(err, kafka.ProducerFenced), errors.Is(err, kafka.InvalidProducerIDMapping): // 47, 90, 49
-		return &sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", t.id), Err: err}
+		return &sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", t.ID), Err: err}
 	case errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
 		return &sinks.UnavailableError{Err: err, Reason: fmt.Sprintf(
-			"no right to use the transactional ID %q: grant WRITE on it, or on TRANSACTIONAL_ID with a prefix of it", t.id)}
+			"no right to use the transactional ID %q: grant WRITE on it, or on TRANSACTIONAL_ID with a prefix of it", t.ID)}
 	case errors.Is(err, kafka.UnsupportedVersion):
 		return &sinks.UnavailableError{Err: err, Reason: "Kafka has no transactions, which the replicated state needs: use brokers from Kafka 2.8 on"}
 	}
 	if protocol.ClassifyError(err) == protocol.Unauthorized {
-		return t.sink.explain(ctx, "", err)
+		return t.cluster.Explain(ctx, "", err)
 	}
-	return fmt.Errorf("transactional ID %q: %w", t.id, err)
+	return fmt.Errorf("transactional ID %q: %w", t.ID, err)
 }
 
 // find asks who coordinates the transactional ID, if that is not known.
-func (t *transactional) find(ctx context.Context) error {
+func (t *Transactional) find(ctx context.Context) error {
 	const transactions = 1 // what is coordinated
-	if t.coordinator != noID {
+	if t.coordinator != NoID {
 		return nil
 	}
-	answer, err := t.sink.cluster.ask(ctx, anyBroker, &findcoordinator.Request{Key: t.id, KeyType: transactions})
+	answer, err := t.cluster.ask(ctx, anyBroker, &findcoordinator.Request{Key: t.ID, KeyType: transactions})
 	if err != nil {
 		return err
 	}
@@ -263,7 +271,7 @@ func (t *transactional) find(ctx context.Context) error {
 	return nil
 }
 
-// transactionalID names what a group fences a sink, or its state, by. Every process of the group has the same.
-func transactionalID(group string, parts ...string) string {
+// TransactionalID names what a group fences a sink, or its state, by. Every process of the group has the same.
+func TransactionalID(group string, parts ...string) string {
 	return strings.Join(append([]string{group}, parts...), "-")
 }

@@ -1,4 +1,4 @@
-package kafka
+package cluster
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package kafka
+package cluster
 
 import (
 	"context"
@@ -17,25 +17,25 @@ import (
 
 // awayPause is the time between two probes for a Kafka that does not answer: a dial a second costs little, and however long
 // it was away its return is noticed soon.
-const awayPause = time.Second
+const AwayPause = time.Second
 
-// explain turns what went wrong with any request but produce into the contract's errors.
-func (s *Sink) explain(ctx context.Context, topic string, err error) error {
+// Explain turns what went wrong with any request but produce into the contract's errors.
+func (c *Cluster) Explain(ctx context.Context, topic string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case protocol.ClassifyError(err) == protocol.Unauthorized:
-		return s.refused(topic, err)
+		return c.Refused(topic, err)
 	case protocol.FromBroker(err):
 		return fmt.Errorf("topic %q: %w", topic, err)
 	}
-	return &sinks.UnavailableError{Reason: s.unreached(err), After: awayPause, Err: err}
+	return &sinks.UnavailableError{Reason: c.unreached(err), After: AwayPause, Err: err}
 }
 
 // unreached says, for people, why there is no connection to Kafka.
-func (s *Sink) unreached(err error) string {
+func (c *Cluster) unreached(err error) string {
 	var (
 		credentials *auth.CredentialError
 		untrusted   *tls.CertificateVerificationError
@@ -49,12 +49,12 @@ func (s *Sink) unreached(err error) string {
 	case errors.As(err, &network) && network.Op == "remote error": // an alert of TLS
 		return "a broker refuses our side of TLS: check kafka.tls.certFile and kafka.tls.keyFile"
 	}
-	return fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", s.cluster.brokers)
+	return fmt.Sprintf("no broker of %s answers: check kafka.brokers, the network, and TLS on both sides", c.brokers)
 }
 
-// refused says, for people, why Kafka does not let us in, or not write to a topic, until someone changes that. The latter
+// Refused says, for people, why Kafka does not let us in, or not write to a topic, until someone changes that. The latter
 // is a matter of that topic alone.
-func (s *Sink) refused(topic string, err error) error {
+func (c *Cluster) Refused(topic string, err error) error {
 	var reason string
 	switch {
 	case errors.Is(err, kafka.SASLAuthenticationFailed):

@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/initproducerid"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+)
+
+// noID stands for a producer ID, an epoch or a coordinator that is not known.
+const NoID = -1
+
+// ProducerID asks for a new producer ID, which has epoch 0, to write to a topic. It needs no transaction coordinator (KIP-98).
+func (c *Cluster) ProducerID(ctx context.Context, topic string) (id int64, epoch int16, err error) {
+	err = retryOnce(ctx, func() error {
+		answer, err := c.ask(ctx, anyBroker, &initproducerid.Request{
+			TransactionTimeoutMs: int32(time.Minute.Milliseconds()), ProducerID: NoID, ProducerEpoch: NoID,
+		})
+		if err != nil {
+			return err
+		}
+		r := answer.(*initproducerid.Response)
+		id, epoch = r.ProducerID, r.ProducerEpoch
+		return protocol.CodeError(r.ErrorCode, "")
+	})
+	if errors.Is(err, kafka.UnsupportedVersion) {
+		const reason = "Kafka gives no producer IDs: set kafka.idempotence to false, or use brokers from Kafka 0.11 on"
+		return 0, 0, &sinks.UnavailableError{Reason: reason, Err: err}
+	}
+	if err != nil && protocol.FromBroker(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
+		return 0, 0, fmt.Errorf("no producer ID yet for topic %q: %w", topic, err)
+	}
+	return id, epoch, c.Explain(ctx, topic, err)
+}
+
+// Producer asks the leader of a partition what it knows about a producer (KIP-664); nil when that is nothing.
+func (c *Cluster) Producer(ctx context.Context, leader int32, p Partition, id int64) (*kmsg.DescribeProducersResponseTopicPartitionActiveProducer, error) {
+	request := kmsg.NewPtrDescribeProducersRequest()
+	request.Topics = []kmsg.DescribeProducersRequestTopic{{Topic: p.Topic, Partitions: []int32{p.Index}}}
+	answer, err := askForeign[*kmsg.DescribeProducersResponse](ctx, c, leader, forQuestions, request)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1 {
+		return nil, protocol.ErrMalformed
+	}
+	found := answer.Topics[0].Partitions[0]
+	for i := range found.ActiveProducers {
+		if found.ActiveProducers[i].ProducerID == id {
+			return &found.ActiveProducers[i], nil
+		}
+	}
+	return nil, protocol.CodeError(found.ErrorCode, "")
+}
+
+// EndOfLog asks the leader of a partition for the end of its log, whether or not that is replicated (KIP-320).
+func (c *Cluster) EndOfLog(ctx context.Context, by Lead, p Partition) (int64, error) {
+	part := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
+	part.Partition, part.CurrentLeaderEpoch, part.LeaderEpoch = p.Index, by.Epoch, by.Epoch
+	request := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	request.SetVersion(3)
+	request.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: p.Topic, Partitions: []kmsg.OffsetForLeaderEpochRequestTopicPartition{part}}}
+	answer, err := askForeign[*kmsg.OffsetForLeaderEpochResponse](ctx, c, by.Broker, forQuestions, request)
+	if err != nil {
+		return 0, err
+	}
+	if len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1 {
+		return 0, protocol.ErrMalformed
+	}
+	found := answer.Topics[0].Partitions[0]
+	return found.EndOffset, protocol.CodeError(found.ErrorCode, "")
+}
