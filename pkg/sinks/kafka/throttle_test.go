@@ -183,7 +183,6 @@ func TestATrainThatIsThrottledOnItsWayIsWaitedFor(t *testing.T) {
 }
 
 func TestWhoIsStoppedDoesNotWaitForAQuota(t *testing.T) {
-	const calm = 15 * time.Second // as long as Kafka by default measures rates, and more
 	synctest.Test(t, func(t *testing.T) {
 		b, s, log := throttling(t, 2*time.Second)
 		lane := laneName(topicA, 0, 2)

@@ -88,7 +88,7 @@ type Options struct {
 	Timeout  time.Duration // of one request
 }
 
-// newCluster returns a cluster, and reads the files that cfg names. It opens no connection.
+// New returns a cluster, and reads the files that cfg names. It opens no connection.
 func New(cfg Options, log *slog.Logger) (*Cluster, error) {
 	if _, err := cfg.TLS.ClientConfig(""); err != nil { // a wrong path shows at start
 		return nil, err

@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// awayPause is the time between two probes for a Kafka that does not answer: a dial a second costs little, and however long
+// AwayPause is the time between two probes for a Kafka that does not answer: a dial a second costs little, and however long
 // it was away its return is noticed soon.
 const AwayPause = time.Second
 

@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// noID stands for a producer ID, an epoch or a coordinator that is not known.
+// NoID stands for a producer ID, an epoch or a coordinator that is not known.
 const NoID = -1
 
 // ProducerID asks for a new producer ID, which has epoch 0, to write to a topic. It needs no transaction coordinator (KIP-98).

@@ -22,7 +22,7 @@ const (
 	readTries        = 3
 )
 
-// errMadeAnew says that what was read last of a partition is not there any more.
+// ErrMadeAnew says that what was read last of a partition is not there any more.
 var ErrMadeAnew = errors.New("the partition was made anew")
 
 // Span is what is read of a partition: from next on, up to the end that it had when it was asked for.

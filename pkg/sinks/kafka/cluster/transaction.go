@@ -50,6 +50,7 @@ type Numbers struct {
 	Epoch    int16
 }
 
+// Nobody is who has no numbers yet.
 var Nobody = Numbers{NoID, NoID}
 
 // Partition is one of a topic.
