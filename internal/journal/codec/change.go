@@ -187,7 +187,11 @@ func (f *form) body(there bool, v *[]byte) {
 }
 
 // appendMeta appends the facts of c, everything but its bodies, of which it writes the lengths.
-func appendMeta(b []byte, c *event.Change) []byte { return write(b, (*form).change, c) }
+func appendMeta(b []byte, c *event.Change) []byte {
+	f := form{out: b} // write would put it on the heap, once for each change
+	f.change(c)
+	return f.out
+}
 
 // appendRaw appends the uncompressed form of a frame: the length of the facts, the facts, then all bodies as they are.
 func appendRaw(b, meta []byte, changes []*event.Change) []byte {

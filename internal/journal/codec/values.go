@@ -90,13 +90,17 @@ func (f *form) lanes(v *map[string]uint64) {
 }
 
 // AppendKnown appends a known object without its key.
-func AppendKnown(b []byte, k *event.Known) []byte { return write(b, (*form).known, k) }
+func AppendKnown(b []byte, k *event.Known) []byte {
+	f := form{out: b} // write would put it on the heap, once for each object
+	f.known(k)
+	return f.out
+}
 
 // DecodeKnown keeps nothing of key and value.
 func DecodeKnown(key, value []byte) (event.Known, error) {
-	k := event.Known{Key: string(key)}
-	if err := read("known object", value, (*form).known, &k); err != nil {
-		return event.Known{}, fmt.Errorf("%w %q", err, key)
+	f, k := form{reading: true, in: string(value)}, event.Known{Key: string(key)}
+	if f.known(&k); f.failed || f.in != "" {
+		return event.Known{}, fmt.Errorf("%w: known object %q", ErrMalformed, key)
 	}
 	return k, nil
 }
