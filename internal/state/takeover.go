@@ -52,7 +52,7 @@ func (t *Taken) From() string {
 	case t.Resumed:
 		return "its journal"
 	case t.Fresh:
-		return "nothing: this is a first start"
+		return "nothing: there is no whole state yet"
 	}
 	return "the replicated state"
 }
