@@ -67,6 +67,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		Shape:         c.shaper.Shape,
 		Drop:          c.journal.DropResource,
 		Lost:          lost,
+		Filled:        c.journal.Filled,
 		Flush:         c.journal.Flush,
 		Announced:     c.journal.Announced,
 		StoredCluster: stored,

@@ -44,9 +44,15 @@ func (j *Journal) LoadResource(name string, known func(event.Known)) (event.Stor
 	if err != nil {
 		return event.StoredResource{}, j.checked("known objects of "+name, err)
 	}
+	bodiless, err := j.get(codec.KeyBodiless(name))
+	if err != nil {
+		return event.StoredResource{}, j.checked("bodies of "+name, err)
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.resources[name], nil
+	stored := j.resources[name]
+	stored.Bodiless = bodiless != nil
+	return stored, nil
 }
 
 // SetScopes makes scopes, as they are given, the only scopes of a resource, and stores its version and kind. Known objects
@@ -61,6 +67,12 @@ func (j *Journal) SetScopes(ctx context.Context, r event.Resource, scopes []even
 	}, nil)
 }
 
+// Filled says that a resource whose known objects were seeded without bodies has those that were found. Durable when it returns
+// nil; ordered with Append.
+func (j *Journal) Filled(ctx context.Context, name string) error {
+	return j.submit(ctx, func(g *group) error { g.delete(codec.KeyBodiless(name)); return nil }, nil)
+}
+
 // DropResource forgets all that is stored of a resource: known objects, bodies, scopes, version and kind. Its changes stay.
 // Durable when it returns nil; ordered with Append.
 func (j *Journal) DropResource(ctx context.Context, name string) error {
@@ -71,6 +83,7 @@ func (j *Journal) DropResource(ctx context.Context, name string) error {
 func (g *group) dropResource(name string) {
 	g.dropNamed(codec.PrefixKnown, name)
 	g.dropNamed(codec.PrefixBody, name)
+	g.delete(codec.KeyBodiless(name))
 	*g.resource(name) = event.StoredResource{}
 }
 

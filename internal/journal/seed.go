@@ -114,6 +114,7 @@ func (g *group) seeded(s Seed) error {
 			return err
 		}
 		stored.Scopes = sorted(r.Scopes)
+		g.set(codec.KeyBodiless(r.Resource.String()), nil)
 	}
 	if s.Cluster != "" {
 		g.set(codec.KeyCluster, []byte(s.Cluster))

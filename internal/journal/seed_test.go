@@ -161,3 +161,30 @@ func TestAMarkingIsOfOneMoment(t *testing.T) {
 	}
 	j.end()
 }
+
+func TestASeedLacksBodiesUntilTheyAreFilled(t *testing.T) {
+	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
+	j := start(t, opts)
+	bodiless := func(want bool) {
+		t.Helper()
+		stored, err := j.LoadResource("pods", nil)
+		if err != nil || stored.Bodiless != want {
+			t.Fatalf("bodiless %v (%v)", stored.Bodiless, err)
+		}
+	}
+	bodiless(false)
+	j.seed(pods(1))
+	j.end()
+	j = start(t, opts)
+	bodiless(true)
+	if err := j.Filled(t.Context(), "pods"); err != nil {
+		t.Fatal(err)
+	}
+	bodiless(false)
+	j.seed(pods(1))
+	bodiless(true)
+	if err := j.DropResource(t.Context(), "pods"); err != nil {
+		t.Fatal(err)
+	}
+	bodiless(false)
+}

@@ -193,6 +193,25 @@ func (t *Tracker) Synced(object *Object, pass string) (event.Observation, error)
 	return t.drain()
 }
 
+// Bodies returns an observation of the bodies of those objects that are still in the version that is known: nothing was emitted of
+// the others' yet, or something newer. What is remembered of their state is completed where it is missing.
+func (t *Tracker) Bodies(objects []*Object) event.Observation {
+	o := t.Observe()
+	for _, object := range objects {
+		known := t.known.get(object.Key())
+		if !object.is(known) {
+			continue
+		}
+		o.Bodies = append(o.Bodies, event.Body{Key: known.Key, UID: known.UID, ResourceVersion: known.ResourceVersion, Raw: object.Raw})
+		if known.Summary == "" && object.Summary != "" {
+			known.Summary = object.Summary
+			t.known.replace(known)
+			o.Known = append(o.Known, known)
+		}
+	}
+	return o
+}
+
 // drain empties the queue through Step.
 func (t *Tracker) drain() (event.Observation, error) {
 	o := t.Observe()

@@ -37,4 +37,6 @@ type StoredScope struct {
 type StoredResource struct {
 	Resource Resource // in the version it was last read in; Version and Kind are "" in journals that did not store them
 	Scopes   []StoredScope
+	// Bodiless says that the known objects were taken over without their bodies, and that somebody asks for these.
+	Bodiless bool
 }

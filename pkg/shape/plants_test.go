@@ -312,6 +312,10 @@ func nothingIsSeen(t *testing.T, policy shape.Policy, count int) {
 				if err := to(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}
+				brought := event.Body{Key: "b", UID: "b", ResourceVersion: "1", Raw: body} // as after a take-over
+				if err := to(t.Context(), event.Observation{Resource: of.resource, Scope: "s", Bodies: []event.Body{brought}}); err != nil {
+					t.Fatal(err)
+				}
 				out.change(reshaped(t, shaper, of.resource, kind, body))
 			}
 		}

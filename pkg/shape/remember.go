@@ -22,25 +22,32 @@ func (s *Shaper) Load(from Load) Load {
 		if known == nil {
 			return from(name, nil)
 		}
-		byRedaction := map[uint32]map[uint64]struct{}{}
+		byRedaction := map[uint32]map[uint64]bool{}
 		stored, err := from(name, func(k event.Known) {
 			var redaction uint32
 			k.Summary, redaction, _ = s.seal.open(k.Summary)
 			if byRedaction[redaction] == nil {
-				byRedaction[redaction] = map[uint64]struct{}{}
+				byRedaction[redaction] = map[uint64]bool{}
 			}
-			byRedaction[redaction][maphash.String(staleSeed, k.Key)] = struct{}{}
+			byRedaction[redaction][maphash.String(staleSeed, k.Key)] = true
 			known(k)
 		})
 		if err == nil {
 			s.note(name, stored.Resource, byRedaction)
+			stored.Bodiless = stored.Bodiless && s.keeps(stored.Resource)
 		}
 		return stored, err
 	}
 }
 
+// keeps says that the rule for a resource asks for bodies.
+func (s *Shaper) keeps(resource event.Resource) bool {
+	index, selected := s.ruleOf(resource)
+	return selected && s.rules[index].keeps
+}
+
 // note keeps the keys of what was emitted under another redaction than that of the rule that selects the resource now.
-func (s *Shaper) note(name string, resource event.Resource, byRedaction map[uint32]map[uint64]struct{}) {
+func (s *Shaper) note(name string, resource event.Resource, byRedaction map[uint32]map[uint64]bool) {
 	index, selected := s.ruleOf(resource)
 	if !selected {
 		return
@@ -57,7 +64,7 @@ func (s *Shaper) note(name string, resource event.Resource, byRedaction map[uint
 			continue
 		}
 		for key := range keys {
-			older.keys[key] = struct{}{}
+			older.keys[key] = true
 		}
 	}
 	s.mu.Lock()

@@ -98,6 +98,7 @@ func (s *Shaper) Shape(index int, to event.Append) event.Append {
 			err = r.shapeWithBodies(&o, older, s.bodies)
 		} else {
 			r.shape(&o, older)
+			o.Bodies = nil
 		}
 		if err != nil {
 			return err
@@ -131,6 +132,7 @@ func (r *rule) shape(o *event.Observation, older *stale) {
 
 // shapeWithBodies shapes the changes of an observation and keeps the newest state of each object.
 func (r *rule) shapeWithBodies(o *event.Observation, older *stale, bodies Bodies) error {
+	r.redactBodies(o, older)
 	kept := o.Changes[:0]
 	newest := map[string]*event.Body{} // of the objects of this observation; nil for one that is gone
 	for _, c := range o.Changes {
@@ -150,7 +152,7 @@ func (r *rule) shapeWithBodies(o *event.Observation, older *stale, bodies Bodies
 			}
 		}
 		var before []byte
-		if last != nil && last.UID == c.UID && len(last.Raw) > 0 && !older.has(key) {
+		if last != nil && last.UID == c.UID && len(last.Raw) > 0 && !older.hasBody(key) {
 			before = last.Raw // else what differs from it may be the redaction
 		}
 		state, keep := r.change(c, before)
@@ -170,6 +172,23 @@ func (r *rule) shapeWithBodies(o *event.Observation, older *stale, bodies Bodies
 		}
 	}
 	return nil
+}
+
+// redactBodies redacts the bodies that an observation brings. What cannot be redacted is left out.
+func (r *rule) redactBodies(o *event.Observation, older *stale) {
+	kept := o.Bodies[:0]
+	for _, b := range o.Bodies {
+		if r.redactor != nil {
+			of := subject{resource: o.Resource, identity: identityOf(&event.Change{Resource: o.Resource, UID: b.UID, Name: b.Key})}
+			var err error
+			if b.Raw, _, err = r.redactor.redact(b.Raw, of); err != nil {
+				continue
+			}
+		}
+		older.renewBody(b.Key)
+		kept = append(kept, b)
+	}
+	o.Bodies = kept
 }
 
 // keyOf is the key under which objects are known.

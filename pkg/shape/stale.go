@@ -11,7 +11,7 @@ import (
 // their keys: two that meet make a claim too careful, and nothing worse. Safe for concurrent use.
 type stale struct {
 	mu   sync.Mutex
-	keys map[uint64]struct{}
+	keys map[uint64]bool // with whether their body is as old
 }
 
 var staleSeed = maphash.MakeSeed()
@@ -27,6 +27,29 @@ func (s *stale) has(key string) bool {
 	}
 	_, yes := s.keys[maphash.String(staleSeed, key)]
 	return yes
+}
+
+// hasBody says that the body of an object may have been stored under another redaction than now.
+func (s *stale) hasBody(key string) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.keys) > 0 && s.keys[maphash.String(staleSeed, key)]
+}
+
+// renewBody notes that the body of an object is stored under this redaction.
+func (s *stale) renewBody(key string) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hash := maphash.String(staleSeed, key)
+	if _, yes := s.keys[hash]; yes {
+		s.keys[hash] = false
+	}
 }
 
 func (s *stale) remove(key string) {

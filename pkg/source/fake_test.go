@@ -41,10 +41,11 @@ type fakeAPI struct {
 	changed  chan struct{} // closed and replaced when anything below changes
 	history  []fakeEvent   // ascending
 	rv       int
-	oldest   int // history before is compacted
-	faults   []http.HandlerFunc
-	cut      chan struct{} // closed and replaced to end all streams
-	log      []string      // requests, without discovery
+	oldest   int                // history before is compacted
+	faults   []http.HandlerFunc // meet the next requests
+	lists    []http.HandlerFunc // meet the next LISTs
+	cut      chan struct{}      // closed and replaced to end all streams
+	log      []string           // requests, without discovery
 	groups   []apidiscovery.APIGroupDiscovery
 	noList   bool           // WatchList is refused
 	noMark   bool           // WatchList ends without the mark
@@ -203,6 +204,9 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var fault http.HandlerFunc
 	if len(f.faults) > 0 {
 		fault, f.faults = f.faults[0], f.faults[1:]
+	}
+	if what == "LIST" && len(f.lists) > 0 {
+		fault, f.lists = f.lists[0], f.lists[1:]
 	}
 	noList, deny, absent := f.noList, f.deny, f.absent
 	f.mu.Unlock()
@@ -426,6 +430,8 @@ type store struct {
 	scopes    map[string][]event.StoredScope // by resource
 	known     map[string]map[string]event.Known
 	changes   []*event.Change
+	bodies    map[string]event.Body // by key
+	bodiless  bool                  // until filled
 	dropped   []string
 	cluster   string // remembered
 	changed   chan struct{}
@@ -435,7 +441,7 @@ type store struct {
 func newStore() *store {
 	return &store{
 		resources: map[string]event.Resource{}, scopes: map[string][]event.StoredScope{}, known: map[string]map[string]event.Known{},
-		changed: make(chan struct{}), patience: 3 * time.Minute,
+		bodies: map[string]event.Body{}, changed: make(chan struct{}), patience: 3 * time.Minute,
 	}
 }
 
@@ -468,6 +474,9 @@ func (s *store) append(_ context.Context, o event.Observation) error {
 	}
 	for _, key := range o.Forget {
 		delete(s.known[name], key)
+	}
+	for _, b := range o.Bodies {
+		s.bodies[b.Key] = b
 	}
 	for i := range s.scopes[name] {
 		scope := &s.scopes[name][i]
@@ -508,7 +517,28 @@ func (s *store) load(resource string, known func(event.Known)) (event.StoredReso
 			known(k)
 		}
 	}
-	return event.StoredResource{Resource: s.resources[resource], Scopes: slices.Clone(s.scopes[resource])}, nil
+	return event.StoredResource{Resource: s.resources[resource], Scopes: slices.Clone(s.scopes[resource]), Bodiless: s.bodiless}, nil
+}
+
+func (s *store) fill(context.Context, string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bodiless = false
+	s.wake()
+	return nil
+}
+
+// filled are the bodies, as "key@resourceVersion", once they were read.
+func (s *store) filled() (all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, b := range s.bodies {
+		if !s.bodiless && len(b.Raw) > 0 {
+			all = append(all, key+"@"+b.ResourceVersion)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // position is that of a scope; "" when there is none.
@@ -693,7 +723,7 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 	log = &lines{}
 	cfg := Config{
 		Client: client, Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
-		Load: st.load, SetScopes: st.setScopes, Append: st.append, Drop: st.drop, Stored: st.stored,
+		Load: st.load, SetScopes: st.setScopes, Append: st.append, Filled: st.fill, Drop: st.drop, Stored: st.stored,
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	for _, a := range adjust {

@@ -22,7 +22,8 @@ type follower struct {
 	append  event.Append
 	slots   chan struct{} // bounds how many scopes read all their objects at once; shared
 	confirm func(context.Context, doubt) error
-	nudged  chan struct{} // sent to when another endpoint is to be tried at once; capacity 1
+	nudged  chan struct{}                    // sent to when another endpoint is to be tried at once; capacity 1
+	between chan func(context.Context) error // what is to be done between two batches of the watch
 
 	endpoint atomic.Pointer[apiserver.Endpoint]
 	tracker  atomic.Pointer[deltas.Tracker] // nil until what is stored is loaded
@@ -36,7 +37,7 @@ type follower struct {
 	unasked   int                   // questions in a row that ended without an answer, see reached
 	conn      *apiserver.Connection // open, behind what was read so far; nil when there is none
 	trail     trail
-	resync    *resync // nil where no rule asks for it
+	bodiless  bool // the known objects were taken over without bodies, and a rule asks for them
 }
 
 // errVanished says that the resource is served no more: discovery does not name it, and its own address answers 404.
@@ -44,10 +45,8 @@ var errVanished = errors.New("the resource is served no more")
 
 // run follows the scope until ctx ends. It returns that error, errVanished, or one of append.
 func (f *follower) run(ctx context.Context) error {
-	if f.resync != nil {
-		stop := f.resync.start(ctx, f)
-		defer stop()
-	}
+	stop := f.besides(ctx)
+	defer stop()
 	defer func() {
 		if f.conn != nil {
 			f.conn.Stop()
@@ -75,7 +74,7 @@ func (f *follower) at() string {
 
 // put appends an observation and notes the position in it.
 func (f *follower) put(ctx context.Context, o event.Observation) error {
-	if len(o.Changes)+len(o.Known)+len(o.Forget) == 0 && o.Lost == "" && (o.Position == "" || o.Position == f.at()) {
+	if len(o.Changes)+len(o.Known)+len(o.Forget)+len(o.Bodies) == 0 && o.Lost == "" && (o.Position == "" || o.Position == f.at()) {
 		return nil
 	}
 	if err := f.append(ctx, o); err != nil {

@@ -23,6 +23,7 @@ type runner struct {
 	initial    bool          // found when the API server first said what it serves
 	missing    atomic.Bool   // discovery does not name the resource, and has been asked more than once
 	stop       func()        // ends it without a word
+	unfilled   atomic.Int32  // scopes that have yet to read the bodies of their objects
 	planned    chan struct{} // closed when what each scope begins with is stored
 	done       chan struct{}
 
@@ -37,7 +38,7 @@ func (s *Source) newRunner(resource event.Resource, scopes []selection.Scope) *r
 		f := &follower{
 			runner: r, scope: scope, slots: s.slots, confirm: s.confirm,
 			health: &health{source: s, condition: s.conditions.Add(scope.ID, Syncing.condition()), counted: Status{Scope: scope.ID, Resource: scope.Resource}},
-			append: s.cfg.appendOf(scope.Rule), nudged: make(chan struct{}, 1), resync: newResync(scope.Resync),
+			append: s.cfg.appendOf(scope.Rule), nudged: make(chan struct{}, 1), between: make(chan func(context.Context) error),
 		}
 		if scope.Mandatory {
 			f.health.insist = f.insist
@@ -117,7 +118,11 @@ func (r *runner) load(ctx context.Context, cluster, lost string) (others *follow
 			return nil, err
 		}
 	}
+	if stored.Bodiless {
+		r.unfilled.Store(int32(len(r.followers)))
+	}
 	for i, f := range r.followers {
+		f.bodiless = stored.Bodiless
 		if err := f.begin(cluster, plan[i], sets.of[f.scope.Namespace]); err != nil {
 			return nil, err
 		}

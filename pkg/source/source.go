@@ -46,6 +46,9 @@ type Config struct {
 	Shape func(rule int, to event.Append) event.Append
 	// Drop forgets a resource that is served or selected no more, after everything appended before.
 	Drop func(ctx context.Context, resource string) error
+	// Filled notes that the bodies of a resource that was loaded as bodiless were given to Append, as far as they were found.
+	// It is needed where Load says so of any.
+	Filled func(ctx context.Context, resource string) error
 	// Flush waits until everything appended before it is what Load returns. It is needed where Edit is used.
 	Flush func(ctx context.Context) error
 	// Lost is why stored positions are missing, if they should not be ("the journal was damaged"): what is served now then
@@ -68,7 +71,8 @@ type Config struct {
 // Source finds, watches and follows what the rules select.
 type Source struct {
 	cfg      Config
-	slots    chan struct{}
+	slots    chan struct{} // see concurrentLists
+	fills    chan struct{} // see concurrentFills
 	identity *identity
 	// namespaces are those that the rules name.
 	namespaces *namespaces
@@ -126,7 +130,8 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{
 		cfg: cfg, cluster: cfg.Cluster, slots: make(chan struct{}, concurrentLists),
-		pace: newPace(cfg.Interval), runners: map[string]*runner{}, waiting: map[string]*condition.Condition{}, remembered: map[string]*remembered{},
+		fills: make(chan struct{}, concurrentFills),
+		pace:  newPace(cfg.Interval), runners: map[string]*runner{}, waiting: map[string]*condition.Condition{}, remembered: map[string]*remembered{},
 		conditions: condition.NewSet(cfg.Log, "scopes"), triggers: condition.NewSet(cfg.Log, "resources"),
 	}
 	s.discovery = s.conditions.Add("discovery", Syncing.condition())

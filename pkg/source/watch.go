@@ -124,8 +124,8 @@ func (f *follower) pass(ctx context.Context, c *apiserver.Connection) error {
 			if f.trail.bookmarks {
 				return errStale
 			}
-		case object := <-f.resync.objects():
-			if err := f.takeAgain(ctx, object); err != nil {
+		case do := <-f.between:
+			if err := do(ctx); err != nil {
 				return &appendError{err}
 			}
 		case b, ok := <-c.Batches:

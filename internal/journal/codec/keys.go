@@ -39,6 +39,11 @@ func KeyCursor(sink string) []byte {
 	return append([]byte{PrefixCursor}, sink...)
 }
 
+// KeyBodiless is the key that says of a resource that its known objects were seeded without bodies.
+func KeyBodiless(resource string) []byte {
+	return append([]byte{PrefixMeta, 'b'}, resource...)
+}
+
 // KeyResource is the key of a resource's record.
 func KeyResource(resource string) []byte {
 	return append([]byte{PrefixResource}, resource...)

@@ -1,0 +1,109 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+)
+
+const (
+	// concurrentFills bounds how many scopes read the bodies of their objects at once, and so the memory that takes.
+	concurrentFills = 4
+	// A batch of bodies is handled between two batches of the watch, which waits for no more than that.
+	fillObjects, fillBytes = 128, 512 << 10
+)
+
+// bodyReading reads the bodies of a scope's known objects, which were taken over without them: all objects are read once, beside the
+// watch, and those that are still in the version that is known have their body stored. Of the others the next change says that
+// nothing is known of the state before it, and brings the body.
+type bodyReading struct {
+	f     *follower
+	batch []*deltas.Object
+	bytes int
+	found atomic.Int64
+}
+
+// fill fills until the last page is read, or ctx ends. A reading whose token has expired begins again.
+func (f *follower) fill(ctx context.Context) {
+	if f.interject(ctx, func(context.Context) error { return nil }) != nil { // not before the watch is there
+		return
+	}
+	var pause backoff
+	for {
+		l := &bodyReading{f: f}
+		err := l.read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			f.runner.source.cfg.Log.Info("the states of known objects were read, for what changes say of the state before",
+				"scope", f.scope.ID, "objects", l.found.Load())
+			f.runner.filled(ctx)
+			return
+		}
+		if sleep(ctx, pause.wait(err)) != nil {
+			return
+		}
+	}
+}
+
+func (l *bodyReading) read(ctx context.Context) error {
+	r := reading{f: l.f, slots: l.f.runner.source.fills, size: pageSize, take: l.take}
+	for {
+		l.f.health.note(func(s *Status) { s.Lists++ })
+		more, err := r.page(ctx)
+		if err == nil {
+			err = l.store(ctx)
+		}
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// take takes an object that was read.
+func (l *bodyReading) take(ctx context.Context, o *deltas.Object) error {
+	l.batch = append(l.batch, o)
+	if l.bytes += len(o.Raw); len(l.batch) < fillObjects && l.bytes < fillBytes {
+		return nil
+	}
+	return l.store(ctx)
+}
+
+// store lets the follower store the bodies that were read, and waits until they are, so that few are in memory.
+func (l *bodyReading) store(ctx context.Context) error {
+	batch, done := l.batch, make(chan struct{})
+	if l.batch, l.bytes = nil, 0; len(batch) == 0 {
+		return nil
+	}
+	err := l.f.interject(ctx, func(ctx context.Context) error {
+		defer close(done)
+		o := l.f.tracker.Load().Bodies(batch)
+		l.found.Add(int64(len(o.Bodies)))
+		return l.f.put(ctx, o)
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if flush := l.f.runner.source.cfg.Flush; flush != nil {
+		return flush(ctx)
+	}
+	return nil
+}
+
+// filled notes that a scope has the bodies of its objects.
+func (r *runner) filled(ctx context.Context) {
+	if r.unfilled.Add(-1) > 0 {
+		return
+	}
+	if err := r.source.cfg.Filled(ctx, r.resource.String()); err != nil && ctx.Err() == nil {
+		r.source.failed(fmt.Errorf("note that the bodies of %s were read: %w", r.resource, err))
+	}
+}

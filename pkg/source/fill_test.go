@@ -1,0 +1,100 @@
+package source
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// takenOver is a store that was taken over without bodies: a is known as it is, b in an older version, c is gone.
+func takenOver(f *fakeAPI) *store {
+	f.write("ADDED", "a", "b", "b")
+	st := newStore()
+	st.bodiless = true
+	st.hold("pods", "13",
+		event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"},
+		event.Known{Key: "ns/b", UID: "uid-b", ResourceVersion: "12"},
+		event.Known{Key: "ns/c", UID: "uid-c", ResourceVersion: "9"})
+	return st
+}
+
+func TestBodiesOfWhatWasTakenOverAreReadOnce(t *testing.T) {
+	f := newFakeAPI(t)
+	st := takenOver(f)
+	s, _, stop := running(t, f, st)
+	st.await(t, "the body that is known", func() bool { return slices.Equal(st.filled(), []string{"ns/a@11"}) })
+	f.write("MODIFIED", "a")
+	st.awaitEmitted(t, "updated a@14")
+	if got := st.change(0); got.Class == "" {
+		t.Errorf("the state was read, and so what the change touched is known: %+v", got)
+	}
+	if got := s.Status()[0]; got.Lists != 1 || got.Relists != 0 {
+		t.Errorf("requests %q", f.requests())
+	}
+	stop()
+	s, _, _ = running(t, f, st)
+	awaitState(t, st, s, Live)
+	f.write("MODIFIED", "b")
+	st.awaitEmitted(t, "updated a@14", "updated b@15")
+	if got := s.Status()[0]; got.Lists != 0 {
+		t.Errorf("read again: %q", f.requests())
+	}
+}
+
+func TestNothingThatHappensToTheListOfBodiesHoldsUpTheWatch(t *testing.T) {
+	expired := func(w http.ResponseWriter, _ *http.Request) {
+		writeStatus(w, apierrors.NewResourceExpired("compacted"))
+	}
+	firstPage := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"13","continue":"more"},"items":[%s]}`, objectJSON("a", 11))
+	}
+	torn := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"13"},"items":[{"metadata"`)
+	}
+	for name, lists := range map[string][]http.HandlerFunc{
+		"410": {expired}, "a token that expires": {firstPage, expired}, "an answer that breaks off": {torn},
+		"too many requests": {func(w http.ResponseWriter, _ *http.Request) {
+			writeStatus(w, apierrors.NewTooManyRequestsError("later"))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeAPI(t)
+			st := takenOver(f)
+			f.lists = lists
+			s, _, _ := running(t, f, st)
+			st.await(t, "the body that is known", func() bool { return slices.Equal(st.filled(), []string{"ns/a@11"}) })
+			f.write("MODIFIED", "b")
+			st.awaitEmitted(t, "updated b@14")
+			if got := s.Status()[0]; got.Relists != 0 || got.State != Live {
+				t.Errorf("%+v: %q", got, f.requests())
+			}
+		})
+	}
+}
+
+func TestAListOfBodiesThatHangsHoldsUpNothing(t *testing.T) {
+	f := newFakeAPI(t)
+	st := takenOver(f)
+	asked := make(chan struct{}, 8)
+	hang := func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}
+	f.lists = []http.HandlerFunc{hang, hang, hang}
+	s, _, stop := running(t, f, st)
+	<-asked
+	f.write("MODIFIED", "a", "b")
+	st.awaitEmitted(t, "updated a@14", "updated b@15")
+	awaitState(t, st, s, Live)
+	stop()
+	if !st.bodiless {
+		t.Error("they were not read: the next process has to")
+	}
+}
