@@ -14,6 +14,15 @@ import (
 // older ones from disk, where the changes of a frame share one buffer. When the change after+1 is trimmed already, which
 // cannot happen above a declared sink's cursor, Read goes on with the oldest there is.
 func (j *Journal) Read(ctx context.Context, after uint64) ([]event.Record, error) {
+	return j.read(ctx, after, j.unpacker.Changes)
+}
+
+// ReadFacts is Read for who needs no bodies: changes that come from disk have none.
+func (j *Journal) ReadFacts(ctx context.Context, after uint64) ([]event.Record, error) {
+	return j.read(ctx, after, j.unpacker.Facts)
+}
+
+func (j *Journal) read(ctx context.Context, after uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
 	for {
 		j.mu.Lock()
 		if j.ext.newest > after {
@@ -22,7 +31,7 @@ func (j *Journal) Read(ctx context.Context, after uint64) ([]event.Record, error
 			if records != nil {
 				return records, nil
 			}
-			return j.readStored(after)
+			return j.readStored(after, unpack)
 		}
 		changed := j.changed
 		j.mu.Unlock()
@@ -40,13 +49,13 @@ func (j *Journal) Read(ctx context.Context, after uint64) ([]event.Record, error
 }
 
 // readStored reads the frame with the change after+1 from disk.
-func (j *Journal) readStored(after uint64) ([]event.Record, error) {
+func (j *Journal) readStored(after uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
 	done, err := j.use()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	records, err := j.records(after, j.Oldest())
+	records, err := j.records(after, j.Oldest(), unpack)
 	return records, j.checked(fmt.Sprintf("read after %d", after), err)
 }
 

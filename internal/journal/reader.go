@@ -171,7 +171,8 @@ func (r reader) emptied() (extent, error) {
 }
 
 // records reads the rest of the frame with the change after+1, or where that is older than the oldest change, the first frame.
-func (r reader) records(after, oldest uint64) ([]event.Record, error) {
+// unpack opens the frame.
+func (r reader) records(after, oldest uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
 	it, err := r.iter([]byte{codec.PrefixFrame})
 	if err != nil {
 		return nil, err
@@ -195,7 +196,7 @@ func (r reader) records(after, oldest uint64) ([]event.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	changes, err := r.unpacker.Changes(value)
+	changes, err := unpack(value)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -145,7 +146,7 @@ const (
 func appendKnown(b []byte, uid, resourceVersion string) []byte {
 	at := len(b)
 	b = append(b, 0)
-	if id, err := uuid.Parse(uid); err == nil && id.String() == uid {
+	if id, err := uuid.Parse(uid); err == nil && len(uid) == 36 && !strings.ContainsAny(uid, "ABCDEF") { // any other spelling would come back changed
 		b[at] |= knownUUID
 		b = append(b, id[:]...)
 	} else {

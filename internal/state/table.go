@@ -30,14 +30,22 @@ func (t *table) shard(key []byte) map[string]string {
 	return t.known[maphash.Bytes(t.seed, key)%shards]
 }
 
-// put takes an entry. It keeps nothing of it.
-func (t *table) put(e sinks.StateEntry) {
-	if len(e.Key) == 0 {
-		return
+// in is the map of a key, which is not empty.
+func (t *table) in(key []byte) map[string]string {
+	if key[0] == keyKnown {
+		return t.shard(key)
 	}
-	m := t.few
+	return t.few
+}
+
+// put takes an entry, and returns the value that it replaces. It keeps nothing of it.
+func (t *table) put(e sinks.StateEntry) (before string, existed bool) {
+	if len(e.Key) == 0 {
+		return "", false
+	}
+	m := t.in(e.Key)
+	before, existed = m[string(e.Key)]
 	if e.Key[0] == keyKnown {
-		m = t.shard(e.Key)
 		t.size -= len(m)
 	}
 	if e.Value == nil {
@@ -48,27 +56,12 @@ func (t *table) put(e sinks.StateEntry) {
 	if e.Key[0] == keyKnown {
 		t.size += len(m)
 	}
-}
-
-// before is the entry that undoes e.
-func (t *table) before(e sinks.StateEntry) sinks.StateEntry {
-	m := t.few
-	if e.Key[0] == keyKnown {
-		m = t.shard(e.Key)
-	}
-	if value, ok := m[string(e.Key)]; ok {
-		return sinks.StateEntry{Key: e.Key, Value: []byte(value)}
-	}
-	return sinks.StateEntry{Key: e.Key}
+	return before, existed
 }
 
 // has says that an entry would change nothing.
 func (t *table) has(e sinks.StateEntry) bool {
-	m := t.few
-	if e.Key[0] == keyKnown {
-		m = t.shard(e.Key)
-	}
-	value, ok := m[string(e.Key)]
+	value, ok := t.in(e.Key)[string(e.Key)]
 	if e.Value == nil {
 		return !ok
 	}

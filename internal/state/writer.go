@@ -248,7 +248,7 @@ func (k *Keeper) stored(resources []event.StoredResource) bool {
 func (k *Keeper) takeChanges(ctx context.Context, upTo uint64) error {
 	b := batch{k: k}
 	for k.w.at < upTo {
-		records, err := k.opts.Journal.Read(ctx, k.w.at)
+		records, err := k.opts.Journal.ReadFacts(ctx, k.w.at)
 		if err != nil {
 			return err
 		}
@@ -296,7 +296,8 @@ func (b *batch) add(ctx context.Context, key, value []byte) error {
 
 func (b *batch) flush(ctx context.Context) error {
 	entries := b.entries
-	b.entries, b.index, b.bytes = nil, nil, 0
+	b.entries, b.bytes = nil, 0
+	clear(b.index)
 	if len(entries) == 0 {
 		return nil
 	}
@@ -567,16 +568,23 @@ func (k *Keeper) resourceOf(name string) event.Resource {
 
 // put makes entries part of the state. A store that is away is waited for.
 func (k *Keeper) put(ctx context.Context, entries []sinks.StateEntry) error {
-	before := make([]sinks.StateEntry, len(entries))
+	type replaced struct {
+		value   string
+		existed bool
+	}
+	before := make([]replaced, len(entries))
 	for i, e := range entries {
-		before[i] = k.table.before(e)
-		k.table.put(e)
+		before[i].value, before[i].existed = k.table.put(e)
 	}
 	err := k.write(ctx, entries)
 	var deposed *sinks.DeposedError
 	if errors.As(err, &deposed) { // it never came to be; from now on the table is what another process writes
-		for _, e := range slices.Backward(before) {
-			k.table.put(e)
+		for i, e := range slices.Backward(entries) {
+			undo := sinks.StateEntry{Key: e.Key}
+			if before[i].existed {
+				undo.Value = []byte(before[i].value)
+			}
+			k.table.put(undo)
 		}
 		return err
 	}

@@ -178,7 +178,7 @@ func (f *form) body(there bool, v *[]byte) {
 	n := uint64(len(*v))
 	f.uvarint(&n)
 	switch {
-	case !f.reading:
+	case !f.reading, f.bodies == nil:
 	case f.failed || n > uint64(len(f.bodies)):
 		f.fail()
 	default:
@@ -210,10 +210,15 @@ func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
 	if n <= 0 || size > uint64(len(raw)-n) {
 		return nil, fmt.Errorf("%w: length of the facts", ErrMalformed)
 	}
-	if count > size/minChangeMeta {
-		return nil, fmt.Errorf("%w: %d changes in %d bytes", ErrMalformed, count, size)
+	return decodeFacts(string(raw[n:n+int(size)]), raw[n+int(size):], count)
+}
+
+// decodeFacts reads count changes; with nil for bodies without these.
+func decodeFacts(text string, bodies []byte, count uint64) ([]event.Change, error) {
+	if count > uint64(len(text))/minChangeMeta {
+		return nil, fmt.Errorf("%w: %d changes in %d bytes", ErrMalformed, count, len(text))
 	}
-	f := form{reading: true, in: string(raw[n : n+int(size)]), bodies: raw[n+int(size):]}
+	f := form{reading: true, in: text, bodies: bodies}
 	changes := make([]event.Change, count)
 	for i := range changes {
 		f.change(&changes[i])

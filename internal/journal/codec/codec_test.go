@@ -20,7 +20,7 @@ func newTestPacker(t testing.TB) (*Packer, *Unpacker) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(u.zstd.Close)
+	t.Cleanup(u.Close)
 	return p, u
 }
 
@@ -39,6 +39,16 @@ func TestEveryChangeComesBackAsItWas(t *testing.T) {
 		for i, c := range changes {
 			if !reflect.DeepEqual(&records[i], c) {
 				t.Fatalf("change %d of %d\n got %+v\nwant %+v", i, len(changes), records[i], c)
+			}
+		}
+		facts, err := u.Facts(p.Frame(FrameHeader{Count: uint64(len(changes))}, changes))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range changes {
+			bare := *c
+			if bare.Before, bare.After, bare.Patch = nil, nil, nil; !reflect.DeepEqual(facts[i], bare) {
+				t.Fatalf("change %d of %d without bodies\n got %+v\nwant %+v", i, len(changes), facts[i], bare)
 			}
 		}
 	}
@@ -126,6 +136,7 @@ func FuzzDecodeStored(f *testing.F) {
 	f.Add(EncodeVersion())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = u.Changes(b)
+		_, _ = u.Facts(b)
 		_, _ = DecodeDead(u, 1, b)
 		_, _ = DecodeRecovery(b)
 		_ = DecodeVersion(b)

@@ -16,7 +16,7 @@ type form struct {
 	reading bool
 	out     []byte // written so far
 	in      string // still to be read; strings that are read are parts of it: one allocation backs them all
-	bodies  []byte // of changes, still to be read
+	bodies  []byte // of changes, still to be read; nil where they are left out
 	failed  bool   // something that was to be read is not there; all further values are zero
 }
 

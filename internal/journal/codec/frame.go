@@ -1,8 +1,15 @@
 package codec
 
 import (
+	"bufio"
+	"bytes"
+	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -81,6 +88,9 @@ func ReadFrameHeader(stored []byte) (FrameHeader, []byte, error) {
 // Unpacker opens stored frames. Safe for concurrent use.
 type Unpacker struct {
 	zstd *zstd.Decoder
+
+	mu    sync.Mutex
+	facts *zstd.Decoder // no further than it is read
 }
 
 // NewUnpacker returns an unpacker, which the caller closes.
@@ -90,7 +100,43 @@ func NewUnpacker() (*Unpacker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("journal: zstd decoder: %w", err)
 	}
-	return &Unpacker{zstd: dec}, nil
+	facts, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(maxRawBytes))
+	if err != nil {
+		dec.Close()
+		return nil, fmt.Errorf("journal: zstd decoder: %w", err)
+	}
+	return &Unpacker{zstd: dec, facts: facts}, nil
+}
+
+// Facts unpacks the changes of a stored frame without their bodies, which costs a fraction of [Unpacker.Changes]: the facts come
+// first, and the rest is not looked at.
+func (u *Unpacker) Facts(stored []byte) ([]event.Change, error) {
+	h, packed, err := ReadFrameHeader(stored)
+	if err != nil {
+		return nil, err
+	}
+	text, err := u.readFacts(packed)
+	if err != nil {
+		return nil, fmt.Errorf("%w: facts: %w", ErrMalformed, err)
+	}
+	return decodeFacts(text, nil, h.Count)
+}
+
+func (u *Unpacker) readFacts(packed []byte) (string, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err := u.facts.Reset(bytes.NewReader(packed)); err != nil {
+		return "", err
+	}
+	from := bufio.NewReaderSize(u.facts, binary.MaxVarintLen64)
+	size, err := binary.ReadUvarint(from)
+	if err != nil || size > maxRawBytes {
+		return "", cmp.Or(err, errors.New("too large"))
+	}
+	var text strings.Builder
+	_, err = io.CopyN(&text, from, int64(size))
+	return text.String(), err
 }
 
 // Changes unpacks a stored frame. The changes share their backing; stored may be reused afterwards.
@@ -107,4 +153,4 @@ func (u *Unpacker) Changes(stored []byte) ([]event.Change, error) {
 }
 
 // Close releases what the unpacker holds. Nothing is unpacked after it.
-func (u *Unpacker) Close() { u.zstd.Close() }
+func (u *Unpacker) Close() { u.zstd.Close(); u.facts.Close() }

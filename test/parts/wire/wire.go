@@ -13,6 +13,7 @@ import (
 type Wire struct {
 	listener net.Listener
 	delay    atomic.Int64 // nanoseconds
+	carried  atomic.Int64
 
 	mu   sync.Mutex
 	ends []net.Conn
@@ -28,6 +29,9 @@ func New(delay time.Duration) (*Wire, error) {
 
 // Delay sets the delay of each direction for what comes from now on. It may be called at any time.
 func (w *Wire) Delay(d time.Duration) { w.delay.Store(int64(d)) }
+
+// Carried is how many bytes have come in so far, from both sides.
+func (w *Wire) Carried() int64 { return w.carried.Load() }
 
 // Address is where to connect to, host:port.
 func (w *Wire) Address() string { return w.listener.Addr().String() }
@@ -90,6 +94,7 @@ func (w *Wire) carry(from, to net.Conn) {
 		data := make([]byte, 64<<10)
 		n, err := from.Read(data)
 		if n > 0 {
+			w.carried.Add(int64(n))
 			parcels <- parcel{data[:n], time.Now().Add(time.Duration(w.delay.Load()))}
 		}
 		if err != nil {

@@ -32,7 +32,7 @@ func parseOptions(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	corpusFlags(f, &o.corpus)
-	f.StringVar(&o.only, "only", "", "measure one system only, exporter or baseline, or only the start or the shaping")
+	f.StringVar(&o.only, "only", "", "measure one system only, exporter or baseline, or only the start, the shaping or the state")
 	f.StringVar(&o.exporter, "exporter", "", "program to measure; built from this checkout where not given")
 	f.StringVar(&o.dir, "dir", "", "directory to work in, on the kind of disk the journal is meant for; default the system's temporary directory")
 	f.BoolVar(&o.keep, "keep", false, "keep the work directory: logs, configuration, journal")
@@ -46,8 +46,8 @@ func parseOptions(args []string) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	if !slices.Contains([]string{"", "exporter", "baseline", "start", "shaping"}, o.only) {
-		return o, fmt.Errorf("-only %s: expected exporter, baseline, start or shaping", o.only)
+	if !slices.Contains([]string{"", "exporter", "baseline", "start", "shaping", "state"}, o.only) {
+		return o, fmt.Errorf("-only %s: expected exporter, baseline, start, shaping or state", o.only)
 	}
 	return o, nil
 }
@@ -136,6 +136,11 @@ func compareSystems(ctx context.Context, o options) (*report, error) {
 	if o.only == "" || o.only == "shaping" {
 		if r.Shaping, err = measureShaping(ctx, o, c); err != nil {
 			return nil, fmt.Errorf("shaping: %w", err)
+		}
+	}
+	if o.only == "" || o.only == "state" {
+		if r.Replicated, err = measureReplicated(ctx, o, c); err != nil {
+			return nil, fmt.Errorf("replicated state: %w", err)
 		}
 	}
 	if o.start > 0 && (o.only == "" || o.only == "start") {

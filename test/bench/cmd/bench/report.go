@@ -21,6 +21,7 @@ type report struct {
 	Measurements []measurement `json:"measurements"`
 	Ratios       *ratios       `json:"ratios,omitempty"`
 	Shaping      *shaping      `json:"shaping,omitempty"`
+	Replicated   *replicated   `json:"replicated,omitempty"`
 	Start        *startup      `json:"start,omitempty"`
 	Missed       []string      `json:"missed,omitempty"` // bars that were not met
 }
@@ -52,6 +53,9 @@ func (r *report) judge() {
 	}
 	if r.Shaping != nil {
 		r.Missed = append(r.Missed, r.Shaping.missed()...)
+	}
+	if r.Replicated != nil {
+		r.Missed = append(r.Missed, r.Replicated.missed()...)
 	}
 	if ours != nil && !ours.Delivered.Complete() {
 		d := ours.Delivered
@@ -108,6 +112,9 @@ func (r *report) print(w io.Writer) {
 	}
 	if r.Shaping != nil {
 		defer r.Shaping.print(w)
+	}
+	if r.Replicated != nil {
+		defer r.Replicated.print(w)
 	}
 	if q := r.Ratios; q != nil {
 		fmt.Fprintf(w, "\nexporter : baseline   CPU per change %.3f (bar %.3f)   peak RSS %.3f (bar %.3f)   after sync %.3f   changes/s %.2f   CPU of the whole run %.3f\n",

@@ -81,6 +81,7 @@ func measureStart(ctx context.Context, o options, objects int) (m startup, err e
 	if m.Live, err = t.startUntilLive(ctx, s, at, ports.Address(free[0])); err != nil {
 		return m, err
 	}
+	t.count = t.reader.Count
 	last, err := t.await(ctx, int64(m.Objects))
 	m.Delivered = last.Sub(began).Seconds()
 	if err = errors.Join(err, t.process.Stop()); err != nil {
