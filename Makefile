@@ -52,6 +52,11 @@ bench-audit: build ## Measure what the intake of audit events costs the stream: 
 nats-exact: ## Deliver a million changes to replicated NATS while leaders, connections and the process that delivers are killed
 	cd test/bench && go build -o "$(CACHE)/natsexact" ./cmd/natsexact && "$(CACHE)/natsexact" $(NATS_EXACT_FLAGS)
 
+.PHONY: bench-state
+bench-state: ## Measure what a replicated state costs, and how long it takes to take over a million objects
+	cd test/bench && go run ./cmd/bench -only state $(BENCH_STATE_FLAGS)
+	cd test/bench && go run ./cmd/takeover
+
 .PHONY: bench-lanes
 bench-lanes: ## Measure what 4,000 and 60,000 lanes cost next to 6
 	cd test/bench && go run ./cmd/manylanes $(BENCH_LANES_FLAGS)
