@@ -22,8 +22,8 @@ func (s *scene) bring(resource event.Resource, raw string) event.Observation {
 func takenOver(t *testing.T, resource event.Resource, p Policy) *scene {
 	t.Helper()
 	s := shaping(t, p)
-	s.store.known = map[string]event.Known{"n/a": {Key: "n/a", UID: "u", ResourceVersion: "1"}}
-	s.store.last = event.Observation{Resource: resource}
+	s.known = map[string]event.Known{"n/a": {Key: "n/a", UID: "u", ResourceVersion: "1"}}
+	s.last = event.Observation{Resource: resource}
 	s.restart(p, oneKey)
 	return s
 }
