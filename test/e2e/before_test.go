@@ -20,7 +20,7 @@ func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
 	p := newPair(t, kinds, "kafka", func(s *exporter.Settings) { s.Rule = map[string]any{"before": "full"} })
 	p.must(p.all[0].Start(t.Context()))
-	p.active(nil)
+	p.active()
 	each := func(do func(kind workload.Kind, name string) error) {
 		for _, kind := range kinds {
 			for i := range objects {
@@ -30,9 +30,8 @@ func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 	}
 	each(func(kind workload.Kind, name string) error { return p.cluster.Create(t.Context(), kind, p.name, name) })
 	p.awaitAll()
-	p.awaitMetric("kubecdc_state_lag_seconds", "0") // what the state lacks is watched again, and brings its state
-	p.must(p.all[0].Kill())
-	p.wipe(p.all[0])
+	p.awaitCovered(p.all[0]) // what the state lacks is watched again, and brings its state
+	p.kill(p.all[0])
 	killed := time.Now()
 	p.must(p.all[1].Start(t.Context()))
 	p.awaitLog(p.all[1], "the states of known objects were read", len(p.resources))
@@ -59,7 +58,8 @@ func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 	for _, b := range p.buses {
 		p.carryBefore(b, objects*len(kinds))
 	}
-	p.judge(oracle.Rules{})
+	p.must(p.all[1].Stop())
+	p.judgeEach(oracle.Rules{})
 }
 
 // carryBefore checks that updates carry what was told of the object before.
