@@ -1,0 +1,70 @@
+package nats
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
+	const objects, lanes = 1000, 4096
+	server := serve(t, "")
+	cfg := configFor(server.URL())
+	cfg.Lanes = lanes
+	older := reigns(t, cfg, "one")
+	want, from := map[sinks.Lane][]string{}, map[sinks.Lane]sinks.Place{"not one": 1}
+	for i := range objects {
+		c := pod(fmt.Sprint("web-", i), 1)
+		lane := older.sink.lanes.name(sinks.KeyHash(c) % lanes)
+		if n, err := older.sink.Publish(t.Context(), lane, []sinks.Message{{Offset: offsets.Add(1), Change: c}}); n != 1 {
+			t.Fatal(err)
+		}
+		want[lane] = append(want[lane], c.ID())
+		from[lane] = 1
+	}
+	behind := pod("behind", 1)
+	begin := older.sink.Places()
+	accepted(t, older.sink, behind) // in a batch, in the lane of everything
+	end := sinks.Place(0)
+	for _, place := range begin {
+		end = max(end, place)
+	}
+	from[whole] = end
+	want[whole] = []string{behind.ID()}
+	lane := older.sink.lanes.name(sinks.KeyHash(behind) % lanes)
+	if _, known := from[lane]; known {
+		want[lane] = append(want[lane], behind.ID())
+	}
+	newer := reigns(t, cfg, "two")
+	var requests atomic.Int64
+	other, err := nats.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.Subscribe("$JS.API.DIRECT.GET.>", func(*nats.Msg) { requests.Add(1) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	got := map[sinks.Lane][]string{}
+	if err := newer.sink.Tail(t.Context(), from, func(lane sinks.Lane, e sinks.Emitted) error {
+		got[lane] = append(got[lane], e.ID)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("%d lanes, want %d; of everything %v, want %v", len(got), len(want), got[whole], want[whole])
+	}
+	if n := requests.Load(); n > 5 {
+		t.Errorf("%d requests", n)
+	}
+}
