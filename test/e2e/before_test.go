@@ -36,7 +36,9 @@ func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 	p.must(p.all[1].Start(t.Context()))
 	p.awaitLog(p.all[1], "the states of known objects were read", len(p.resources))
 
-	each(func(kind workload.Kind, name string) error { return p.cluster.Change(t.Context(), kind, p.name, name, 1) })
+	each(func(kind workload.Kind, name string) error {
+		return p.cluster.Change(t.Context(), kind, p.name, name, 1)
+	})
 	p.awaitAll()
 	lists := map[string]int{}
 	entries, err := p.controlPlane.AuditEntries()
