@@ -22,7 +22,7 @@ func pods(n int) Seed {
 		Resources: []event.StoredResource{{Resource: r, Scopes: []event.StoredScope{{ID: "pods", Position: "900"}}}},
 		Known: func(each func(string, event.Known) error) error {
 			for i := range n {
-				k := event.Known{Key: fmt.Sprintf("ns/p%06d", i), UID: fmt.Sprint("u", i), ResourceVersion: fmt.Sprint(i)}
+				k := event.Known{Key: fmt.Sprintf("ns/p%07d", i), UID: fmt.Sprint("u", i), ResourceVersion: fmt.Sprint(i)}
 				if i%3 == 0 {
 					k.Told = event.AppendTold("", event.Told{UID: k.UID, ResourceVersion: "901"})
 				}
@@ -187,4 +187,12 @@ func TestASeedLacksBodiesUntilTheyAreFilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	bodiless(false)
+}
+
+// BenchmarkSeed seeds a journal on the real disk with a million known objects. One op is one seed.
+func BenchmarkSeed(b *testing.B) {
+	j := start(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+	for b.Loop() {
+		j.seed(pods(1_000_000))
+	}
 }
