@@ -117,7 +117,7 @@ func (a *Attributor) load(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.read = cursor.Low
+	a.read, a.join.began = cursor.Low, time.Now()
 	return a.options.Journal.Evidence(func(e event.Evidence) error {
 		mark, request, err := decodeEvidence(e)
 		switch {

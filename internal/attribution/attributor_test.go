@@ -256,6 +256,29 @@ func TestGuessesAreMadeWhereAskedAndSaySo(t *testing.T) {
 	}
 }
 
+// TestWhoWasAwayWaitsAnew journals a change, stays away for longer than a change waits, and takes its event then, as an API server
+// sends it again, or as it stands in a file or a topic.
+func TestWhoWasAwayWaitsAnew(t *testing.T) {
+	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Second, Window: time.Minute, Bytes: 1 << 20}
+	p := start(t, dir, limits)
+	c := &event.Change{Type: event.Added, Cluster: "c", Resource: pods, Name: "u1", UID: "u1", ResourceVersion: "5", ObservedAt: time.Now().Add(-time.Hour)}
+	if err := p.journal.Append(t.Context(), event.Observation{Resource: pods, Scope: "pods", Changes: []*event.Change{c}}); err != nil {
+		t.Fatal(err)
+	}
+	p.stop()
+	p = start(t, dir, limits)
+	defer p.stop()
+	for deadline := time.Now().Add(time.Minute); p.Stats().Pending == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the change does not wait: %+v", p.Stats())
+		}
+	}
+	p.request("ann", "create", 201, "u1", "5")
+	if r := p.await(event.Attributed, 0).Change; r.Attribution.By.User != "ann" {
+		t.Errorf("%+v", r.Attribution)
+	}
+}
+
 // TestAFloodOfEventsTakesBoundedRoom takes far more events than there is room for, none of which has a change: what is held in
 // memory and in the journal stays bounded, and what had to go is counted as lost.
 func TestAFloodOfEventsTakesBoundedRoom(t *testing.T) {

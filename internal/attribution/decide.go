@@ -19,7 +19,7 @@ type finding struct {
 
 // decide concludes a change if it is time to.
 func (j *Join) decide(p *pending, now time.Time) {
-	age := now.Sub(p.Observed)
+	age := j.waited(p.Observed, now)
 	o := j.objects[p.UID]
 	if mark := o.markOf(p); mark != nil && age <= j.limits.Window {
 		return // who marked it is decided first: its claims may be those of the delete

@@ -44,6 +44,7 @@ type Limits struct {
 // same output. It is not safe for concurrent use.
 type Join struct {
 	limits   Limits
+	began    time.Time          // nobody has waited since before: what an exporter that was away has to catch up with comes after
 	objects  map[string]*object // by UID
 	changes  []*pending         // by offset
 	requests []*held            // by arrival
@@ -208,12 +209,20 @@ func (j *Join) Decide(now time.Time) {
 		}
 	}
 	for _, h := range j.requests {
-		if !h.dropped && now.Sub(h.Arrived) > j.limits.Window {
+		if !h.dropped && j.waited(h.Arrived, now) > j.limits.Window {
 			j.drop(h)
 		}
 	}
 	j.changes = slices.DeleteFunc(j.changes, func(p *pending) bool { return p.decided })
 	j.requests = slices.DeleteFunc(j.requests, func(h *held) bool { return h.dropped })
+}
+
+// waited is how long something has waited that came at a time.
+func (j *Join) waited(since, now time.Time) time.Duration {
+	if since.Before(j.began) {
+		since = j.began
+	}
+	return now.Sub(since)
 }
 
 // Expire concludes every change that waits, as far as can be known now.
