@@ -86,9 +86,9 @@ func (k *Keeper) Look(ctx context.Context) (r Report, err error) {
 
 // bytes are those of all keys and values.
 func (t *table) bytes() (n int64) {
-	for _, m := range append(t.known[:], t.few) {
-		for key, value := range m {
-			n += int64(len(key) + len(value))
+	for i := range shards {
+		for _, e := range t.part(i, shards) {
+			n += int64(len(e.Key) + len(e.Value))
 		}
 	}
 	return n
@@ -105,12 +105,12 @@ func (k *Keeper) Reset(ctx context.Context) (removed int, err error) {
 	}
 	_, unreadable := k.table.content()
 	var entries []sinks.StateEntry
-	for _, m := range append([]map[string]string{k.table.few}, k.table.known[:]...) {
-		for key := range m {
-			if first := key[0]; first == keyLane && unreadable == nil || first == keyPlace && unreadable == nil {
+	for i := range shards {
+		for _, e := range k.table.part(i, shards) {
+			if first := e.Key[0]; first == keyLane && unreadable == nil || first == keyPlace && unreadable == nil {
 				continue
 			}
-			entries = append(entries, sinks.StateEntry{Key: []byte(key)})
+			entries = append(entries, sinks.StateEntry{Key: e.Key})
 		}
 	}
 	for chunk := range slices.Chunk(entries, 4096) {

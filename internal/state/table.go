@@ -1,7 +1,11 @@
 package state
 
 import (
+	"bytes"
+	"container/heap"
 	"hash/maphash"
+	"slices"
+	"sync"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -13,87 +17,98 @@ const shards = 256
 // table is a state in memory, as it is stored: the newest value of each key. One goroutine at a time uses it.
 type table struct {
 	seed  maphash.Seed
-	known [shards]map[string]string // keys with keyKnown
-	few   map[string]string         // all others
-	size  int                       // of known
+	known [shards]packed    // keys with keyKnown
+	few   map[string]string // all others
+	size  int               // of known
 }
 
 func newTable() *table {
 	t := &table{seed: maphash.MakeSeed(), few: map[string]string{}}
 	for i := range t.known {
-		t.known[i] = map[string]string{}
+		t.known[i] = newPacked()
 	}
 	return t
 }
 
-func (t *table) shard(key []byte) map[string]string {
-	return t.known[maphash.Bytes(t.seed, key)%shards]
+// shard returns where a key of a known object belongs, and its hash.
+func (t *table) shard(key []byte) (*packed, uint64) {
+	hash := maphash.Bytes(t.seed, key)
+	return &t.known[hash%shards], hash
 }
 
-// in is the map of a key, which is not empty.
-func (t *table) in(key []byte) map[string]string {
+// put takes an entry. It keeps nothing of it.
+func (t *table) put(e sinks.StateEntry) {
+	switch {
+	case len(e.Key) == 0:
+	case e.Key[0] == keyKnown:
+		in, hash := t.shard(e.Key)
+		t.size -= in.len()
+		if e.Value == nil {
+			in.delete(hash, e.Key)
+		} else {
+			in.set(hash, e.Key, e.Value)
+		}
+		t.size += in.len()
+	case e.Value == nil:
+		delete(t.few, string(e.Key))
+	default:
+		t.few[string(e.Key)] = string(e.Value)
+	}
+}
+
+// value returns the value of a key, which is valid until the next change.
+func (t *table) value(key []byte) (value []byte, ok bool) {
 	if key[0] == keyKnown {
-		return t.shard(key)
+		in, hash := t.shard(key)
+		return in.get(hash, key)
 	}
-	return t.few
-}
-
-// put takes an entry, and returns the value that it replaces. It keeps nothing of it.
-func (t *table) put(e sinks.StateEntry) (before string, existed bool) {
-	if len(e.Key) == 0 {
-		return "", false
-	}
-	m := t.in(e.Key)
-	before, existed = m[string(e.Key)]
-	if e.Key[0] == keyKnown {
-		t.size -= len(m)
-	}
-	if e.Value == nil {
-		delete(m, string(e.Key))
-	} else {
-		m[string(e.Key)] = string(e.Value)
-	}
-	if e.Key[0] == keyKnown {
-		t.size += len(m)
-	}
-	return before, existed
+	few, ok := t.few[string(key)]
+	return []byte(few), ok
 }
 
 // has says that an entry would change nothing.
 func (t *table) has(e sinks.StateEntry) bool {
-	value, ok := t.in(e.Key)[string(e.Key)]
+	value, ok := t.value(e.Key)
 	if e.Value == nil {
 		return !ok
 	}
-	return ok && value == string(e.Value)
+	return ok && bytes.Equal(value, e.Value)
 }
 
 // part are all entries of one part of the keys.
 func (t *table) part(part, parts int) (entries []sinks.StateEntry) {
-	add := func(key, value string) {
-		entries = append(entries, sinks.StateEntry{Key: []byte(key), Value: []byte(value)})
-	}
 	for i := range t.known {
 		switch {
-		case parts <= shards && i%parts != part, parts > shards && i != part%shards:
-			continue
-		case parts <= shards:
-			for key, value := range t.known[i] {
-				add(key, value)
-			}
-		default: // a part of a shard: the parts that share it go through it one after the other
-			for key, value := range t.known[i] {
-				if maphash.String(t.seed, key)/shards%uint64((parts-part%shards+shards-1)/shards) == uint64(part/shards) {
-					add(key, value)
-				}
-			}
+		case parts <= shards && i%parts == part:
+			entries = append(entries, t.of(i, nil)...)
+		case parts > shards && i == part%shards: // some parts share it
+			sharing := uint64((parts - i + shards - 1) / shards)
+			entries = t.of(i, func(hash uint64, _ []byte) bool { return hash/shards%sharing == uint64(part/shards) })
 		}
 	}
 	if part == 0 {
-		for key, value := range t.few {
-			add(key, value)
+		entries = append(entries, t.fewOf(nil)...)
+	}
+	return entries
+}
+
+// fewOf are the other entries that are asked for, as of does.
+func (t *table) fewOf(which func(hash uint64, key []byte) bool) (entries []sinks.StateEntry) {
+	for key, value := range t.few {
+		if e := (sinks.StateEntry{Key: []byte(key), Value: []byte(value)}); which == nil || which(0, e.Key) {
+			entries = append(entries, e)
 		}
 	}
+	return entries
+}
+
+// of are the known objects of a shard that are asked for; nil asks for all.
+func (t *table) of(shard int, which func(hash uint64, key []byte) bool) (entries []sinks.StateEntry) {
+	t.known[shard].each(func(hash uint64, e entry) {
+		if which == nil || which(hash, e.key()) {
+			entries = append(entries, sinks.StateEntry{Key: bytes.Clone(e.key()), Value: bytes.Clone(e.value())})
+		}
+	})
 	return entries
 }
 
@@ -114,21 +129,42 @@ func (t *table) eachFew(first byte, each func(number uint64, rest, value string)
 	return nil
 }
 
-// eachKnown calls each for all known objects, by the number of their resource.
+// eachKnown calls each for all known objects in the order of their keys, by the number of their resource.
 func (t *table) eachKnown(each func(number uint64, k event.Known) error) error {
-	for _, m := range t.known {
-		for key, value := range m {
-			n, rest, err := cutKey(key)
-			if err != nil {
-				return err
-			}
-			k, err := decodeKnown(rest, value)
-			if err == nil {
-				err = each(n, k)
-			}
-			if err != nil {
-				return err
-			}
+	return t.merged(func(e entry) error {
+		n, rest, err := cutKey(string(e.key()))
+		if err != nil {
+			return err
+		}
+		k, err := decodeKnown(rest, string(e.value()))
+		if err != nil {
+			return err
+		}
+		return each(n, k)
+	})
+}
+
+// merged calls each for the entries of all shards in the order of their keys.
+func (t *table) merged(each func(entry) error) error {
+	var (
+		all     = make(runs, shards)
+		sorting sync.WaitGroup
+	)
+	for i := range all {
+		sorting.Go(func() { all[i] = t.known[i].sorted() })
+	}
+	sorting.Wait()
+	all = slices.DeleteFunc(all, func(r run) bool { return len(r.order) == 0 })
+	heap.Init(&all)
+	for len(all) > 0 {
+		first := &all[0]
+		if err := each(first.head()); err != nil {
+			return err
+		}
+		if first.order = first.order[1:]; len(first.order) == 0 {
+			heap.Pop(&all)
+		} else {
+			heap.Fix(&all, 0)
 		}
 	}
 	return nil
@@ -136,12 +172,11 @@ func (t *table) eachKnown(each func(number uint64, k event.Known) error) error {
 
 // get returns what is known of an object; its UID is empty where nothing is.
 func (t *table) get(number uint64, key string) (event.Known, error) {
-	name := keyOf(keyKnown, number, key)
-	value, ok := t.shard(name)[string(name)]
+	value, ok := t.value(keyOf(keyKnown, number, key))
 	if !ok {
 		return event.Known{Key: key}, nil
 	}
-	return decodeKnown(key, value)
+	return decodeKnown(key, string(value))
 }
 
 // content is what a state says, but for the known objects and who owns it.

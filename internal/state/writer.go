@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -294,6 +295,16 @@ func (b *batch) add(ctx context.Context, key, value []byte) error {
 	return b.flush(ctx)
 }
 
+// remove takes entries out.
+func (b *batch) remove(ctx context.Context, entries []sinks.StateEntry) error {
+	for _, e := range entries {
+		if err := b.add(ctx, e.Key, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (b *batch) flush(ctx context.Context) error {
 	entries := b.entries
 	b.entries, b.bytes = nil, 0
@@ -400,22 +411,16 @@ func (k *Keeper) addResources(ctx context.Context, b *batch, resources []event.S
 
 // drop takes entries of a resource out.
 func (k *Keeper) drop(ctx context.Context, b *batch, first byte, number uint64, gone func(rest string) bool) error {
-	all := k.table.known[:]
-	if first != keyKnown {
-		all = []map[string]string{k.table.few}
+	prefix := keyOf(first, number, "")
+	asked := func(_ uint64, key []byte) bool {
+		return bytes.HasPrefix(key, prefix) && gone(string(key[len(prefix):]))
 	}
-	prefix := string(keyOf(first, number, ""))
-	for _, m := range all {
-		var keys []string
-		for key := range m {
-			if len(key) >= len(prefix) && key[:len(prefix)] == prefix && gone(key[len(prefix):]) {
-				keys = append(keys, key)
-			}
-		}
-		for _, key := range keys {
-			if err := b.add(ctx, []byte(key), nil); err != nil {
-				return err
-			}
+	if first != keyKnown {
+		return b.remove(ctx, k.table.fewOf(asked))
+	}
+	for i := range shards {
+		if err := b.remove(ctx, k.table.of(i, asked)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -540,13 +545,13 @@ func (k *Keeper) rebase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, shard := range k.table.known {
-		for key := range shard {
-			if _, ok := seen[key]; !ok {
-				if err := b.add(ctx, []byte(key), nil); err != nil {
-					return err
-				}
-			}
+	unseen := func(_ uint64, key []byte) bool {
+		_, ok := seen[string(key)]
+		return !ok
+	}
+	for i := range shards {
+		if err := b.remove(ctx, k.table.of(i, unseen)); err != nil {
+			return err
 		}
 	}
 	if err := b.flush(ctx); err != nil {
@@ -574,7 +579,9 @@ func (k *Keeper) put(ctx context.Context, entries []sinks.StateEntry) error {
 	}
 	before := make([]replaced, len(entries))
 	for i, e := range entries {
-		before[i].value, before[i].existed = k.table.put(e)
+		value, existed := k.table.value(e.Key)
+		before[i] = replaced{string(value), existed}
+		k.table.put(e)
 	}
 	err := k.write(ctx, entries)
 	var deposed *sinks.DeposedError
@@ -644,10 +651,7 @@ func (k *Keeper) writeAll(ctx context.Context) error {
 	for part := range shards + 1 {
 		entries := first
 		if part > 0 {
-			entries = nil
-			for key, value := range k.table.known[part-1] {
-				entries = append(entries, sinks.StateEntry{Key: []byte(key), Value: []byte(value)})
-			}
+			entries = k.table.of(part-1, nil)
 		}
 		for chunk := range slices.Chunk(entries, 4096) {
 			if err := k.write(ctx, chunk); err != nil {
