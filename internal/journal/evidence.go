@@ -20,10 +20,6 @@ func keyPlace(name string) []byte { return append([]byte{codec.PrefixPlace}, nam
 // KeepEvidence stores evidence, and how far the place that it was read from has been read, in one write; durable when it
 // returns nil. An empty place stores none. The caller bounds what it keeps.
 func (j *Journal) KeepEvidence(ctx context.Context, evidence []event.Evidence, place, position string) error {
-	size := int64(0)
-	for _, e := range evidence {
-		size += int64(len(e.Value))
-	}
 	return j.submitPatiently(ctx, func(g *group) error {
 		for _, e := range evidence {
 			g.set(keyEvidence(e.Number), e.Value)
@@ -32,7 +28,7 @@ func (j *Journal) KeepEvidence(ctx context.Context, evidence []event.Evidence, p
 			g.set(keyPlace(place), []byte(position))
 		}
 		return nil
-	}, size)
+	}, sizeOfEvidence(evidence))
 }
 
 // Evidence calls each for all evidence that is stored, in order of numbers, until each returns an error, which it returns.
@@ -56,12 +52,17 @@ func (j *Journal) Evidence(each func(event.Evidence) error) error {
 func (j *Journal) Place(name string) (string, error) { return j.text("place", keyPlace(name)) }
 
 // Conclude appends changes, stores the evidence that is to be kept beyond them, drops what they were concluded from, and settles
-// for a declared sink, all in one write: each is there with the others or not at all. Durable when it returns nil.
+// for a declared sink, all in one write: each is there with the others or not at all. Durable when it returns nil. Changes that
+// others append go first, for a moment.
 func (j *Journal) Conclude(
 	ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64,
 ) error {
 	c = c.Normal()
-	return j.submit(ctx, func(g *group) error {
+	size := sizeOfEvidence(keep)
+	for _, change := range changes {
+		size += int64(change.Size())
+	}
+	return j.submitPatiently(ctx, func(g *group) error {
 		if err := g.settle(sink, c, nil); err != nil {
 			return err
 		}
@@ -75,7 +76,15 @@ func (j *Journal) Conclude(
 			g.delete(keyEvidence(number))
 		}
 		return nil
-	}, nil)
+	}, size)
+}
+
+// sizeOfEvidence is in bytes.
+func sizeOfEvidence(evidence []event.Evidence) (size int64) {
+	for _, e := range evidence {
+		size += int64(len(e.Value))
+	}
+	return size
 }
 
 // loadEvidence drops what nobody will conclude from.
