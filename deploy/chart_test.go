@@ -163,7 +163,8 @@ func slicesOf(all []manifest, name string) (found []manifest) {
 	return found
 }
 
-// TestTheValuesHoldWhatTheCommandPrints: what values.yaml grants is what "exporter rbac -o helm" prints for its configuration.
+// TestTheValuesHoldWhatTheCommandPrints: what values.yaml grants is what "exporter rbac -o helm" prints for its
+// configuration.
 func TestTheValuesHoldWhatTheCommandPrints(t *testing.T) {
 	type values struct {
 		RBAC struct {
@@ -235,8 +236,8 @@ func TestAnEditedConfigurationRestartsThePod(t *testing.T) {
 	}
 }
 
-// TestEverythingAppliesToARealAPIServer renders each variant of the chart, and the base of kustomize with each combination of
-// components, and applies it; the Pod has to keep the restricted Pod Security Standard, which the namespace enforces.
+// TestEverythingAppliesToARealAPIServer renders each variant of the chart, and the base of kustomize with each combination
+// of components, and applies it; the Pod has to keep the restricted Pod Security Standard, which the namespace enforces.
 func TestEverythingAppliesToARealAPIServer(t *testing.T) {
 	c := startCluster(t)
 	c.applyAll(t, slices.DeleteFunc(manifests(t, base, "Kustomization"), func(m manifest) bool { return m.Kind == "StatefulSet" }))

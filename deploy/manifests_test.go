@@ -170,8 +170,8 @@ func TestThePodFitsItsConfiguration(t *testing.T) {
 	}
 }
 
-// TestTheRedactionKeyComesFromASecretThatNeedNotExist: the base starts without one, and takes the one that its comment says how
-// to make.
+// TestTheRedactionKeyComesFromASecretThatNeedNotExist: the base starts without one, and takes the one that its comment says
+// how to make.
 func TestTheRedactionKeyComesFromASecretThatNeedNotExist(t *testing.T) {
 	var set statefulSet
 	text := read(t, "statefulset.yaml", &set)

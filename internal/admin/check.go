@@ -94,7 +94,8 @@ func (c ClusterStatus) wrongClock() string {
 		off.Round(time.Second), which)
 }
 
-// namespaceChecks are those of the namespaces that rules name: one for all that do not exist, and one for those that nobody may know of.
+// namespaceChecks are those of the namespaces that rules name: one for all that do not exist, and one for those that nobody
+// may know of.
 func (s Snapshot) namespaceChecks() (all []check) {
 	var missing, unknown []string
 	for _, n := range s.Namespaces {

@@ -25,8 +25,8 @@ type Options struct {
 	Version  string          // of the exporter, for the page and kubecdc_build_info
 	Snapshot func() Snapshot // required; called for every request, concurrently, and should answer at once
 	Logger   *slog.Logger    // nil: slog.Default()
-	// DeadLetters returns the newest dead letters of a sink, at most so many, for its page. It may read a disk. nil: none are
-	// shown.
+	// DeadLetters returns the newest dead letters of a sink, at most so many, for its page. It may read a disk. nil: none
+	// are shown.
 	DeadLetters func(sink string, most int) ([]DeadLetter, error)
 }
 

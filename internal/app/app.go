@@ -107,8 +107,8 @@ func (a *app) adminAddress() string {
 	return a.admin.Addr().String()
 }
 
-// stop stops the tasks in the opposite order of start, the admin server last, so that the stop can be watched. The Lease is given
-// up when nothing is published any more.
+// stop stops the tasks in the opposite order of start, the admin server last, so that the stop can be watched. The Lease is
+// given up when nothing is published any more.
 func (a *app) stop() {
 	a.configuring.stop()
 	a.turns.stop()

@@ -19,8 +19,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// composition is everything that one configuration makes, and the tasks that run it. It does not change once it is the one that
-// works: another configuration makes another composition, which takes over the parts that are the same.
+// composition is everything that one configuration makes, and the tasks that run it. It does not change once it is the one
+// that works: another configuration makes another composition, which takes over the parts that are the same.
 type composition struct {
 	*app
 	cfg *config.Config
@@ -44,9 +44,9 @@ type composition struct {
 	closing sync.Once
 }
 
-// prepare makes what a configuration describes as far as that reads files and creates none: a credential that has vanished since
-// the configuration was checked leaves nothing behind. Of before, if there is one, it takes over the sinks that are the same. It
-// contacts nothing.
+// prepare makes what a configuration describes as far as that reads files and creates none: a credential that has vanished
+// since the configuration was checked leaves nothing behind. Of before, if there is one, it takes over the sinks that are
+// the same. It contacts nothing.
 func (a *app) prepare(cfg *config.Config, before *composition) (*composition, error) {
 	c := &composition{app: a, cfg: cfg, runners: make([]*runner, len(cfg.Sinks)), failed: newFailure()}
 	var err error
@@ -153,7 +153,8 @@ func (c *composition) journalOptions() journal.Options {
 }
 
 // serve stands by until it is the turn of c, works until ctx ends, a part fails or another process takes over, and stops in
-// order. It returns nil, the failure, or a *sinks.DeposedError. What works in the end may be a composition that took over from c.
+// order. It returns nil, the failure, or a *sinks.DeposedError. What works in the end may be a composition that took over
+// from c.
 func (c *composition) serve(ctx context.Context) error {
 	c.journaling = start("journal", c.journal.Run, c.failed.report)
 	if c.replica != nil {
@@ -201,9 +202,9 @@ func (c *composition) begin() {
 	c.watching = start("source", c.source.Run, c.failed.report)
 }
 
-// stop stops the tasks in the opposite order of begin: the source, so that nothing new comes; delivery, after it has drained what
-// the journal holds, for as long as the configuration allows or until ctx ends; the state, once it covers that; the journal,
-// because all write to it.
+// stop stops the tasks in the opposite order of begin: the source, so that nothing new comes; delivery, after it has drained
+// what the journal holds, for as long as the configuration allows or until ctx ends; the state, once it covers that; the
+// journal, because all write to it.
 func (c *composition) stop(ctx context.Context) {
 	c.watching.stop()
 	c.naming.stop() // what it has not named is named after the next start

@@ -14,8 +14,8 @@ import (
 const masked = "***"
 
 // mask takes configured secrets out of what is shown to people. Whoever words a message leaves them out to begin with; this
-// is for those that quote others: a server that repeats what it was sent, a library that names an address. Copies of it are the
-// same mask. It is safe for concurrent use; the zero value masks nothing.
+// is for those that quote others: a server that repeats what it was sent, a library that names an address. Copies of it are
+// the same mask. It is safe for concurrent use; the zero value masks nothing.
 type mask struct {
 	secrets *atomic.Pointer[regexp.Regexp]
 }

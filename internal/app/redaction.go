@@ -68,8 +68,8 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	return nil
 }
 
-// redactsByDefault says that every rule redacts as the default rule does: then it does not matter which one selects a resource, or
-// whether one does.
+// redactsByDefault says that every rule redacts as the default rule does: then it does not matter which one selects a
+// resource, or whether one does.
 func redactsByDefault(cfg *config.Config) bool {
 	var standard config.Resource
 	config.Preset(&standard)

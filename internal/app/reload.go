@@ -67,8 +67,8 @@ func (a *app) followConfiguration(ctx context.Context) error {
 	}
 }
 
-// reread reads the file, and takes up what it says. asked says that somebody wants it read whether it has changed or not: what it
-// refers to, such as passwords in files, may have.
+// reread reads the file, and takes up what it says. asked says that somebody wants it read whether it has changed or not:
+// what it refers to, such as passwords in files, may have.
 func (a *app) reread(ctx context.Context, file string, asked bool) {
 	before := a.now.Load().cfg
 	cfg, err := config.Load(file)
@@ -102,8 +102,8 @@ func (a *app) configStatus() admin.ConfigStatus {
 	}
 }
 
-// reload puts another configuration in the place of the one that works. An error says that the other one is refused and nothing
-// was touched. A failure after that ends the process: the next one starts with the new configuration.
+// reload puts another configuration in the place of the one that works. An error says that the other one is refused and
+// nothing was touched. A failure after that ends the process: the next one starts with the new configuration.
 func (a *app) reload(ctx context.Context, cfg *config.Config) error {
 	a.changing.Lock()
 	defer a.changing.Unlock()
@@ -244,8 +244,8 @@ func (c *composition) takeOverSinks(ctx context.Context, before *composition) er
 	return nil
 }
 
-// drainRunners lets sinks deliver what the journal holds for as long as the configuration allows, and stops them. One that nothing
-// gets through to is not waited for: it would take all the time, and the new configuration may be what cures it.
+// drainRunners lets sinks deliver what the journal holds for as long as the configuration allows, and stops them. One that
+// nothing gets through to is not waited for: it would take all the time, and the new configuration may be what cures it.
 func (c *composition) drainRunners(ctx context.Context, runners []*runner) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Delivery.DrainTimeout)
 	defer cancel()
@@ -284,8 +284,8 @@ func (c *composition) declareSinks(ctx context.Context, before *composition) err
 	return nil
 }
 
-// sameRules says for each rule of now which one of before does the same to changes: the same rule, else one with the same policy;
-// -1 for none. Each is named once.
+// sameRules says for each rule of now which one of before does the same to changes: the same rule, else one with the same
+// policy; -1 for none. Each is named once.
 func sameRules(before, now []config.Resource) []int {
 	same := make([]int, len(now))
 	for i := range same {

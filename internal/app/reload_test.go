@@ -29,8 +29,8 @@ var wrong = map[string][2]string{ // what is added or replaced, and the reason
 	"empty":                 {"", "empty"},
 }
 
-// TestBadFilesAreRefusedAndDisturbNothing gives a running exporter ten bad files. Each is named on /readyz and in the log; the
-// exporter stays ready as it was, under the configuration that it had. The good file after them is taken up.
+// TestBadFilesAreRefusedAndDisturbNothing gives a running exporter ten bad files. Each is named on /readyz and in the log;
+// the exporter stays ready as it was, under the configuration that it had. The good file after them is taken up.
 func TestBadFilesAreRefusedAndDisturbNothing(t *testing.T) {
 	dir := t.TempDir()
 	good := fmt.Sprintf(`

@@ -76,8 +76,8 @@ func newReplica(c *composition) (*replica, error) {
 
 func (r *replica) become(name string) { r.role.Store(&role{name, time.Now()}) }
 
-// takeOver stands by until it is our turn and the state is ours, and makes the rest of the composition. It returns nil then, or
-// the cause of ctx's end, or what cannot pass.
+// takeOver stands by until it is our turn and the state is ours, and makes the rest of the composition. It returns nil then,
+// or the cause of ctx's end, or what cannot pass.
 func (r *replica) takeOver(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -148,9 +148,9 @@ func (r *replica) attempt(ctx context.Context) (err error) {
 	return err
 }
 
-// cluster is the UID of the cluster that is watched, "" where the API server does not say so at once: the source compares it later
-// in any case. To know it now keeps an exporter of another cluster from turning away the one that the state belongs to. Who asked to
-// begin anew in another cluster is not kept away.
+// cluster is the UID of the cluster that is watched, "" where the API server does not say so at once: the source compares it
+// later in any case. To know it now keeps an exporter of another cluster from turning away the one that the state belongs
+// to. Who asked to begin anew in another cluster is not kept away.
 func (r *replica) cluster(ctx context.Context) string {
 	if r.c.cfg.Cluster.OnReplaced == config.Fresh {
 		return ""

@@ -93,7 +93,8 @@ func (r *routing) stats() []shape.RouteStats {
 	return r.router.Stats()
 }
 
-// routeStats are the counts of all routes for these sinks, which may have been made at different times, under the same routes.
+// routeStats are the counts of all routes for these sinks, which may have been made at different times, under the same
+// routes.
 func routeStats(runners []*runner) (all []shape.RouteStats) {
 	var counted []*routing
 	for _, r := range runners {

@@ -13,9 +13,9 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 )
 
-// Run watches and delivers until ctx or the process is told to end, and returns nil after an orderly stop. It takes up what becomes
-// of the configuration's file. version is that of the program; the log goes to w. It takes the signals of the process, so it can run
-// once at a time.
+// Run watches and delivers until ctx or the process is told to end, and returns nil after an orderly stop. It takes up what
+// becomes of the configuration's file. version is that of the program; the log goes to w. It takes the signals of the
+// process, so it can run once at a time.
 func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) error {
 	tuneMemory()
 	secrets, level := newMask(cfg.Secrets()), &slog.LevelVar{}

@@ -54,7 +54,8 @@ func (c *composition) newRunner(s config.Sink) (*runner, error) {
 	return &runner{configuredSink: sink, id: identity(c.cfg, s, c.routes), routes: c.routes, deadLetters: deadLetters, log: log}, nil
 }
 
-// identity names everything that a runner is made from: a sink whose identity is the same goes on when the configuration changes.
+// identity names everything that a runner is made from: a sink whose identity is the same goes on when the configuration
+// changes.
 func identity(cfg *config.Config, s config.Sink, routes *routing) string {
 	all := struct {
 		Sink, DeadLettersTo config.Sink

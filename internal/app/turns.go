@@ -54,8 +54,8 @@ func (t *turns) open(cfg *config.Config, c *composition, log *slog.Logger) (err 
 	return err
 }
 
-// identityOf is what others know this process by. Without a name of its own it gets a random word, so that two processes of one
-// machine are two.
+// identityOf is what others know this process by. Without a name of its own it gets a random word, so that two processes of
+// one machine are two.
 func identityOf(e config.Election) (string, error) {
 	if name := cmp.Or(e.Identity, os.Getenv("POD_NAME")); name != "" {
 		return name, nil
@@ -76,8 +76,8 @@ func (t *turns) start(failed func(error)) {
 
 func (t *turns) stop() { t.competing.stop() }
 
-// whileOurs returns a context that also ends, with a *sinks.DeposedError, when another process is seen to hold the Lease. release
-// ends it in any case.
+// whileOurs returns a context that also ends, with a *sinks.DeposedError, when another process is seen to hold the Lease.
+// release ends it in any case.
 func (t *turns) whileOurs(ctx context.Context) (ours context.Context, release func()) {
 	ours, cancel := context.WithCancelCause(ctx)
 	if t.election == nil {
@@ -99,8 +99,8 @@ func (t *turns) whileOurs(ctx context.Context) (ours context.Context, release fu
 // errFailed ends a turn without draining.
 var errFailed = errors.New("a part of the process has failed")
 
-// takeTurns runs one composition after the other: another one follows when the configuration asks for it, or when another process
-// has taken over. It returns nil when ctx ends, or the error of what failed; everything is stopped then.
+// takeTurns runs one composition after the other: another one follows when the configuration asks for it, or when another
+// process has taken over. It returns nil when ctx ends, or the error of what failed; everything is stopped then.
 func (a *app) takeTurns(ctx context.Context) error {
 	for {
 		turn, end := context.WithCancelCause(context.WithoutCancel(ctx))

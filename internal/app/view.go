@@ -8,7 +8,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// append shows the facts of an observation's changes to those who look, and journals it. What the first lists name is no news.
+// append shows the facts of an observation's changes to those who look, and journals it. What the first lists name is no
+// news.
 func (c *composition) append(ctx context.Context, o event.Observation) error {
 	for _, change := range o.Changes {
 		if change.Type == event.Snapshot || change.Type == event.Sync {

@@ -256,8 +256,8 @@ func TestGuessesAreMadeWhereAskedAndSaySo(t *testing.T) {
 	}
 }
 
-// TestWhoWasAwayWaitsAnew journals a change, stays away for longer than a change waits, and takes its event then, as an API server
-// sends it again, or as it stands in a file or a topic.
+// TestWhoWasAwayWaitsAnew journals a change, stays away for longer than a change waits, and takes its event then, as an API
+// server sends it again, or as it stands in a file or a topic.
 func TestWhoWasAwayWaitsAnew(t *testing.T) {
 	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Second, Window: time.Minute, Bytes: 1 << 20}
 	p := start(t, dir, limits)
@@ -279,8 +279,8 @@ func TestWhoWasAwayWaitsAnew(t *testing.T) {
 	}
 }
 
-// TestAFloodOfEventsTakesBoundedRoom takes far more events than there is room for, none of which has a change: what is held in
-// memory and in the journal stays bounded, and what had to go is counted as lost.
+// TestAFloodOfEventsTakesBoundedRoom takes far more events than there is room for, none of which has a change: what is held
+// in memory and in the journal stays bounded, and what had to go is counted as lost.
 func TestAFloodOfEventsTakesBoundedRoom(t *testing.T) {
 	const bound = 1 << 20
 	p := start(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: time.Hour, Bytes: bound})

@@ -58,8 +58,8 @@ type Webhook struct {
 	warned             atomic.Bool
 }
 
-// NewWebhook reads the certificates. It opens nothing. lost is told of events that an API server sent and will not send again,
-// though they could not be taken.
+// NewWebhook reads the certificates. It opens nothing. lost is told of events that an API server sent and will not send
+// again, though they could not be taken.
 func NewWebhook(config WebhookConfig, take Take, lost func(reason string), log *slog.Logger) (*Webhook, error) {
 	w := &Webhook{
 		config: config, take: take, lost: lost, log: log, state: condition.New(log.With("listen", config.Listen), serving),

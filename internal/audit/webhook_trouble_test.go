@@ -83,8 +83,8 @@ func TestABodyThatIsTooLargeIsSaidToBeLost(t *testing.T) {
 	})
 }
 
-// TestStalledConnectionsHoldUpNobody opens connections that never begin, and requests that stop in the middle of their bodies,
-// and has an API server send at the same time.
+// TestStalledConnectionsHoldUpNobody opens connections that never begin, and requests that stop in the middle of their
+// bodies, and has an API server send at the same time.
 func TestStalledConnectionsHoldUpNobody(t *testing.T) {
 	s := serve(t)
 	for range 40 {

@@ -54,16 +54,16 @@ type Config struct {
 	// Observe, where set, is told how long each Publish took. Called concurrently.
 	Observe func(time.Duration)
 
-	// Acknowledged, where set, is told of each change that the destination acknowledged, at once. Called concurrently; it must
-	// neither wait nor keep the change.
+	// Acknowledged, where set, is told of each change that the destination acknowledged, at once. Called concurrently; it
+	// must neither wait nor keep the change.
 	Acknowledged func(*event.Change)
 
 	// SettleInterval is how often progress is stored, and so how much is sent again after a crash. Default 200 ms.
 	SettleInterval time.Duration
 
 	// Newest is the newest offset of the journal before this process appended to it. Selection names what decides which
-	// changes reach which lane in which order: routes, the format, the sink's topic and address, and what the program makes of
-	// them. Both are for a sinks.Stateful, whose stored state counts only under the same Selection.
+	// changes reach which lane in which order: routes, the format, the sink's topic and address, and what the program makes
+	// of them. Both are for a sinks.Stateful, whose stored state counts only under the same Selection.
 	Newest    uint64
 	Selection string
 }

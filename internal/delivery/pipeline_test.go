@@ -561,7 +561,8 @@ func TestAFullWindowStopsReading(t *testing.T) {
 		p.drained(t, 100)
 		close(stop)
 		watcher.Wait()
-		// The large one passes alone among those that were read for the first time; what is read again has half of the window.
+		// The large one passes alone among those that were read for the first time; what is read again has half of the
+		// window.
 		if got := most.Load(); got > 7*size+int64(records[60].Change.Size()) || got == 0 {
 			t.Errorf("window held up to %d bytes, want at most %d and the large change", got, 7*size)
 		}

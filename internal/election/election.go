@@ -137,7 +137,8 @@ func (e *Election) release(ctx context.Context) {
 	e.held = nil
 }
 
-// failed notes why the Lease cannot be used. A slow answer is tried again before anybody is told: nobody has lost anything by it.
+// failed notes why the Lease cannot be used. A slow answer is tried again before anybody is told: nobody has lost anything
+// by it.
 func (e *Election) failed(ctx context.Context, what string, err error) {
 	forbidden := apierrors.IsForbidden(err)
 	if errors.Is(ctx.Err(), context.Canceled) || !forbidden && time.Since(e.told) < e.duration { // stopping, or a moment

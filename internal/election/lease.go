@@ -17,8 +17,8 @@ type leases struct {
 	namespace, name string
 }
 
-// codecs know Leases and the errors of the API server, and nothing else. client-go's leader election knows all types of Kubernetes,
-// which would be a third of the binary.
+// codecs know Leases and the errors of the API server, and nothing else. client-go's leader election knows all types of
+// Kubernetes, which would be a third of the binary.
 var codecs = func() runtime.NegotiatedSerializer {
 	scheme := runtime.NewScheme()
 	if err := coordination.AddToScheme(scheme); err != nil {
@@ -45,7 +45,8 @@ func (l leases) none() *coordination.Lease {
 	return &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: l.name}}
 }
 
-// put creates the Lease, or replaces it in exactly the version that it names, and returns it as it is then; nil with an error.
+// put creates the Lease, or replaces it in exactly the version that it names, and returns it as it is then; nil with an
+// error.
 func (l leases) put(ctx context.Context, lease *coordination.Lease) (*coordination.Lease, error) {
 	request := l.client.Post()
 	if lease.ResourceVersion != "" {

@@ -68,8 +68,8 @@ func TestBodiesOfWhatIsHiddenAreNeverAskedFor(t *testing.T) {
 	}
 }
 
-// TestTheAdmissionPolicyNotesWhatBodiesDoNotTell: of all updates whether they changed anything, and of what has no bodies the
-// UID at each write.
+// TestTheAdmissionPolicyNotesWhatBodiesDoNotTell: of all updates whether they changed anything, and of what has no bodies
+// the UID at each write.
 func TestTheAdmissionPolicyNotesWhatBodiesDoNotTell(t *testing.T) {
 	text := auditText(t, "admission", "[{select: [configmaps, secrets]}]")
 	for _, want := range []string{

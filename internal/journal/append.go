@@ -22,7 +22,8 @@ type queued struct {
 
 // Append queues an observation for the next commit and returns at once. It owns the slices and changes from then on. Calls
 // are logged in the order in which they return; one scope appends from one goroutine. It waits while PendingBytes are not
-// yet committed, MaxBytes are stored or the disk has no more than Reserve left (I6), and fails only when ctx ends or the journal does.
+// yet committed, MaxBytes are stored or the disk has no more than Reserve left (I6), and fails only when ctx ends or the
+// journal does.
 func (j *Journal) Append(ctx context.Context, o event.Observation) error {
 	if o.Resource.Resource == "" || o.Scope == "" {
 		return fmt.Errorf("journal: append for resource %q, scope %q: both must be given", o.Resource, o.Scope)
@@ -155,8 +156,8 @@ func (g *group) storeKnown(o *event.Observation) {
 	}
 }
 
-// storeScope stores how far the scope has come, in the same batch as its changes (I1). Why history is lost is remembered until
-// there is a position again.
+// storeScope stores how far the scope has come, in the same batch as its changes (I1). Why history is lost is remembered
+// until there is a position again.
 func storeScope(stored *event.StoredResource, o *event.Observation) {
 	at, there := slices.BinarySearchFunc(stored.Scopes, o.Scope, byID)
 	if !there {

@@ -21,8 +21,8 @@ type pendingBody struct {
 	gone bool
 }
 
-// bodies knows the bodies that were appended and are not committed yet, and which resources have any. The journal's mu guards
-// it. What it holds is held by the queue as well, and bounded with it (I6).
+// bodies knows the bodies that were appended and are not committed yet, and which resources have any. The journal's mu
+// guards it. What it holds is held by the queue as well, and bounded with it (I6).
 type bodies struct {
 	pending   map[bodyPlace]*pendingBody
 	resources map[string]bool // those with a body, stored or pending
@@ -116,8 +116,8 @@ func (j *Journal) BodyResources() []string {
 	return slices.Sorted(maps.Keys(j.bodies.resources))
 }
 
-// DropBodies deletes all bodies of a resource. Call it where nothing asks for them any more, before the resource appends. Durable
-// when it returns nil.
+// DropBodies deletes all bodies of a resource. Call it where nothing asks for them any more, before the resource appends.
+// Durable when it returns nil.
 func (j *Journal) DropBodies(ctx context.Context, resource string) error {
 	return j.submit(ctx, func(g *group) error { g.dropNamed(codec.PrefixBody, resource); return nil }, func(b *bodies) { b.drop(resource) })
 }

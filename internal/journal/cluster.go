@@ -16,8 +16,8 @@ func (j *Journal) RememberCluster(ctx context.Context, uid string) error {
 	return j.setText(ctx, codec.KeyCluster, uid)
 }
 
-// BeginAnew forgets all that is stored of resources, as DropResource does of one, because what is watched from now on is another
-// cluster, and remembers that one and the reason, all in one write. Changes stay: they were true. Durable when it
+// BeginAnew forgets all that is stored of resources, as DropResource does of one, because what is watched from now on is
+// another cluster, and remembers that one and the reason, all in one write. Changes stay: they were true. Durable when it
 // returns nil; ordered with Append.
 func (j *Journal) BeginAnew(ctx context.Context, uid, reason string) error {
 	if uid == "" || reason == "" {

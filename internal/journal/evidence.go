@@ -51,9 +51,9 @@ func (j *Journal) Evidence(each func(event.Evidence) error) error {
 // Place returns how far a place has been read, as stored by KeepEvidence; "" where nothing is stored.
 func (j *Journal) Place(name string) (string, error) { return j.text("place", keyPlace(name)) }
 
-// Conclude appends changes, stores the evidence that is to be kept beyond them, drops what they were concluded from, and settles
-// for a declared sink, all in one write: each is there with the others or not at all. Durable when it returns nil. Changes that
-// others append go first, for a moment.
+// Conclude appends changes, stores the evidence that is to be kept beyond them, drops what they were concluded from, and
+// settles for a declared sink, all in one write: each is there with the others or not at all. Durable when it returns nil.
+// Changes that others append go first, for a moment.
 func (j *Journal) Conclude(
 	ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64,
 ) error {

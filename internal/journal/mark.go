@@ -42,8 +42,8 @@ func (j *Journal) Settled(but ...string) uint64 {
 	return low
 }
 
-// Inventory calls each for every object that is known at the moment of the marking which it returns, without summaries, until
-// each returns an error, which it returns. The journal goes on meanwhile.
+// Inventory calls each for every object that is known at the moment of the marking which it returns, without summaries,
+// until each returns an error, which it returns. The journal goes on meanwhile.
 func (j *Journal) Inventory(ctx context.Context, each func(resource string, k event.Known) error) (m Marking, err error) {
 	done, err := j.use()
 	if err != nil {

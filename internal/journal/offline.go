@@ -215,7 +215,8 @@ func offlineLogger(failed *failure) *storeLogger {
 }
 
 // IsLatest reports whether c is the last that was observed of its object, so that to send it now is no step back (I3). Of a
-// deleted object it is unless another one lives under its name. A control record, which has its place in the stream, never is.
+// deleted object it is unless another one lives under its name. A control record, which has its place in the stream, never
+// is.
 func (o *Offline) IsLatest(c *event.Change) (bool, error) {
 	if c.Type.Control() {
 		return false, nil

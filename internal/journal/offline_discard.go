@@ -17,8 +17,8 @@ var ErrNoDeadLetter = errors.New("no such dead letter")
 
 // DiscardDeadLetters drops dead letters of a sink from the journal of an exporter that does not run: those at offsets, or
 // with nil all of them. Either all that are named exist and are dropped in one durable write, or none is and the error is
-// ErrNoDeadLetter. It returns how many were dropped. Its other errors are those of [OpenOffline]; here the lock is exclusive.
-// The sink need not be configured any more.
+// ErrNoDeadLetter. It returns how many were dropped. Its other errors are those of [OpenOffline]; here the lock is
+// exclusive. The sink need not be configured any more.
 func DiscardDeadLetters(dir, sink string, offsets []uint64) (int, error) {
 	if err := present(dir); err != nil {
 		return 0, err

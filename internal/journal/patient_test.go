@@ -10,8 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// TestEvidenceIsCommittedWithOthersAndInPortions stores much at once: together, it is a few groups, each of which a change would
-// wait for a bounded time.
+// TestEvidenceIsCommittedWithOthersAndInPortions stores much at once: together, it is a few groups, each of which a change
+// would wait for a bounded time.
 func TestEvidenceIsCommittedWithOthersAndInPortions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := start(t, Options{FS: vfs.NewMem()})

@@ -65,7 +65,8 @@ func (r reader) eachName(first byte, f func(name string)) error {
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// storedResources returns what is stored of each resource, by name, but for its objects. Scopes are those of this version only.
+// storedResources returns what is stored of each resource, by name, but for its objects. Scopes are those of this version
+// only.
 func (r reader) storedResources() (map[string]event.StoredResource, error) {
 	all := map[string]event.StoredResource{}
 	return all, errors.Join(
@@ -170,8 +171,8 @@ func (r reader) emptied() (extent, error) {
 	return extent{oldest: newest + 1, newest: newest}, err
 }
 
-// records reads the rest of the frame with the change after+1, or where that is older than the oldest change, the first frame.
-// unpack opens the frame.
+// records reads the rest of the frame with the change after+1, or where that is older than the oldest change, the first
+// frame. unpack opens the frame.
 func (r reader) records(after, oldest uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
 	it, err := r.iter([]byte{codec.PrefixFrame})
 	if err != nil {

@@ -22,9 +22,9 @@ func (j *Journal) Resources() ([]string, error) {
 }
 
 // LoadResource calls known, unless it is nil, for each known object of a resource, in order of keys, and returns what else
-// is stored of it, which the caller must not modify; of a resource that is not known, nothing. The strings of a Known may be kept: they share no memory with those
-// of others. known must not wait, and must not call the journal. It shows what is committed: call it before the
-// resource appends.
+// is stored of it, which the caller must not modify; of a resource that is not known, nothing. The strings of a Known may be
+// kept: they share no memory with those of others. known must not wait, and must not call the journal. It shows what is
+// committed: call it before the resource appends.
 func (j *Journal) LoadResource(name string, known func(event.Known)) (event.StoredResource, error) {
 	done, err := j.use()
 	if err != nil {
@@ -67,8 +67,8 @@ func (j *Journal) SetScopes(ctx context.Context, r event.Resource, scopes []even
 	}, nil)
 }
 
-// Filled says that a resource whose known objects were seeded without bodies has those that were found. Durable when it returns
-// nil; ordered with Append.
+// Filled says that a resource whose known objects were seeded without bodies has those that were found. Durable when it
+// returns nil; ordered with Append.
 func (j *Journal) Filled(ctx context.Context, name string) error {
 	return j.submit(ctx, func(g *group) error { g.delete(codec.KeyBodiless(name)); return nil }, nil)
 }

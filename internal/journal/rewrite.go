@@ -40,7 +40,8 @@ func (j *Journal) Secret() ([]byte, error) {
 // Redaction returns what Rewrite stored last; "" when it never did.
 func (j *Journal) Redaction() (string, error) { return j.text("redaction", codec.KeyRedaction) }
 
-// SetRedaction remembers what Rewrite would, where nothing that is stored has to be rewritten for it. Durable when it returns nil.
+// SetRedaction remembers what Rewrite would, where nothing that is stored has to be rewritten for it. Durable when it
+// returns nil.
 func (j *Journal) SetRedaction(ctx context.Context, redaction string) error {
 	return j.setText(ctx, codec.KeyRedaction, redaction)
 }
@@ -58,9 +59,9 @@ type Rewritten struct {
 	Broken                              int // stores that had been moved aside and are deleted
 }
 
-// Rewrite passes everything that is stored through r, and then remembers the redaction. Nothing of what was replaced is left in
-// any file: tables are compacted, logs are dropped, and stores that were moved aside earlier are deleted. Call it before Run. After a
-// crash it has to be called again; what was rewritten already stays as it is.
+// Rewrite passes everything that is stored through r, and then remembers the redaction. Nothing of what was replaced is left
+// in any file: tables are compacted, logs are dropped, and stores that were moved aside earlier are deleted. Call it before
+// Run. After a crash it has to be called again; what was rewritten already stays as it is.
 func (j *Journal) Rewrite(redaction string, r Rewriting) (Rewritten, error) {
 	w := &rewriter{j: j, r: r}
 	if err := w.run(); err != nil {
@@ -210,8 +211,8 @@ func (w *rewriter) named(key []byte) (event.Resource, string, error) {
 	return resource, object, err
 }
 
-// purge leaves nothing in the files that is not stored any more. Tables are compacted, which drops what was replaced; the logs
-// of a store go when it is closed and opened again.
+// purge leaves nothing in the files that is not stored any more. Tables are compacted, which drops what was replaced; the
+// logs of a store go when it is closed and opened again.
 func (j *Journal) purge() error {
 	if err := j.db.Flush(); err != nil {
 		return err

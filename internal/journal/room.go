@@ -7,8 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/internal/condition"
 )
 
-// leastRoom is the part of MaxBytes that changes have at least. Known objects and last states are what they are: were they to
-// leave no room at all, nothing would ever go on.
+// leastRoom is the part of MaxBytes that changes have at least. Known objects and last states are what they are: were they
+// to leave no room at all, nothing would ever go on.
 const leastRoom = 8
 
 // States of a bound.
@@ -51,8 +51,8 @@ func (j *Journal) admits() bool {
 	return !j.low && j.pending < j.opts.PendingBytes && !j.full()
 }
 
-// blocked says why Append waits for more than the disk's next fsync, and what to do about it; "" when it does not. The caller
-// holds mu.
+// blocked says why Append waits for more than the disk's next fsync, and what to do about it; "" when it does not. The
+// caller holds mu.
 func (j *Journal) blocked() (reason, remedy string) {
 	switch {
 	case j.fs.Full():
@@ -71,8 +71,8 @@ func (j *Journal) blocked() (reason, remedy string) {
 }
 
 // DeadLetterRoom returns nil while a dead letter more may be settled, else an error that says what to do: the lane which has
-// one waits and asks again. What is on its way when the bound is reached is still taken, so the bound is exceeded by as much.
-// It never waits for the store.
+// one waits and asks again. What is on its way when the bound is reached is still taken, so the bound is exceeded by as
+// much. It never waits for the store.
 func (j *Journal) DeadLetterRoom() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

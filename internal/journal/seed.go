@@ -29,9 +29,10 @@ func (j *Journal) ID() (string, error) { return j.text("id", codec.KeyID) }
 // SetID gives the journal an ID. Durable when it returns nil.
 func (j *Journal) SetID(ctx context.Context, id string) error { return j.setText(ctx, codec.KeyID, id) }
 
-// Seed drops all changes, and all that is stored of resources, and stores the seed in their place. Offsets go on: every declared sink has settled all that was there. Dead letters stay. Nobody appends or reads
-// meanwhile; Run runs. Durable when it returns nil. After an error, or when the process ends before, nothing is stored of any
-// resource, and the journal has no ID.
+// Seed drops all changes, and all that is stored of resources, and stores the seed in their place. Offsets go on: every
+// declared sink has settled all that was there. Dead letters stay. Nobody appends or reads meanwhile; Run runs. Durable when
+// it returns nil. After an error, or when the process ends before, nothing is stored of any resource, and the journal has no
+// ID.
 func (j *Journal) Seed(ctx context.Context, s Seed) error {
 	if err := j.submit(ctx, (*group).empty, func(b *bodies) { *b = newBodies() }); err != nil {
 		return err

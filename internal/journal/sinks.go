@@ -9,8 +9,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Declare adds a sink while the journal runs, as Options.Sinks does at Open: it begins with the oldest change that there is, and
-// holds the trim. Durable when it returns nil. For a sink that is declared it does nothing.
+// Declare adds a sink while the journal runs, as Options.Sinks does at Open: it begins with the oldest change that there is,
+// and holds the trim. Durable when it returns nil. For a sink that is declared it does nothing.
 func (j *Journal) Declare(ctx context.Context, sink string) error {
 	return j.submit(ctx, func(g *group) error {
 		state := g.sink(sink)
@@ -20,8 +20,8 @@ func (j *Journal) Declare(ctx context.Context, sink string) error {
 	}, nil)
 }
 
-// Withdraw takes a sink back, whose pipeline has ended: its cursor is forgotten, and it does not hold the trim any more. Its dead
-// letters stay.
+// Withdraw takes a sink back, whose pipeline has ended: its cursor is forgotten, and it does not hold the trim any more. Its
+// dead letters stay.
 func (j *Journal) Withdraw(ctx context.Context, sink string) error {
 	return j.submit(ctx, func(g *group) error {
 		state := g.sink(sink)

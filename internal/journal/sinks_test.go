@@ -8,8 +8,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// TestSinksComeAndGoWhileTheJournalRuns adds a sink, which begins with the oldest change and holds the trim, and takes one back,
-// which does neither any more, nor in the next process.
+// TestSinksComeAndGoWhileTheJournalRuns adds a sink, which begins with the oldest change and holds the trim, and takes one
+// back, which does neither any more, nor in the next process.
 func TestSinksComeAndGoWhileTheJournalRuns(t *testing.T) {
 	fs := vfs.NewMem()
 	j := start(t, Options{FS: fs, Sinks: []string{"main"}})

@@ -85,9 +85,9 @@ func checkVersion1(t *testing.T, j *running) {
 
 var writeTestdata = flag.Bool("write-testdata", false, "write testdata/vN of the version that is written now, if it is not there")
 
-// testdata/v2 and later were written by exporters of each format, by writeStored: they hold what was remembered of two scopes,
-// last states, changes that not every sink has taken, and a dead letter. Whoever raises the version has the old one there:
-// go test ./internal/journal -run EachLaterVersion -write-testdata keeps what the present one writes.
+// testdata/v2 and later were written by exporters of each format, by writeStored: they hold what was remembered of two
+// scopes, last states, changes that not every sink has taken, and a dead letter. Whoever raises the version has the old one
+// there: go test ./internal/journal -run EachLaterVersion -write-testdata keeps what the present one writes.
 func TestAJournalOfEachLaterVersionGoesOnWithoutAGap(t *testing.T) {
 	for version := 2; version <= codec.Version; version++ {
 		t.Run(fmt.Sprintf("version %d", version), func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package state keeps what has to outlive this machine in the bus of a sink, so that another process can go on where this one
-// ends: the known objects, the position of each scope, how far each lane of each sink is covered, and who writes.
+// Package state keeps what has to outlive this machine in the bus of a sink, so that another process can go on where this
+// one ends: the known objects, the position of each scope, how far each lane of each sink is covered, and who writes.
 //
 // The state follows the journal behind what all sinks have settled, so it is never ahead of what was delivered. It may lag;
 // what lies between it and the end of a lane is read from the lane itself, see [Keeper.TakeOver].

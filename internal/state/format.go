@@ -14,7 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Version is that of the format which docs/state-format.md specifies. A change that an older exporter would misread raises it.
+// Version is that of the format which docs/state-format.md specifies. A change that an older exporter would misread raises
+// it.
 const Version = 1
 
 // First bytes of the keys.

@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Sink is the name under which a [Keeper] holds the trim of its journal: one of journal.Options.Sinks wherever one runs. No sink
-// can be called so.
+// Sink is the name under which a [Keeper] holds the trim of its journal: one of journal.Options.Sinks wherever one runs. No
+// sink can be called so.
 const Sink = "@state"
 
 const (
@@ -87,7 +87,8 @@ func New(opts Options, open func(contents func(part, parts int) []sinks.StateEnt
 	return k, err
 }
 
-// The conditions of the state. While it is away, the process that works goes on: the state lags, which costs a longer look-back.
+// The conditions of the state. While it is away, the process that works goes on: the state lags, which costs a longer
+// look-back.
 var (
 	stateUnread   = condition.State{Name: "unread"}
 	stateFollowed = condition.State{Name: "followed", Message: "the replicated state is followed", Level: slog.LevelInfo}
@@ -146,8 +147,8 @@ func (k *Keeper) trouble(err error) {
 	k.condition.Become(stateAway, err.Error(), "")
 }
 
-// read brings the table up to what is stored. Lanes of a state that was lost or replaced stay known: that does not make what an
-// older process sends through them go away.
+// read brings the table up to what is stored. Lanes of a state that was lost or replaced stay known: that does not make what
+// an older process sends through them go away.
 func (k *Keeper) read(ctx context.Context) error {
 	for {
 		var bad error
@@ -237,9 +238,9 @@ func (k *Keeper) check(c content, cluster string) error {
 	return nil
 }
 
-// Delivered returns what says whether a sink has a change already that is to go through a lane: the pipeline passes over it. It is
-// nil where there is nothing to pass over, and for a sink that is not known. Safe for concurrent use; it answers the same for as
-// long as it matters. A pipeline that is made because the destination has lost what it had must not use it.
+// Delivered returns what says whether a sink has a change already that is to go through a lane: the pipeline passes over it.
+// It is nil where there is nothing to pass over, and for a sink that is not known. Safe for concurrent use; it answers the
+// same for as long as it matters. A pipeline that is made because the destination has lost what it had must not use it.
 func (k *Keeper) Delivered(name string) func(sinks.Lane, *event.Change) bool {
 	k.mu.Lock()
 	m := k.members[name]

@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Processes take over from each other at random moments, with and without their journals; those before go on until they are told.
-// History may be lost to the API server in between. Nothing is lost, told twice, or followed by something older.
+// Processes take over from each other at random moments, with and without their journals; those before go on until they are
+// told. History may be lost to the API server in between. Nothing is lost, told twice, or followed by something older.
 func TestTakeOversLoseRepeatAndReorderNothing(t *testing.T) {
 	for seed := range uint64(64) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -32,8 +32,8 @@ func takeOvers(t *testing.T, seed uint64) {
 	if err := p.takeOver(); err != nil {
 		t.Fatal(err)
 	}
-	// The first list claims nothing of what happened before, and one that nobody knows of is another snapshot to who takes over: what
-	// that does not name is gone.
+	// The first list claims nothing of what happened before, and one that nobody knows of is another snapshot to who takes
+	// over: what that does not name is gone.
 	p.settle()
 	for range 6 {
 		for range 40 + w.random.IntN(150) {

@@ -43,8 +43,8 @@ type ReportLane struct {
 	Place sinks.Place `json:"place"`
 }
 
-// Look reads the state whole, and says what is wrong with it for this deployment in a *RefusedError; what could be read is reported
-// all the same. It takes nothing away from whoever works.
+// Look reads the state whole, and says what is wrong with it for this deployment in a *RefusedError; what could be read is
+// reported all the same. It takes nothing away from whoever works.
 func (k *Keeper) Look(ctx context.Context) (r Report, err error) {
 	if err := k.read(ctx); err != nil {
 		return r, err

@@ -27,16 +27,16 @@ func digestOf(text string) digest {
 	return digest(sum[:16])
 }
 
-// told is the newest that a destination was told of what has a key. Versions of a resource are ordered, also those of objects
-// that had the key one after the other, and a destination that compacts by key keeps no more than this.
+// told is the newest that a destination was told of what has a key. Versions of a resource are ordered, also those of
+// objects that had the key one after the other, and a destination that compacts by key keeps no more than this.
 type told struct {
 	uid     digest
 	version uint64
 	deleted bool
 }
 
-// object is what has a key in a resource, as a destination knows it. A sink whose lanes lead to several destinations may tell an
-// object's changes to several, which are not in step with each other.
+// object is what has a key in a resource, as a destination knows it. A sink whose lanes lead to several destinations may
+// tell an object's changes to several, which are not in step with each other.
 type object struct {
 	key         digest
 	destination uint32
@@ -78,9 +78,10 @@ func newDelivered(sink sinks.Fenced) *delivered {
 
 // has says whether the sink has a change that is to go through a lane.
 //
-// Changes of what has a key come in the order of versions, so what is not newer than the newest was told as well: a destination
-// may have kept the newest only. That something is gone, as a list says, was told only if the newest says so. A cluster that was restored
-// from a backup goes back: versions say nothing from its gap on. All else has an ID that says when it was told.
+// Changes of what has a key come in the order of versions, so what is not newer than the newest was told as well: a
+// destination may have kept the newest only. That something is gone, as a list says, was told only if the newest says so. A
+// cluster that was restored from a backup goes back: versions say nothing from its gap on. All else has an ID that says when
+// it was told.
 func (d *delivered) has(lane sinks.Lane, c *event.Change) bool {
 	version, ordered := number(c.ResourceVersion)
 	if c.Type == event.Gap && compareVersions(c.Gap.From, c.Gap.To) > 0 {
@@ -124,8 +125,8 @@ type tail struct {
 	ends    map[sinks.Lane]sinks.Place        // behind the last message
 }
 
-// readTail reads all lanes of a sink from their places on. Within a lane the last message of an object counts, and of several
-// lanes the newest version.
+// readTail reads all lanes of a sink from their places on. Within a lane the last message of an object counts, and of
+// several lanes the newest version.
 func readTail(ctx context.Context, sink sinks.Fenced, lanes map[sinks.Lane]sinks.Place) (*tail, error) {
 	t := &tail{delivered: newDelivered(sink), objects: map[objectPlace]map[string]living{}, ends: maps.Clone(lanes)}
 	last := map[sinks.Lane]map[digest]told{}

@@ -22,11 +22,11 @@ const fenceFor = 5 * time.Second
 
 // Takeover is what TakeOver needs besides the state.
 type Takeover struct {
-	// Cluster is the UID of the cluster that is watched, "" where it is not known (yet): the journal then remembers that of the
-	// state, and the source compares.
+	// Cluster is the UID of the cluster that is watched, "" where it is not known (yet): the journal then remembers that of
+	// the state, and the source compares.
 	Cluster string
-	// Sinks are all configured sinks by name, nil for one that is not [sinks.Fenced]. None of them publishes yet, and none has
-	// a pipeline: how far it got is in the journal afterwards.
+	// Sinks are all configured sinks by name, nil for one that is not [sinks.Fenced]. None of them publishes yet, and none
+	// has a pipeline: how far it got is in the journal afterwards.
 	Sinks map[string]sinks.Fenced
 }
 
@@ -62,9 +62,9 @@ func (t *Taken) Delivered(sink string) func(sinks.Lane, *event.Change) bool {
 	return t.keeper.Delivered(sink)
 }
 
-// TakeOver makes this process the owner: it claims the state and reads it to its end, fences all sinks, reads the tails of their
-// lanes, and begins the journal from all that, unless the state is of this very journal, which then goes on as it is. It
-// may be called again after an error. A *RefusedError stays until somebody acts; a *sinks.DeposedError says that another
+// TakeOver makes this process the owner: it claims the state and reads it to its end, fences all sinks, reads the tails of
+// their lanes, and begins the journal from all that, unless the state is of this very journal, which then goes on as it is.
+// It may be called again after an error. A *RefusedError stays until somebody acts; a *sinks.DeposedError says that another
 // process took over meanwhile; anything else passes by itself.
 func (k *Keeper) TakeOver(ctx context.Context, t Takeover) (*Taken, error) {
 	began := time.Now()
@@ -250,8 +250,8 @@ func (k *Keeper) noteLost(ctx context.Context) error {
 	return nil
 }
 
-// Join takes a sink in that was made while this process works, or that was Waiting: after Fence and the tails of its lanes. It
-// takes the place of one of the same name, which is closed. Run runs. A nil sink is one that is not fenced.
+// Join takes a sink in that was made while this process works, or that was Waiting: after Fence and the tails of its lanes.
+// It takes the place of one of the same name, which is closed. Run runs. A nil sink is one that is not fenced.
 func (k *Keeper) Join(ctx context.Context, name string, sink sinks.Fenced) error {
 	if sink == nil {
 		k.Leave(name)

@@ -347,7 +347,8 @@ func (p *process) deliver(name string) {
 	}
 }
 
-// publish publishes one change. The sink may have to note a lane, which is done by the goroutine that runs the keeper: this one.
+// publish publishes one change. The sink may have to note a lane, which is done by the goroutine that runs the keeper: this
+// one.
 func (p *process) publish(sink *topicSink, lane sinks.Lane, r event.Record) bool {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	defer cancel()

@@ -163,8 +163,9 @@ func (k *Keeper) due() int {
 	return due
 }
 
-// announce writes the scopes that the state has no position of yet, in front of their objects: as lists that go on, under the snapshot
-// or the gap that these objects belong to. One who takes over in between would else tell the objects that the state lacks as new.
+// announce writes the scopes that the state has no position of yet, in front of their objects: as lists that go on, under
+// the snapshot or the gap that these objects belong to. One who takes over in between would else tell the objects that the
+// state lacks as new.
 func (k *Keeper) announce(ctx context.Context, resources []event.StoredResource) error {
 	b := batch{k: k}
 	for _, r := range resources {
@@ -186,8 +187,8 @@ func (k *Keeper) announce(ctx context.Context, resources []event.StoredResource)
 	return b.flush(ctx)
 }
 
-// takeMark takes a mark, if anything has changed since the last one. First the places, then the rest: what is published after
-// it lies behind the places.
+// takeMark takes a mark, if anything has changed since the last one. First the places, then the rest: what is published
+// after it lies behind the places.
 func (k *Keeper) takeMark() {
 	t := taken{places: k.places(), at: time.Now().UTC()}
 	t.Marking = k.opts.Journal.Mark()
@@ -468,9 +469,9 @@ func (k *Keeper) note(ctx context.Context, sink string, lanes map[sinks.Lane]sin
 	return b.flush(ctx)
 }
 
-// release lets go of what sinks had delivered before the take-over, once the positions of a mark that all have settled are past
-// it: nothing of it comes again. Their lanes are covered up to where they ended then. Until then their places stay as they are:
-// what was passed over lies in front of what is published now, and is not in the state yet.
+// release lets go of what sinks had delivered before the take-over, once the positions of a mark that all have settled are
+// past it: nothing of it comes again. Their lanes are covered up to where they ended then. Until then their places stay as
+// they are: what was passed over lies in front of what is published now, and is not in the state yet.
 func (k *Keeper) release(m *taken) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -21,8 +21,8 @@ const (
 
 var things = Resource{Cluster: "c", Resource: "things"}
 
-// TestTheRulesEndInTheStateOfTheCluster writes random streams as docs/events.md says an exporter does: with lost history, lost
-// journals, interrupted snapshots, edited rules, resync, restored backups and repetitions. A table, and the rules of
+// TestTheRulesEndInTheStateOfTheCluster writes random streams as docs/events.md says an exporter does: with lost history,
+// lost journals, interrupted snapshots, edited rules, resync, restored backups and repetitions. A table, and the rules of
 // docs/consuming.md to the letter, both end in what the cluster is and the rules select.
 func TestTheRulesEndInTheStateOfTheCluster(t *testing.T) {
 	seen := map[string]int{}

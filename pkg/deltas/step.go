@@ -44,8 +44,8 @@ type List struct {
 // first; list is what they were read in, nil for a watch. The result is what is known afterwards (again an empty UID for
 // nothing) and the changes to emit, oldest first.
 //
-// What only some sinks were told (known.Told) counts as not known when it is seen, because the others have to be told; and as
-// known when a list lacks it. A watch tells it again, and its deletion.
+// What only some sinks were told (known.Told) counts as not known when it is seen, because the others have to be told; and
+// as known when a list lacks it. A watch tells it again, and its deletion.
 //
 // A list is the present truth, so it is compared for equality only, which also holds when the cluster was restored from an
 // older backup. A watch event is news, unless it is of the object's own past: another API server behind the same
@@ -212,8 +212,9 @@ func (s *step) gone(o *Object) {
 	c.Left = s.list != nil && s.list.Pass != ""
 }
 
-// settle ends what only some sinks were told, in a list, which is the present truth: all but the object with this UID is gone.
-// It returns those that are not known besides. A deletion of what is known names the newest version that anybody was told.
+// settle ends what only some sinks were told, in a list, which is the present truth: all but the object with this UID is
+// gone. It returns those that are not known besides. A deletion of what is known names the newest version that anybody was
+// told.
 func (s *step) settle(uid string) (others []event.Told) {
 	s.known.EachTold(func(t event.Told) {
 		switch {

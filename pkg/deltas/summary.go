@@ -79,8 +79,8 @@ func usable(summary string) bool {
 
 func crowded(summary string) bool { return summary[0]&summaryCrowded != 0 }
 
-// classOf says which part differs between two summaries of one object; "" where one of them is not there or bare. An update that
-// touched bookkeeping only, such as who owns a field, is one of metadata.
+// classOf says which part differs between two summaries of one object; "" where one of them is not there or bare. An update
+// that touched bookkeeping only, such as who owns a field, is one of metadata.
 func classOf(was, is string) event.Class {
 	if !usable(was) || !usable(is) {
 		return ""

@@ -193,8 +193,8 @@ func (t *Tracker) Synced(object *Object, pass string) (event.Observation, error)
 	return t.drain()
 }
 
-// Bodies returns an observation of the bodies of those objects that are still in the version that is known: nothing was emitted of
-// the others' yet, or something newer. What is remembered of their state is completed where it is missing.
+// Bodies returns an observation of the bodies of those objects that are still in the version that is known: nothing was
+// emitted of the others' yet, or something newer. What is remembered of their state is completed where it is missing.
 func (t *Tracker) Bodies(objects []*Object) event.Observation {
 	o := t.Observe()
 	for _, object := range objects {

@@ -7,7 +7,8 @@
 // What is journaled is what consumers get, so whatever must not be seen is gone before it can reach a disk, a log or a dead
 // letter. What does not become a change still moves on: the observation keeps its known objects and its position (I1).
 //
-// A [Router] is asked on the other side of the journal, by each sink as it reads: what it keeps from one sink another may get.
+// A [Router] is asked on the other side of the journal, by each sink as it reads: what it keeps from one sink another may
+// get.
 //
 // # Bytes, not maps
 //

@@ -52,7 +52,8 @@ func newHasher(key []byte, scope string) *hasher {
 	return h
 }
 
-// keyID tells keys, and scopes, apart. Who has it can recognize the key, as they could by any hash, and learns nothing else of it.
+// keyID tells keys, and scopes, apart. Who has it can recognize the key, as they could by any hash, and learns nothing else
+// of it.
 func keyID(key []byte) string {
 	return hex.EncodeToString(derive(key, "kubecdc redaction, key ID")[:keyIDLength])
 }

@@ -38,7 +38,8 @@ type Policy struct {
 	OnlyIfChanged []string `mapstructure:"onlyIfChanged"`
 	// Updates are not emitted if nothing changed but what is at these paths. Keeps states.
 	IgnoreChanges []string `mapstructure:"ignoreChanges"`
-	// A CEL expression over object, oldObject and change: changes for which it is false are not emitted. See docs/shaping.md.
+	// A CEL expression over object, oldObject and change: changes for which it is false are not emitted. See
+	// docs/shaping.md.
 	Filter string `mapstructure:"filter"`
 	// What of the objects is emitted.
 	Fields Fields `mapstructure:"fields"`

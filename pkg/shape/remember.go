@@ -14,9 +14,9 @@ import (
 // Load loads what is stored of a resource and gives each object that is known of it to known, which may be nil.
 type Load func(resource string, known func(event.Known)) (event.StoredResource, error)
 
-// Load returns what loads resources for a source, in front of from, which the observations of [Shaper.Shape] went to: it opens
-// what is remembered of objects, and notices those that were last emitted under another redaction. Call it for a resource
-// before the resource appends.
+// Load returns what loads resources for a source, in front of from, which the observations of [Shaper.Shape] went to: it
+// opens what is remembered of objects, and notices those that were last emitted under another redaction. Call it for a
+// resource before the resource appends.
 func (s *Shaper) Load(from Load) Load {
 	return func(name string, known func(event.Known)) (event.StoredResource, error) {
 		if known == nil {

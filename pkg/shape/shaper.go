@@ -69,8 +69,8 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 	return s, nil
 }
 
-// Keep makes rules go on counting where rules of another shaper are: same says for each rule which one of before is the same, -1
-// for none. Both have the same key and options. Call it before anything is shaped.
+// Keep makes rules go on counting where rules of another shaper are: same says for each rule which one of before is the
+// same, -1 for none. Both have the same key and options. Call it before anything is shaped.
 func (s *Shaper) Keep(before *Shaper, same []int) {
 	for i, j := range same {
 		if j >= 0 {

@@ -13,11 +13,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
-// advice stands for a test where a statement says nothing about what is emitted: how to write something, or what to think of.
+// advice stands for a test where a statement says nothing about what is emitted: how to write something, or what to think
+// of.
 const advice = "advice"
 
-// statements are the paragraphs, list items and rows of tables of docs/shaping.md by section, each named by how it begins, and
-// the tests that hold it: the file and the function. The tests of this package are named without their directory.
+// statements are the paragraphs, list items and rows of tables of docs/shaping.md by section, each named by how it begins,
+// and the tests that hold it: the file and the function. The tests of this package are named without their directory.
 var statements = map[string]map[string]string{
 	"What is in a change": {
 		"Rules and routes decide": "shaper_test.go TestWithoutAnyWishNothingIsKept; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestNoSecretIsSeenAnywhere",

@@ -95,8 +95,8 @@ type Repartitioner interface {
 	// objects that belong to them, until they are repartitioned. It is called before Lane and Repartitions.
 	Resume(lanes []Lane)
 
-	// Repartitions says which lanes are to be replaced, until they are. It is asked several times a second and does not wait:
-	// what the destination has to be asked for, it asks in the background.
+	// Repartitions says which lanes are to be replaced, until they are. It is asked several times a second and does not
+	// wait: what the destination has to be asked for, it asks in the background.
 	Repartitions() []Repartition
 
 	// Repartition makes Lane name r.To for the objects of r.From from now on. Meanwhile nothing is published to these lanes;

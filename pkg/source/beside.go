@@ -40,7 +40,8 @@ func (f *follower) interject(ctx context.Context, do func(context.Context) error
 // readTimeout bounds one page of a reading, so that an API server that hangs within an answer is asked again.
 const readTimeout = time.Minute
 
-// reading reads all objects of a scope page by page beside the watch, which it never holds up. Pages need not be of one moment.
+// reading reads all objects of a scope page by page beside the watch, which it never holds up. Pages need not be of one
+// moment.
 type reading struct {
 	f       *follower
 	slots   chan struct{} // bounds how many scopes read at once; nil where nothing does
@@ -50,8 +51,8 @@ type reading struct {
 	backoff backoff
 }
 
-// page reads the next page, as often as it takes, and says whether there is another one. It fails when ctx ends, and when the
-// reading cannot be gone on with.
+// page reads the next page, as often as it takes, and says whether there is another one. It fails when ctx ends, and when
+// the reading cannot be gone on with.
 func (r *reading) page(ctx context.Context) (more bool, err error) {
 	for {
 		meta, err := r.list(ctx)
@@ -63,8 +64,8 @@ func (r *reading) page(ctx context.Context) (more bool, err error) {
 			r.more = meta.Continue
 			return r.more != "", nil
 		case apiserver.Classify(err) == apiserver.Expired:
-			// The token is older than the API server's history. With the error comes one that goes on behind the same object,
-			// in the present (KEP-365).
+			// The token is older than the API server's history. With the error comes one that goes on behind the same
+			// object, in the present (KEP-365).
 			if r.more = goOn(err); r.more == "" {
 				return false, err
 			}

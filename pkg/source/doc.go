@@ -18,8 +18,8 @@
 // # Limits
 //
 // This package changes nothing in the API server. It reads what is selected and, beside that, discovery documents, the
-// namespace kube-system, whose UID differs from cluster to cluster and is its name where none is configured, whether the namespaces exist that rules name, and, where it is
-// allowed and rules select types that may come and go, the metadata of definitions and APIServices: they say when to read
-// discovery again, and nothing depends on them. A type that must not be read degrades alone and recovers by itself, unless
-// its rule says otherwise.
+// namespace kube-system, whose UID differs from cluster to cluster and is its name where none is configured, whether the
+// namespaces exist that rules name, and, where it is allowed and rules select types that may come and go, the metadata of
+// definitions and APIServices: they say when to read discovery again, and nothing depends on them. A type that must not be
+// read degrades alone and recovers by itself, unless its rule says otherwise.
 package source

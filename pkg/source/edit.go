@@ -21,11 +21,11 @@ type Edit struct {
 	Reshaped func(event.Resource) bool
 }
 
-// Edit gives the Source other rules, while it runs or before. Resources of which the same is selected as before, and that are
-// not reshaped, go on untouched, on the same connections. Others stop and begin as a new process would with what is stored: what is
-// selected now is compared with what is known; where nothing but the shape is another, the watch goes on from its position. It
-// takes effect as soon as the API server has said what it serves, which it is asked at once. It is safe for concurrent use, and
-// does not wait.
+// Edit gives the Source other rules, while it runs or before. Resources of which the same is selected as before, and that
+// are not reshaped, go on untouched, on the same connections. Others stop and begin as a new process would with what is
+// stored: what is selected now is compared with what is known; where nothing but the shape is another, the watch goes on
+// from its position. It takes effect as soon as the API server has said what it serves, which it is asked at once. It is
+// safe for concurrent use, and does not wait.
 func (s *Source) Edit(e Edit) {
 	s.mu.Lock()
 	if before := s.edit; before != nil && before.Reshaped != nil { // not taken up yet
@@ -50,8 +50,8 @@ func (s *Source) takeEdit(ctx context.Context) (*Edit, error) {
 	return e, s.watchTypes(ctx)
 }
 
-// changeOver ends the runners of resources that an edit concerns, and waits until what they appended can be loaded. The poll that
-// goes on starts them anew.
+// changeOver ends the runners of resources that an edit concerns, and waits until what they appended can be loaded. The poll
+// that goes on starts them anew.
 func (s *Source) changeOver(ctx context.Context, e *Edit, wanted map[string][]selection.Scope) error {
 	for name, r := range s.runners {
 		if len(r.followers) == 0 || r.selects(wanted[name]) && (e.Reshaped == nil || !e.Reshaped(r.resource)) {

@@ -214,8 +214,8 @@ func TestResyncEmitsEveryObjectOnceAPeriod(t *testing.T) {
 	})
 }
 
-// TestAnEditConcernsWhatItChangesAndNothingElse edits a running Source: rules that mean the same leave the watch alone; another shape
-// goes on from the position, without a list; another selection is compared.
+// TestAnEditConcernsWhatItChangesAndNothingElse edits a running Source: rules that mean the same leave the watch alone;
+// another shape goes on from the position, without a list; another selection is compared.
 func TestAnEditConcernsWhatItChangesAndNothingElse(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.write("ADDED", "a", "b")

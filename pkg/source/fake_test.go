@@ -750,8 +750,8 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 	return s, log, stop
 }
 
-// awaitState waits until the only scope has a state. Live counts when the first list is stored, too: the next process could go
-// on from there.
+// awaitState waits until the only scope has a state. Live counts when the first list is stored, too: the next process could
+// go on from there.
 func awaitState(t *testing.T, st *store, s *Source, want State) {
 	t.Helper()
 	st.await(t, string(want), func() bool {

@@ -24,7 +24,8 @@ const (
 	// maxEndless is how many WatchLists may end early before LIST is used. A connection that breaks now and then is no
 	// reason to; an API server that never marks the end is.
 	maxEndless = 3
-	// pageSize is how many objects a LIST asks for at once. They are handled as they arrive, so it says nothing about memory.
+	// pageSize is how many objects a LIST asks for at once. They are handled as they arrive, so it says nothing about
+	// memory.
 	pageSize = 500
 )
 
@@ -64,8 +65,8 @@ func (f *follower) list(ctx context.Context) error {
 	}
 }
 
-// awaitHistory waits, where the last list could not be watched on from, until the present can be: an API server that lists at
-// a position that it knows no history from is broken, and each further list would only emit the same gap again.
+// awaitHistory waits, where the last list could not be watched on from, until the present can be: an API server that lists
+// at a position that it knows no history from is broken, and each further list would only emit the same gap again.
 func (f *follower) awaitHistory(ctx context.Context) error {
 	for f.trail.unproven {
 		position, err := f.newest(ctx)
@@ -96,8 +97,8 @@ func (f *follower) probe(ctx context.Context, position string) error {
 	return err
 }
 
-// beginList emits what must come before the objects of a list (I5), and lets the tracker know what they mean. The API server has
-// begun to answer. to is the position that the list is true at; it is needed where history was lost.
+// beginList emits what must come before the objects of a list (I5), and lets the tracker know what they mean. The API server
+// has begun to answer. to is the position that the list is true at; it is needed where history was lost.
 func (f *follower) beginList(ctx context.Context, to string) error {
 	t, s := f.tracker.Load(), f.stored
 	l := deltas.List{Pass: s.Pass}
@@ -152,8 +153,8 @@ func (f *follower) newest(ctx context.Context) (string, error) {
 	}
 }
 
-// readAll reads the whole list once. Where that is a WatchList the connection stays open. Where history was lost it is pages:
-// only they say what the list is true at before its objects come, and that is where the gap ends.
+// readAll reads the whole list once. Where that is a WatchList the connection stays open. Where history was lost it is
+// pages: only they say what the list is true at before its objects come, and that is where the gap ends.
 func (f *follower) readAll(ctx context.Context) error {
 	s := &apiserver.Slot{All: f.slots, Slow: f.slow}
 	if err := s.Acquire(ctx); err != nil {
@@ -251,9 +252,9 @@ func (f *follower) noteWatchList(err error) {
 	}
 }
 
-// readPages reads the present in pages and returns the position that all of them are true at: that of the first page, which is
-// one object. A page that breaks off is asked for again by its token; a token that has expired is an error, and the
-// list begins again.
+// readPages reads the present in pages and returns the position that all of them are true at: that of the first page, which
+// is one object. A page that breaks off is asked for again by its token; a token that has expired is an error, and the list
+// begins again.
 func (f *follower) readPages(ctx context.Context, s *apiserver.Slot) (string, error) {
 	var b apiserver.Batch
 	hold := func(o *deltas.Object) error {

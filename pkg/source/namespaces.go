@@ -12,9 +12,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
-// namespaces asks whether the namespaces that rules name exist. The API server watches one that does not without a word, so that
-// a misspelt name looks like one in which nothing happens. Nothing depends on the answers: a namespace that is created later is
-// being watched already. Safe for concurrent use.
+// namespaces asks whether the namespaces that rules name exist. The API server watches one that does not without a word, so
+// that a misspelt name looks like one in which nothing happens. Nothing depends on the answers: a namespace that is created
+// later is being watched already. Safe for concurrent use.
 type namespaces struct {
 	client  *apiserver.Client
 	every   time.Duration // between questions about one that does not exist

@@ -18,7 +18,8 @@ func inNamespaces(names ...string) func(*Config) {
 	}
 }
 
-// awaitNamespaces waits until the namespaces are as listed: "web" exists, "web missing" does not, of "web unknown" nobody says it.
+// awaitNamespaces waits until the namespaces are as listed: "web" exists, "web missing" does not, of "web unknown" nobody
+// says it.
 func (s *Source) awaitNamespaces(t *testing.T, st *store, want ...string) {
 	t.Helper()
 	st.await(t, strings.Join(want, ", "), func() bool {

@@ -12,8 +12,8 @@ import (
 const resyncPageSize = 100
 
 // resync reads all objects of the scope again and again, spread over a period each time, so that they are emitted again: a
-// consumer that began late, or lost something, has everything after one period. Those are emitted that are still in the version
-// that was emitted last. It returns when ctx ends.
+// consumer that began late, or lost something, has everything after one period. Those are emitted that are still in the
+// version that was emitted last. It returns when ctx ends.
 func (f *follower) resync(ctx context.Context) {
 	for ctx.Err() == nil {
 		began, pass := time.Now(), rand.Text()

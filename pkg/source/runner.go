@@ -185,8 +185,8 @@ func (r *runner) plan(stored event.StoredResource, lost string) (plan []event.St
 	return plan, changed || len(plan) != len(stored.Scopes)
 }
 
-// unfinished is the snapshot that an edit of the rules interrupts, "" if there is none. What was emitted of it is not emitted
-// again, and it has to end; so it goes on in the new selection.
+// unfinished is the snapshot that an edit of the rules interrupts, "" if there is none. What was emitted of it is not
+// emitted again, and it has to end; so it goes on in the new selection.
 func unfinished(stored event.StoredResource) string {
 	for _, s := range stored.Scopes {
 		if s.Position == "" && s.Snapshot != "" {

@@ -30,8 +30,8 @@ type Config struct {
 	// changes it is asked when they do, and otherwise at least every 30 seconds.
 	Interval time.Duration
 
-	// Load returns what is stored of a resource, and gives each object that is known of it to known, if that is not nil. It is
-	// called for a resource before Append is. Nothing stored is a zero event.StoredResource.
+	// Load returns what is stored of a resource, and gives each object that is known of it to known, if that is not nil. It
+	// is called for a resource before Append is. Nothing stored is a zero event.StoredResource.
 	Load func(resource string, known func(event.Known)) (event.StoredResource, error)
 	// Stored returns the names of all resources of which something is stored: their objects are announced as deleted if the
 	// resource has vanished or is not selected any more.
@@ -46,8 +46,8 @@ type Config struct {
 	Shape func(rule int, to event.Append) event.Append
 	// Drop forgets a resource that is served or selected no more, after everything appended before.
 	Drop func(ctx context.Context, resource string) error
-	// Filled notes that the bodies of a resource that was loaded as bodiless were given to Append, as far as they were found.
-	// It is needed where Load says so of any.
+	// Filled notes that the bodies of a resource that was loaded as bodiless were given to Append, as far as they were
+	// found. It is needed where Load says so of any.
 	Filled func(ctx context.Context, resource string) error
 	// Flush waits until everything appended before it is what Load returns. It is needed where Edit is used.
 	Flush func(ctx context.Context) error
@@ -76,7 +76,8 @@ type Source struct {
 	identity *identity
 	// namespaces are those that the rules name.
 	namespaces *namespaces
-	// conditions are those of all that is read, discovery among them, and triggers are those of the triggers: the log joins them.
+	// conditions are those of all that is read, discovery among them, and triggers are those of the triggers: the log joins
+	// them.
 	conditions, triggers *condition.Set
 	discovery            *condition.Condition
 
@@ -104,8 +105,8 @@ const (
 	// concurrentLists bounds how many scopes read all their objects at the same time, and so the memory that takes.
 	concurrentLists = 8
 	// pollsUntilGone is in how many polls in a row, each an interval after the one before, discovery must lack a resource
-	// before a 404 of its own address means that it is gone. Polls that triggers ask for come closer and do not count: an API
-	// server that starts may say for a moment that it serves less.
+	// before a 404 of its own address means that it is gone. Polls that triggers ask for come closer and do not count: an
+	// API server that starts may say for a moment that it serves less.
 	pollsUntilGone = 2
 
 	// triesToIdentify is how often an API server may refuse to show kube-system; it does so for a moment when it starts.

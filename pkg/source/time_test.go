@@ -278,8 +278,8 @@ func TestADayOfOutageWritesOneLine(t *testing.T) {
 	})
 }
 
-// TestAnOutageOfEveryTypeIsTwoLines takes the API server away from 180 types and discovery for ten minutes: that it went, and that
-// it is back. Where it comes back without the history, that is one line more.
+// TestAnOutageOfEveryTypeIsTwoLines takes the API server away from 180 types and discovery for ten minutes: that it went,
+// and that it is back. Where it comes back without the history, that is one line more.
 func TestAnOutageOfEveryTypeIsTwoLines(t *testing.T) {
 	for name, lost := range map[string]bool{"and no more": false, "and one more for lost history": true} {
 		t.Run(name, func(t *testing.T) {

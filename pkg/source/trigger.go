@@ -16,7 +16,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// trigger watches one of selection.Triggers and rings for every change of it. What changed is not looked at: discovery says it.
+// trigger watches one of selection.Triggers and rings for every change of it. What changed is not looked at: discovery says
+// it.
 type trigger struct {
 	endpoint  *apiserver.Endpoint
 	condition *condition.Condition // OK unless a person should know that new types are found later
@@ -75,8 +76,8 @@ func (t *trigger) run(ctx context.Context) {
 	}
 }
 
-// watch rings for every change that one connection brings, until it ends, or falls silent though bookmarks should come, as for
-// the watches of data: then a new type would be found no sooner than without the trigger.
+// watch rings for every change that one connection brings, until it ends, or falls silent though bookmarks should come, as
+// for the watches of data: then a new type would be found no sooner than without the trigger.
 func (t *trigger) watch(ctx context.Context) error {
 	c, err := t.endpoint.Watch(ctx, nil, metav1.ListOptions{ResourceVersion: t.position})
 	if err != nil {

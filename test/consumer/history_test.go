@@ -40,8 +40,8 @@ func TestTheStreamAloneGivesTheStateAtEveryPosition(t *testing.T) {
 	}
 }
 
-// TestWhateverIsToldIsAsItsSchemaSays holds such streams to the published schemas, in every format: crashes, lost history and
-// namesakes make records that nobody thinks of when writing a schema.
+// TestWhateverIsToldIsAsItsSchemaSays holds such streams to the published schemas, in every format: crashes, lost history
+// and namesakes make records that nobody thinks of when writing a schema.
 func TestWhateverIsToldIsAsItsSchemaSays(t *testing.T) {
 	seen := make(map[string]bool)
 	for seed := range uint64(100) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestWhoWroteWhatWasThereAlreadyIsNotNamed has all users write the same to one object at once, again and again, while half of
-// the audit events are lost. One of them changes it, which the API server signs; the others find it changed, some of them
+// TestWhoWroteWhatWasThereAlreadyIsNotNamed has all users write the same to one object at once, again and again, while half
+// of the audit events are lost. One of them changes it, which the API server signs; the others find it changed, some of them
 // after a conflict. Whoever is named has to be the one.
 func TestWhoWroteWhatWasThereAlreadyIsNotNamed(t *testing.T) {
 	const path = "/api/v1/namespaces/busy-0/configmaps/same"

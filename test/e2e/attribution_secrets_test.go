@@ -37,8 +37,8 @@ rules:
 `
 
 // TestNothingSecretInAuditEventsIsShown plants values of Secrets and tokens in requests of every kind, at every level of the
-// audit log, which an exporter reads through each of its intakes, and searches all that the exporter shows and stores, while it
-// runs, and after it was killed.
+// audit log, which an exporter reads through each of its intakes, and searches all that the exporter shows and stores, while
+// it runs, and after it was killed.
 func TestNothingSecretInAuditEventsIsShown(t *testing.T) {
 	e := servers(t)
 	const topic, name = "audit-with-secrets", "audited-secrets"

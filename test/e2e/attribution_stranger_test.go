@@ -14,8 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
-// TestForgedAuditEventsNameNobody has strangers tell of changes, before the API server does, that somebody else made them: with
-// a certificate of another name, with one of the API server's name that another authority has signed, and with none.
+// TestForgedAuditEventsNameNobody has strangers tell of changes, before the API server does, that somebody else made them:
+// with a certificate of another name, with one of the API server's name that another authority has signed, and with none.
 func TestForgedAuditEventsNameNobody(t *testing.T) {
 	const changes = 20
 	a := newAudited(t)

@@ -322,9 +322,9 @@ func (a *audited) showsNoSecret() {
 	}
 }
 
-// TestNoAuditEventThatWasTakenIsLost kills the exporter again and again under load. Each event that it had taken and that says by
-// itself who made a change has to name. At full size it stays away for a minute, too, for which the API server sends its events
-// again.
+// TestNoAuditEventThatWasTakenIsLost kills the exporter again and again under load. Each event that it had taken and that
+// says by itself who made a change has to name. At full size it stays away for a minute, too, for which the API server sends
+// its events again.
 func TestNoAuditEventThatWasTakenIsLost(t *testing.T) {
 	kills, away := 3, time.Duration(0)
 	if os.Getenv(writesEnv) != "" {

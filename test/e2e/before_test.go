@@ -13,8 +13,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestStatesBeforeComeBackAfterATakeOver kills the one that works and takes its journal: the other one lists each resource once,
-// from then on the first update of each object carries the state before it.
+// TestStatesBeforeComeBackAfterATakeOver kills the one that works and takes its journal: the other one lists each resource
+// once, from then on the first update of each object carries the state before it.
 func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 	const objects = 30
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}

@@ -120,7 +120,8 @@ func (s *scene) acceptEverything() {
 }
 
 // TestADeadLetterThatCannotBeShippedIsToldAndWaits takes away Kafka, where the dead letters of a stream go that refuses
-// everything. The stream's sink says why its dead letter waits, once; when Kafka is back the letter is there, and all is well.
+// everything. The stream's sink says why its dead letter waits, once; when Kafka is back the letter is there, and all is
+// well.
 func TestADeadLetterThatCannotBeShippedIsToldAndWaits(t *testing.T) {
 	var dir string
 	s := newLeastScene(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {

@@ -341,8 +341,8 @@ func (l *least) without(r role, i int, resource string) {
 	l.awaitAccess("")
 }
 
-// withoutNamespace runs the exporter while it may not know whether the namespace exists that a rule names: everything is watched all
-// the same, and that is said.
+// withoutNamespace runs the exporter while it may not know whether the namespace exists that a rule names: everything is
+// watched all the same, and that is said.
 func (l *least) withoutNamespace(r role, i int) {
 	l.t.Helper()
 	l.set(r, slices.Delete(r.rules(), i, i+1))
@@ -364,9 +364,9 @@ func (l *least) withoutNamespace(r role, i int) {
 	l.awaitAccess("")
 }
 
-// withoutIdentity runs the exporter while the right is missing to tell one cluster from another. Where the cluster has a name,
-// everything is watched all the same, and it is said that nothing is compared. Where it has none, changes would have none,
-// and the exporter says what to do and ends.
+// withoutIdentity runs the exporter while the right is missing to tell one cluster from another. Where the cluster has a
+// name, everything is watched all the same, and it is said that nothing is compared. Where it has none, changes would have
+// none, and the exporter says what to do and ends.
 func (l *least) withoutIdentity(r role, i int) {
 	l.t.Helper()
 	l.set(r, slices.Delete(r.rules(), i, i+1))

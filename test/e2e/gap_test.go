@@ -65,8 +65,8 @@ func TestGapIsToldWhenHistoryIsCompacted(t *testing.T) {
 		func() { s.must(s.exporter.Stop()) })
 }
 
-// checkAbsence lets things happen between leave and comeBack that etcd forgets, and checks what is told of them. end stops what has
-// come back.
+// checkAbsence lets things happen between leave and comeBack that etcd forgets, and checks what is told of them. end stops
+// what has come back.
 func (s *scene) checkAbsence(kinds []workload.Kind, leave, comeBack, end func()) {
 	s.t.Helper()
 	s.each(kinds, func(kind workload.Kind, fate, name string) error {

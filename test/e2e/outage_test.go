@@ -41,8 +41,8 @@ func TestAPIServerThatComesBackIsWatchedOn(t *testing.T) {
 	s.judge(oracle.Rules{Gaps: true})
 }
 
-// TestBrokersAwayLoseNothing takes one broker away at a time, while objects are written, before it goes, while it is away and
-// while it comes back. The other bus must hold all that happened meanwhile before the first one returns.
+// TestBrokersAwayLoseNothing takes one broker away at a time, while objects are written, before it goes, while it is away
+// and while it comes back. The other bus must hold all that happened meanwhile before the first one returns.
 func TestBrokersAwayLoseNothing(t *testing.T) {
 	const objects = 130
 	kinds := workload.AllKinds()

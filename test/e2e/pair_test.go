@@ -149,8 +149,8 @@ func (p *pair) awaitCovered(works *exporter.Exporter) {
 	p.awaitOf(works, "/metrics", "\nkubecdc_state_lag_seconds 0\n")
 }
 
-// judge ends all, and compares each bus with the truth. The buses may differ in what is no part of a change's identity: one may
-// have it from the exporter before, which observed it at another time, and the other one from the next.
+// judge ends all, and compares each bus with the truth. The buses may differ in what is no part of a change's identity: one
+// may have it from the exporter before, which observed it at another time, and the other one from the next.
 func (p *pair) judge(rules oracle.Rules) {
 	p.t.Helper()
 	var errs []error

@@ -117,9 +117,9 @@ func (s *scene) selectedThroughout() {
 	}
 }
 
-// TestEditsWhileItRunsLoseAndRepeatNothing edits the configuration of a running exporter again and again while objects are written:
-// rules and sinks come, go and change, and now and then the file is a bad one. What is selected throughout arrives on both buses
-// completely, in order and once, and neither the watches nor the lanes that no edit concerns are begun anew.
+// TestEditsWhileItRunsLoseAndRepeatNothing edits the configuration of a running exporter again and again while objects are
+// written: rules and sinks come, go and change, and now and then the file is a bad one. What is selected throughout arrives
+// on both buses completely, in order and once, and neither the watches nor the lanes that no edit concerns are begun anew.
 func TestEditsWhileItRunsLoseAndRepeatNothing(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
 	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
@@ -172,8 +172,8 @@ func TestEditsWhileItRunsLoseAndRepeatNothing(t *testing.T) {
 // killedReloads is how often the exporter is killed while it takes up an edit.
 const killedReloads = 5
 
-// TestAKillInTheMiddleOfAReloadLosesNothing edits the configuration while objects are written, and kills the exporter while it takes
-// that up, wherever it is. The next start has the new configuration, and nothing is missing.
+// TestAKillInTheMiddleOfAReloadLosesNothing edits the configuration while objects are written, and kills the exporter while
+// it takes that up, wherever it is. The next start has the new configuration, and nothing is missing.
 func TestAKillInTheMiddleOfAReloadLosesNothing(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
 	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
@@ -199,9 +199,9 @@ func TestAKillInTheMiddleOfAReloadLosesNothing(t *testing.T) {
 	s.judge(oracle.Rules{Repetitions: true})
 }
 
-// TestASinkThatIsDeadIsRemovedWhileItRuns takes a sink out of the configuration that has taken nothing for as long as there is
-// something to deliver. That neither waits for the sink, which would take the ten minutes of delivery.drainTimeout, nor disturbs the
-// others.
+// TestASinkThatIsDeadIsRemovedWhileItRuns takes a sink out of the configuration that has taken nothing for as long as there
+// is something to deliver. That neither waits for the sink, which would take the ten minutes of delivery.drainTimeout, nor
+// disturbs the others.
 func TestASinkThatIsDeadIsRemovedWhileItRuns(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	dead := true
@@ -253,8 +253,9 @@ func (s *scene) awaitConfiguration(file string) {
 	s.awaitMetric(fmt.Sprintf("kubecdc_config_info{hash=%q}", hex.EncodeToString(sum[:])[:12]), "1")
 }
 
-// TestAnotherRedactionIsTakenUpWhileItRuns journals Secrets in plain, also as dead letters, and gives the running exporter rules that
-// redact them. When it says that these work, no file and no command shows anything of them, and what comes then is redacted.
+// TestAnotherRedactionIsTakenUpWhileItRuns journals Secrets in plain, also as dead letters, and gives the running exporter
+// rules that redact them. When it says that these work, no file and no command shows anything of them, and what comes then
+// is redacted.
 func TestAnotherRedactionIsTakenUpWhileItRuns(t *testing.T) {
 	var settings exporter.Settings
 	s := newScene(t, nil, func(given *exporter.Settings) {

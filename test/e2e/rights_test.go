@@ -42,8 +42,8 @@ func newLeastSceneIn(t *testing.T, env *environment, kinds []workload.Kind, chan
 }
 
 // grant applies what rbac prints for the scene's configuration until the end of the test, and waits until every API server
-// goes by it. As with kubectl apply, what is there stays, and what is printed for a namespace that does not exist is left out
-// until grant is called again.
+// goes by it. As with kubectl apply, what is there stays, and what is printed for a namespace that does not exist is left
+// out until grant is called again.
 func (s *scene) grant() {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), s.program, "rbac", "--offline", "--with-triggers", "--name", s.name, "--config", s.exporter.Config())

@@ -129,8 +129,8 @@ func (p *plants) configMapKind() workload.Kind {
 	return kind
 }
 
-// secretKind makes Secrets that hold values in data, in stringData, in copies and in other annotations, and whose update brings
-// new ones.
+// secretKind makes Secrets that hold values in data, in stringData, in copies and in other annotations, and whose update
+// brings new ones.
 func (p *plants) secretKind() workload.Kind {
 	return workload.Kind{
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"},
@@ -170,8 +170,8 @@ func (p *plants) deploymentKind() workload.Kind {
 }
 
 // TestNoSecretIsSeenAnywhere plants values in Secrets, in kubectl's copies and in environment variables, lets one sink take
-// everything and another refuse everything, and then looks for them wherever the exporter writes. Then it breaks the journal,
-// and looks again at what the next process makes of it.
+// everything and another refuse everything, and then looks for them wherever the exporter writes. Then it breaks the
+// journal, and looks again at what the next process makes of it.
 func TestNoSecretIsSeenAnywhere(t *testing.T) {
 	for _, mode := range []string{"mask", "hmac"} {
 		t.Run(mode, func(t *testing.T) { noSecretIsSeen(t, mode) })
@@ -363,9 +363,9 @@ func (s *scene) ask(args ...string) string {
 	return string(out)
 }
 
-// TestAChangedRedactionLeavesNothingInPlain journals Secrets in plain, undelivered, as dead letters and as kept states, and then
-// starts with other rules: what is delivered then, and every file, holds nothing of them. What the next change of an object
-// says of the change is true.
+// TestAChangedRedactionLeavesNothingInPlain journals Secrets in plain, undelivered, as dead letters and as kept states, and
+// then starts with other rules: what is delivered then, and every file, holds nothing of them. What the next change of an
+// object says of the change is true.
 func TestAChangedRedactionLeavesNothingInPlain(t *testing.T) {
 	var settings exporter.Settings
 	s := newScene(t, nil, func(given *exporter.Settings) {
@@ -446,8 +446,8 @@ func (s *scene) awaitNamed(name string) {
 	})
 }
 
-// judgeRedactionChanges holds that of the updates of each Secret the first says that its redaction changed, and compares with
-// nothing, and that the others say what changed: a label, and nothing of data.
+// judgeRedactionChanges holds that of the updates of each Secret the first says that its redaction changed, and compares
+// with nothing, and that the others say what changed: a label, and nothing of data.
 func (s *scene) judgeRedactionChanges(records []bus.Record) {
 	s.t.Helper()
 	seen := map[string]int{}

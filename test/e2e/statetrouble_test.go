@@ -212,8 +212,8 @@ func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
 	p.goesOn(kinds, oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
 }
 
-// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, says that the state lags, and takes changed rules up. What
-// goes through a lane that the state does not name yet waits for the state.
+// TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway delivers to the other bus, says that the state lags, and takes changed rules
+// up. What goes through a lane that the state does not name yet waits for the state.
 func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
@@ -316,8 +316,8 @@ func (p *pair) restored(ctx context.Context, b stateBus, objects int, kinds []wo
 	return errors.Join(b.kill(), os.RemoveAll(b.files), os.CopyFS(b.files, os.DirFS(earlier)), b.restart(ctx))
 }
 
-// TestAnOlderStateCostsALookBack restores the state to what it was some changes ago while nobody works: what the lanes have is
-// found there.
+// TestAnOlderStateCostsALookBack restores the state to what it was some changes ago while nobody works: what the lanes have
+// is found there.
 func TestAnOlderStateCostsALookBack(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
@@ -344,8 +344,8 @@ func TestAnOlderStateCostsALookBack(t *testing.T) {
 	})
 }
 
-// TestAFullStateIsSaidAndFollows bounds the topic or stream of the state so that it takes nothing more: the changes go on, the
-// state lags, and follows by itself when there is room.
+// TestAFullStateIsSaidAndFollows bounds the topic or stream of the state so that it takes nothing more: the changes go on,
+// the state lags, and follows by itself when there is room.
 func TestAFullStateIsSaidAndFollows(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
@@ -364,8 +364,8 @@ func TestAFullStateIsSaidAndFollows(t *testing.T) {
 	})
 }
 
-// TestAStateBelongsToOneCluster gives exporters of two clusters one state, by mistake: the second is refused before it turns the
-// first away.
+// TestAStateBelongsToOneCluster gives exporters of two clusters one state, by mistake: the second is refused before it turns
+// the first away.
 func TestAStateBelongsToOneCluster(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	another := servers(t).withControlPlane(t, controlplane.Options{NoAudit: true})

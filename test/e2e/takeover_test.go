@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// takeOvers is how often the one that works is killed, and how often it is frozen; KUBECDC_E2E_TAKEOVERS sets it for long
-	// proofs. It is stopped in order two times for five of those.
+	// takeOvers is how often the one that works is killed, and how often it is frozen; KUBECDC_E2E_TAKEOVERS sets it for
+	// long proofs. It is stopped in order two times for five of those.
 	takeOvers = 2
-	// pipelineRate is how many writes a second there are meanwhile, where the machine can carry them; KUBECDC_E2E_RATE sets it.
+	// pipelineRate is how many writes a second there are meanwhile, where the machine can carry them; KUBECDC_E2E_RATE sets
+	// it.
 	pipelineRate = 200
 )
 
@@ -37,9 +38,9 @@ type stillness struct {
 	fenced int // how often it had been turned away before
 }
 
-// TestTakeOversLoseRepeatAndReorderNothing takes the one that works away while objects are written: by SIGKILL with its volume, by
-// standing still and waking up when others work, and in order. Another one goes on each time. With KUBECDC_E2E_REPLICAS=3 the
-// buses have three servers, and every fifth time their leaders are killed as well.
+// TestTakeOversLoseRepeatAndReorderNothing takes the one that works away while objects are written: by SIGKILL with its
+// volume, by standing still and waking up when others work, and in order. Another one goes on each time. With
+// KUBECDC_E2E_REPLICAS=3 the buses have three servers, and every fifth time their leaders are killed as well.
 func TestTakeOversLoseRepeatAndReorderNothing(t *testing.T) {
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
@@ -79,8 +80,8 @@ func newTakeOverProof(t *testing.T, kinds []workload.Kind, stateIn string) *take
 	return p
 }
 
-// plan is what happens to the one that works, in random order, but for the longest stillness: that comes first, so that others
-// overlap it.
+// plan is what happens to the one that works, in random order, but for the longest stillness: that comes first, so that
+// others overlap it.
 func (p *takeOverProof) plan(n int) []func() {
 	var turns []func()
 	for i := range n {
@@ -96,8 +97,9 @@ func (p *takeOverProof) plan(n int) []func() {
 	return turns
 }
 
-// stillFor is how long the one that is frozen for the i-th time stands still: for so long that another one takes over, about as
-// long as the Lease lasts, so that it wakes before, while and after that, and now and then for so long that several take over.
+// stillFor is how long the one that is frozen for the i-th time stands still: for so long that another one takes over, about
+// as long as the Lease lasts, so that it wakes before, while and after that, and now and then for so long that several take
+// over.
 func (p *takeOverProof) stillFor(i int) time.Duration {
 	switch {
 	case i%10 == 9:
@@ -127,8 +129,8 @@ func (p *takeOverProof) replaced() {
 	p.away[works] = false
 }
 
-// frozen lets the one that works stand still for so long, and then go on where it was. The test does not wait for the end of a
-// stillness that is long.
+// frozen lets the one that works stand still for so long, and then go on where it was. The test does not wait for the end of
+// a stillness that is long.
 func (p *takeOverProof) frozen(d time.Duration) {
 	if len(p.still) == len(p.all)-2 {
 		p.wake(1)
@@ -165,8 +167,8 @@ func (p *takeOverProof) wake(n int) {
 	}
 }
 
-// taken takes the one that works away by a signal, with the leaders of the buses every fifth time, and waits until another one has
-// delivered something on every bus.
+// taken takes the one that works away by a signal, with the leaders of the buses every fifth time, and waits until another
+// one has delivered something on every bus.
 func (p *takeOverProof) taken(works *exporter.Exporter, how string, signal func()) {
 	p.t.Helper()
 	p.awaitStandby(works)
@@ -239,9 +241,9 @@ func (p *takeOverProof) say() {
 	}
 }
 
-// TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone kills the one that works, takes its volume, and lets the other one start
-// when the API server has forgotten what happened meanwhile: the gap, the differences and the deletes come from the state. The
-// rules of the other one differ: it selects one more resource.
+// TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone kills the one that works, takes its volume, and lets the other
+// one start when the API server has forgotten what happened meanwhile: the gap, the differences and the deletes come from
+// the state. The rules of the other one differ: it selects one more resource.
 func TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
 	for _, stateIn := range []string{"kafka", "nats"} {
@@ -308,8 +310,8 @@ func TestWhoWorksGoesOnWhileTheAPIServerIsAway(t *testing.T) {
 	p.judge(oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
 }
 
-// TestAPairIsReconfiguredWhileItRuns edits the files of both: a rule, which is taken up live, and a sink, for which all begins again
-// where it is. The one that stood by works under the new files.
+// TestAPairIsReconfiguredWhileItRuns edits the files of both: a rule, which is taken up live, and a sink, for which all
+// begins again where it is. The one that stood by works under the new files.
 func TestAPairIsReconfiguredWhileItRuns(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	p := newPair(t, kinds, "kafka")

@@ -134,8 +134,8 @@ func TestTapSaysWhatItMayNotRead(t *testing.T) {
 // tapped is for how many seconds a busy cluster is shown; "make fullsize" sets ten minutes.
 const tapped = 8
 
-// TestATapOfABusyClusterStaysSmall shows a cluster in which 32 clients write as fast as they can. What was shown before half of the
-// time costs nothing more later, and it ends when told to, however much is on its way.
+// TestATapOfABusyClusterStaysSmall shows a cluster in which 32 clients write as fast as they can. What was shown before half
+// of the time costs nothing more later, and it ends when told to, however much is on its way.
 func TestATapOfABusyClusterStaysSmall(t *testing.T) {
 	l := newLeast(t, leastRules)
 	v := l.tap("--select", "*")

@@ -11,8 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestTheChecklistNamesWhatIsAmiss asks real servers about a configuration: topics and a stream that a start would create, then
-// what is there, then topics that nobody creates and a bus that is away.
+// TestTheChecklistNamesWhatIsAmiss asks real servers about a configuration: topics and a stream that a start would create,
+// then what is there, then topics that nobody creates and a bus that is away.
 func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
 	s := newScene(t, kinds)

@@ -236,7 +236,8 @@ func TestMistakesAreNamedByTheirKeys(t *testing.T) {
 	}
 }
 
-// TestARealBrokerIsRead takes compressed records of transactions, between which offsets are missing, and goes on where it stopped.
+// TestARealBrokerIsRead takes compressed records of transactions, between which offsets are missing, and goes on where it
+// stopped.
 func TestARealBrokerIsRead(t *testing.T) {
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")

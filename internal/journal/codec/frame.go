@@ -109,8 +109,8 @@ func NewUnpacker() (*Unpacker, error) {
 	return &Unpacker{zstd: dec, facts: facts}, nil
 }
 
-// Facts unpacks the changes of a stored frame without their bodies, which costs a fraction of [Unpacker.Changes]: the facts come
-// first, and the rest is not looked at.
+// Facts unpacks the changes of a stored frame without their bodies, which costs a fraction of [Unpacker.Changes]: the facts
+// come first, and the rest is not looked at.
 func (u *Unpacker) Facts(stored []byte) ([]event.Change, error) {
 	h, packed, err := ReadFrameHeader(stored)
 	if err != nil {

@@ -20,7 +20,8 @@ type Mark struct {
 	stored uint64
 }
 
-// OpenMark opens the file in a store, and makes it where it is missing. What is not whole says nothing: it was being written.
+// OpenMark opens the file in a store, and makes it where it is missing. What is not whole says nothing: it was being
+// written.
 func OpenMark(fsys vfs.FS, dir string) (*Mark, error) {
 	f, err := fsys.OpenReadWrite(fsys.PathJoin(dir, MarkName), vfs.WriteCategoryUnspecified)
 	if err != nil {

@@ -2,10 +2,9 @@
 // answers, broken connections and moving leaders.
 //
 // It uses kafka-go for SASL and the coding of requests, and neither its Writer, which duplicates and reorders when
-// connections break, nor its Transport, which gives a connection to one request at a time: see package connection. Requests that
-// it has no types for have those of franz-go's kmsg. It never
-// acknowledges a change before all in-sync replicas have it (acks=all), never retries a part of a batch, and never keeps
-// more than five batches in flight per partition.
+// connections break, nor its Transport, which gives a connection to one request at a time: see package connection. Requests
+// that it has no types for have those of franz-go's kmsg. It never acknowledges a change before all in-sync replicas have it
+// (acks=all), never retries a part of a batch, and never keeps more than five batches in flight per partition.
 //
 // Here are lanes, the numbers they write under, and repair. Package cluster asks brokers, state keeps the replicated state,
 // record encodes batches, connection carries them, auth gets connections in, and protocol knows error codes.
@@ -58,17 +57,18 @@
 //
 // # Take-over
 //
-// A sink that was fenced (see [Sink.Fence]) does all this in another way, as its journal may be empty: all lanes write under the
-// producer ID of one transactional ID, still without transactions. Who takes over aborts a transaction without records over all
-// lanes, after which brokers refuse older epochs, and reads back what the lanes hold. Epochs come from InitProducerId only: where
-// a lane begins a new one by itself above, what it has on its way is turned away by such a transaction, and the partition is
-// read for what is there. Code 47 ends the right to publish for good. See fence.go, fenced_lane.go and docs/adr/0047.
+// A sink that was fenced (see [Sink.Fence]) does all this in another way, as its journal may be empty: all lanes write under
+// the producer ID of one transactional ID, still without transactions. Who takes over aborts a transaction without records
+// over all lanes, after which brokers refuse older epochs, and reads back what the lanes hold. Epochs come from
+// InitProducerId only: where a lane begins a new one by itself above, what it has on its way is turned away by such a
+// transaction, and the partition is read for what is there. Code 47 ends the right to publish for good. See fence.go,
+// fenced_lane.go and docs/adr/0047.
 //
 // # Repair
 //
-// With Config.Repair, a topic is read back when everything up to the end of a snapshot is settled, and keys that the snapshot
-// lacks get tombstones. Their lane waits meanwhile. They go under an epoch that no message has, so that what is said above
-// about numbers stays true. See repair.go and bury.go.
+// With Config.Repair, a topic is read back when everything up to the end of a snapshot is settled, and keys that the
+// snapshot lacks get tombstones. Their lane waits meanwhile. They go under an epoch that no message has, so that what is
+// said above about numbers stays true. See repair.go and bury.go.
 //
 // # Records
 //

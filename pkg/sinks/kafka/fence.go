@@ -23,13 +23,13 @@ const (
 	// until it does: its successor may be given another producer ID, and that turns nobody away.
 	keepAtMost = 72 * time.Hour
 	keepAgain  = time.Hour // after a failure
-	// expiredPause is how long a process that was given another producer ID than those before waits before it publishes: they
-	// have not run for days, or have noticed by then.
+	// expiredPause is how long a process that was given another producer ID than those before waits before it publishes:
+	// they have not run for days, or have noticed by then.
 	expiredPause = time.Minute
 )
 
-// fence is the right to publish of a sink that was fenced. All lanes write under its producer ID, each with numbers of its own.
-// It is safe for concurrent use.
+// fence is the right to publish of a sink that was fenced. All lanes write under its producer ID, each with numbers of its
+// own. It is safe for concurrent use.
 type fence struct {
 	sink  *Sink
 	claim sinks.Claim
@@ -61,8 +61,8 @@ type written struct {
 // producerLane is a lane that is noted with the others, in order to remember the producer ID.
 const producerLane = "/producer/"
 
-// Fence is [sinks.Fenced.Fence]: it takes the transactional ID of the group and this sink over, and has the older epochs refused
-// in all partitions that these lanes lead to.
+// Fence is [sinks.Fenced.Fence]: it takes the transactional ID of the group and this sink over, and has the older epochs
+// refused in all partitions that these lanes lead to.
 func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) error {
 	if !s.config.idempotent() {
 		return errors.New("only numbered records can be fenced: set kafka.idempotence to true")
@@ -244,8 +244,8 @@ type fencing struct {
 	err        error
 }
 
-// fenceAgain makes brokers refuse what is on its way to a partition, and returns the numbers to go on with. What is asked for
-// meanwhile is done at once.
+// fenceAgain makes brokers refuse what is on its way to a partition, and returns the numbers to go on with. What is asked
+// for meanwhile is done at once.
 func (f *fence) fenceAgain(ctx context.Context, p cluster.Partition) (cluster.Numbers, error) {
 	f.mu.Lock()
 	r := f.fencing

@@ -25,8 +25,8 @@ func fenced(t testing.TB, s *Sink, lanes ...sinks.Lane) {
 	}
 }
 
-// TestWhereverATrainBreaksAFencedLaneLosesAndRepeatsNothing is about what a sink that is not fenced answers with an epoch of its
-// own. Each of these epochs must be one that the coordinator has handed out.
+// TestWhereverATrainBreaksAFencedLaneLosesAndRepeatsNothing is about what a sink that is not fenced answers with an epoch of
+// its own. Each of these epochs must be one that the coordinator has handed out.
 func TestWhereverATrainBreaksAFencedLaneLosesAndRepeatsNothing(t *testing.T) {
 	for _, failure := range []*kerr.Error{
 		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, // applied by kfake
@@ -79,7 +79,8 @@ func TestARefusedEpochEndsTheRightToPublishForGood(t *testing.T) {
 	}
 }
 
-// TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers is about a topic that grew: its old partitions have lanes of other names.
+// TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers is about a topic that grew: its old partitions have lanes of other
+// names.
 func TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
 	s := open(t, Config{Brokers: brokers, Topic: topicA})

@@ -56,8 +56,8 @@ func (l *lane) begin(ctx context.Context, f *fence) error {
 	return nil
 }
 
-// resolve finds out what of a lane is there, after brokers or network left that open: what may be on its way is turned away, and
-// then the partition is read.
+// resolve finds out what of a lane is there, after brokers or network left that open: what may be on its way is turned away,
+// and then the partition is read.
 func (l *lane) resolve(ctx context.Context, f *fence) error {
 	own, err := f.fenceAgain(ctx, l.place())
 	if err != nil {
@@ -78,8 +78,8 @@ func (l *lane) resolve(ctx context.Context, f *fence) error {
 	return nil
 }
 
-// fencedAside returns an epoch that no message ever has, for what is no message. Before the lane goes on, that is turned away if it
-// is late.
+// fencedAside returns an epoch that no message ever has, for what is no message. Before the lane goes on, that is turned
+// away if it is late.
 func (l *lane) fencedAside(ctx context.Context, f *fence) (record.ProducerSequence, error) {
 	if err := l.enter(ctx, f); err != nil {
 		return record.ProducerSequence{}, err
@@ -101,8 +101,8 @@ func (l *lane) creditHeld(batch []sinks.Message) int {
 	return n
 }
 
-// confirm books what was acknowledged of a lane of a sink that was fenced. base is the offset of the batch's first record; below
-// zero where the broker does not say.
+// confirm books what was acknowledged of a lane of a sink that was fenced. base is the offset of the batch's first record;
+// below zero where the broker does not say.
 func (l *lane) confirm(f *inFlightBatch) {
 	w := l.written
 	if f.base >= 0 {

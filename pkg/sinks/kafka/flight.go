@@ -107,7 +107,8 @@ func (l *lane) ensureProducerID(ctx context.Context) error {
 	case l.unnumbered:
 		l.next = record.ProducerSequence{Producer: cluster.NoID, Epoch: -1, Sequence: -1} // what a batch without numbers has in their place (KIP-98)
 	case l.next.Producer == cluster.NoID:
-		// Every lane has its own: when a broker loses track of one partition, giving that lane a new epoch disturbs no other.
+		// Every lane has its own: when a broker loses track of one partition, giving that lane a new epoch disturbs no
+		// other.
 		id, epoch, err := l.sink.cluster.ProducerID(ctx, l.topic.name)
 		if err != nil {
 			return err

@@ -68,7 +68,8 @@ func grant(t *testing.T, b *broker.Broker, kind kafka.ResourceType, name string,
 	})
 }
 
-// TestEachMissingRightOfAReplicatedStateIsNamed grants what docs/kafka.md lists, one after the other. What is missing is said.
+// TestEachMissingRightOfAReplicatedStateIsNamed grants what docs/kafka.md lists, one after the other. What is missing is
+// said.
 func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 	b, cfg := guarded(t)
 	s := open(t, cfg)

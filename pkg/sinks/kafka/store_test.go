@@ -140,7 +140,8 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 	last.wants(map[string]string{"b": "2", "empty": "", "d": "2"})
 }
 
-// TestAStateThatIsTakenAwayIsNoticed deletes the topic under its owner and a follower. Kafka does not purge compacted topics.
+// TestAStateThatIsTakenAwayIsNoticed deletes the topic under its owner and a follower. Kafka does not purge compacted
+// topics.
 func TestAStateThatIsTakenAwayIsNoticed(t *testing.T) {
 	b := apache(t)
 	owner, follower := newKeeper(t, b.Brokers()), newKeeper(t, b.Brokers())

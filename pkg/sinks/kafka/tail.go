@@ -12,7 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// Tail is [sinks.Fenced.Tail]. Lanes that lead to one partition, as before and after a topic grew, are read one after the other.
+// Tail is [sinks.Fenced.Tail]. Lanes that lead to one partition, as before and after a topic grew, are read one after the
+// other.
 func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitted func(sinks.Lane, sinks.Emitted) error) error {
 	f := s.fence.Load()
 	var rounds [][]*cluster.Span

@@ -14,8 +14,8 @@ func (s *Sink) connect() *connection.Link {
 		Timeout: s.cfg.AckTimeout, Authenticate: s.cfg.authenticate}, &s.absence)
 }
 
-// authenticate returns the options by which the connection says who we are. Files are read here and by the library, so their errors
-// are the environment's and may pass. expired is nil, or says whether the file has another nkey by now.
+// authenticate returns the options by which the connection says who we are. Files are read here and by the library, so their
+// errors are the environment's and may pass. expired is nil, or says whether the file has another nkey by now.
 func (c Config) authenticate() (options []nats.Option, expired func() bool, err error) {
 	if c.Credentials != "" {
 		options = append(options, nats.UserCredentials(c.Credentials))

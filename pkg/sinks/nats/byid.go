@@ -10,8 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-// flight is one Publish that sends messages one by one, each with its message ID. Those of one object follow each other, each
-// when the one before is acknowledged; those of different objects are on their way together. // I3
+// flight is one Publish that sends messages one by one, each with its message ID. Those of one object follow each other,
+// each when the one before is acknowledged; those of different objects are on their way together. // I3
 type flight struct {
 	sink     *Sink
 	ctx      context.Context

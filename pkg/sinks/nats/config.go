@@ -38,12 +38,12 @@ type Config struct {
 	// Exact says not to deliver at all where changes could be there twice after an outage, because the stream takes no
 	// batches (allow_batched, nats-server 2.14) or has other writers. Default false.
 	Exact bool `mapstructure:"exact"`
-	// Headers says to repeat in headers what the payload says: Kubecdc-Id, Kubecdc-Type and others, for consumers that do not
-	// read it. Default false.
+	// Headers says to repeat in headers what the payload says: Kubecdc-Id, Kubecdc-Type and others, for consumers that do
+	// not read it. Default false.
 	Headers bool `mapstructure:"headers"`
 
-	// Repair purges keys that a snapshot lacks from the bucket, at its end: after a lost journal, what was deleted meanwhile.
-	// Only in mode kv. Default false.
+	// Repair purges keys that a snapshot lacks from the bucket, at its end: after a lost journal, what was deleted
+	// meanwhile. Only in mode kv. Default false.
 	Repair bool `mapstructure:"repair"`
 
 	// Lanes is the number of lanes that objects hash to while some subject may not be published to, so that only what shares

@@ -15,9 +15,9 @@
 //
 // # Taking over
 //
-// A sink that is fenced (fence.go) has put a message of a subject of its own, kubecdc.fence.STREAM.GROUP.SINK, into the stream, and so
-// moved its end: batches of an older process are refused. It reads what is there (tail.go). The state of an exporter is kept in a
-// stream of its own (package state).
+// A sink that is fenced (fence.go) has put a message of a subject of its own, kubecdc.fence.STREAM.GROUP.SINK, into the
+// stream, and so moved its end: batches of an older process are refused. It reads what is there (tail.go). The state of an
+// exporter is kept in a stream of its own (package state).
 //
 // # Messages
 //
@@ -57,6 +57,6 @@
 // never a crash.
 //
 // JetStream acknowledges a message before it is synced to disk (server option sync_interval, two minutes unless set): a
-// single server that loses power can lose acknowledged messages. Replicate the stream, or set sync_interval: always. A stream
-// that went back is noticed when the next batch is refused, or by a sequence that it gives out twice: a LostError.
+// single server that loses power can lose acknowledged messages. Replicate the stream, or set sync_interval: always. A
+// stream that went back is noticed when the next batch is refused, or by a sequence that it gives out twice: a LostError.
 package nats

@@ -21,11 +21,11 @@ import (
 // tenure is the time in which this process may publish, from Fence on.
 //
 // The fence is a message of a subject of its own in the stream of the changes. It says whose the stream is, and moves its
-// end: the first message of each batch names the end, so that no other process begins a batch any more. What the process before
-// had begun is ended first. Whoever is refused, or learns the end anew, looks at the fence before anything else.
+// end: the first message of each batch names the end, so that no other process begins a batch any more. What the process
+// before had begun is ended first. Whoever is refused, or learns the end anew, looks at the fence before anything else.
 //
-// Where changes go by message ID nothing refuses a single message. There the fence is looked at before each Publish, and what
-// an older process had on its way then is stored.
+// Where changes go by message ID nothing refuses a single message. There the fence is looked at before each Publish, and
+// what an older process had on its way then is stored.
 type tenure struct {
 	mu      sync.Mutex
 	claim   sinks.Claim
@@ -126,8 +126,8 @@ func (s *Sink) fenceStream(ctx context.Context, l *connection.Link, next *tenure
 	return s.fenceBatches(ctx, l, next)
 }
 
-// fenceBatches ends what the process before has begun, and moves the stream's end. What had begun between the two is found, and
-// ended, too.
+// fenceBatches ends what the process before has begun, and moves the stream's end. What had begun between the two is found,
+// and ended, too.
 func (s *Sink) fenceBatches(ctx context.Context, l *connection.Link, next *tenure) error {
 	ended := ""
 	for range maxStarts {
@@ -253,7 +253,8 @@ func (s *Sink) reached(lane sinks.Lane) uint64 {
 	return s.progress.newest
 }
 
-// admit is called before each Publish of a tenure: it says that this process is deposed, and sees to it that the lane is noted.
+// admit is called before each Publish of a tenure: it says that this process is deposed, and sees to it that the lane is
+// noted.
 func (s *Sink) admit(ctx context.Context, l *connection.Link, lane sinks.Lane) error {
 	if err := s.lookAtFence(ctx, l, lane); err != nil {
 		return err
@@ -296,8 +297,8 @@ func (s *Sink) lookAtFence(ctx context.Context, l *connection.Link, lane sinks.L
 	return s.stillOurs(ctx, l, math.MaxUint64)
 }
 
-// published notes how a Publish of a lane ended: when everything is acknowledged, what follows lies behind what was reached. In a
-// stream that went back it lies there for all lanes.
+// published notes how a Publish of a lane ended: when everything is acknowledged, what follows lies behind what was reached.
+// In a stream that went back it lies there for all lanes.
 func (t *tenure) published(lane sinks.Lane, reached uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

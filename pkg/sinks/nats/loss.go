@@ -119,8 +119,8 @@ func (o *ordered) restore(newest uint64, save func(context.Context) error) (own 
 	return own
 }
 
-// State returns where the stream is, in the way that is in use: in batches the epoch and our newest change; else marks, a new
-// one among them from time to time. See [sinks.Stateful].
+// State returns where the stream is, in the way that is in use: in batches the epoch and our newest change; else marks, a
+// new one among them from time to time. See [sinks.Stateful].
 func (s *Sink) State(low uint64) []byte {
 	b := s.ordered.encode([]byte{stateFormat})
 	p := &s.progress

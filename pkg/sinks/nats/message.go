@@ -81,7 +81,8 @@ func (m *message) next() {
 	delete(m.Header, nats.ExpectedLastSeqHdr)
 }
 
-// setPlace sets the place of a message of a batch, and its reply subject. Both share one string, since every change pays for it.
+// setPlace sets the place of a message of a batch, and its reply subject. Both share one string, since every change pays for
+// it.
 func (m *message) setPlace(p placeInStream, b *openBatch, lead string, operation int) {
 	place := append(strconv.AppendUint(m.scratch[:0], p.offset, 10), ' ')
 	place = append(append(append(place, p.epoch...), ' '), p.batch...)

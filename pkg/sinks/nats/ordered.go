@@ -26,8 +26,8 @@ const (
 	batchGrowth = 8
 	// lookEvery is after how many messages a batch is looked at that may have ended meanwhile.
 	lookEvery = 32
-	// maxStarts bounds how often one Publish begins a batch that the stream refuses, because it ends otherwise than expected.
-	// Each time more is known.
+	// maxStarts bounds how often one Publish begins a batch that the stream refuses, because it ends otherwise than
+	// expected. Each time more is known.
 	maxStarts = 8
 )
 
@@ -113,16 +113,16 @@ func (s *Sink) begin(ctx context.Context, l *connection.Link) error {
 	return nil
 }
 
-// forgetEnd says that where the stream ends, and which change is there, is not known any more. What was stored meanwhile does not
-// name the epoch.
+// forgetEnd says that where the stream ends, and which change is there, is not known any more. What was stored meanwhile
+// does not name the epoch.
 func (o *ordered) forgetEnd() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.known, o.saved, o.through, o.size = false, false, 0, 0
 }
 
-// leave learns what batches have put into a stream that takes none any more: their messages have no IDs that the stream could
-// drop a repetition by.
+// leave learns what batches have put into a stream that takes none any more: their messages have no IDs that the stream
+// could drop a repetition by.
 func (s *Sink) leave(ctx context.Context, l *connection.Link) error {
 	o := &s.ordered
 	for range maxStarts {
@@ -261,8 +261,8 @@ func (s *Sink) placeOf(messages []sinks.Message, number uint64) int {
 	return len(messages)
 }
 
-// sendBatch hands messages to the client library, as many as may be on their way, the last of them with the commit. Its error
-// is about the message behind those that were sent.
+// sendBatch hands messages to the client library, as many as may be on their way, the last of them with the commit. Its
+// error is about the message behind those that were sent.
 func (s *Sink) sendBatch(ctx context.Context, l *connection.Link, b *openBatch, lead string, messages []sinks.Message) error {
 	msg, room, limit := newMessage(s.cfg, s.format), s.cfg.MaxInFlightBytes, max(1, s.ordered.size)
 	for i := s.following(messages, 0); i < len(messages); {
@@ -345,8 +345,8 @@ func (s *Sink) await(ctx context.Context, b *openBatch, done func(batchState) bo
 	}
 }
 
-// settleDoubt ends the batch that is in doubt and learns how much of it is stored. If the server does not know it, none of it
-// is on its way but perhaps its beginning, which is refused when something else is stored first; or else found by lookAt.
+// settleDoubt ends the batch that is in doubt and learns how much of it is stored. If the server does not know it, none of
+// it is on its way but perhaps its beginning, which is refused when something else is stored first; or else found by lookAt.
 func (s *Sink) settleDoubt(ctx context.Context, l *connection.Link) error {
 	o := &s.ordered
 	if o.doubt == nil {
@@ -434,8 +434,8 @@ func (s *Sink) refusal(refused *refusedMessage, subject string) error {
 	return stream.Classify(s.cfg.Stream, subject, refused.err)
 }
 
-// lookAt reads what has come to the stream's end since we knew it, and takes note of the newest change of ours. A batch that it
-// finds may still be growing, when it is one of the process before: it is ended first.
+// lookAt reads what has come to the stream's end since we knew it, and takes note of the newest change of ours. A batch that
+// it finds may still be growing, when it is one of the process before: it is ended first.
 func (s *Sink) lookAt(ctx context.Context, l *connection.Link, end uint64) error {
 	o := &s.ordered
 	last, through, _ := o.place()

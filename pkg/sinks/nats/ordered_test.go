@@ -140,8 +140,8 @@ func TestTheFirstChangeEverIsNotRepeatedAfterACrash(t *testing.T) {
 	}
 }
 
-// While a subject may not be published to, changes go by ID in many lanes. What is stored then says nothing of batches, and the
-// process may die soon after it is back to them.
+// While a subject may not be published to, changes go by ID in many lanes. What is stored then says nothing of batches, and
+// the process may die soon after it is back to them.
 func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 	server := serve(t, "")
 	s := opened(t, configFor(server.URL()), quiet)

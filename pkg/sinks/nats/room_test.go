@@ -24,8 +24,8 @@ const (
 	smallAccount = "jetstream { store_dir: %q }\naccounts { A { jetstream: { max_file: 1000000 }, users: [{user: all, password: secret}] } }\n"
 )
 
-// Wherever the limit is that is reached, the sink waits, says so once and which limit, and goes on where it was when there is
-// room again.
+// Wherever the limit is that is reached, the sink waits, says so once and which limit, and goes on where it was when there
+// is room again.
 func TestWithoutRoomTheSinkWaitsAndLosesNothing(t *testing.T) {
 	for name, test := range map[string]struct {
 		server string

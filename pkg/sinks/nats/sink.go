@@ -68,8 +68,8 @@ var _ interface {
 	sinks.StateKeeper
 } = (*Sink)(nil)
 
-// New makes a sink that writes changes in the format f. It reads no file, dials nothing and starts nothing: the first use does. Its errors are those of
-// [Config.Validate].
+// New makes a sink that writes changes in the format f. It reads no file, dials nothing and starts nothing: the first use
+// does. Its errors are those of [Config.Validate].
 func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

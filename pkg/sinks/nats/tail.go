@@ -97,7 +97,8 @@ func shareOf(lane sinks.Lane) (sh share, known bool) {
 	return share{i, n}, err1 == nil && err2 == nil && i < n
 }
 
-// each calls tell for the lanes that a message belongs to. A control record, which does not tell its namespace, is told of in all.
+// each calls tell for the lanes that a message belongs to. A control record, which does not tell its namespace, is told of
+// in all.
 func (t tails) each(e event.Emitted, sequence uint64, tell func(sinks.Lane) error) error {
 	if e.Type.Control() {
 		for _, one := range t.lanes {

@@ -28,7 +28,8 @@ type Harness struct {
 	// Tombstones says that every deleted change is followed, in its lane, by a tombstone of the same key. It needs Key.
 	Tombstones bool
 
-	// ObjectsApart says that the destination keeps the order of each object, and not that of the different objects of a lane.
+	// ObjectsApart says that the destination keeps the order of each object, and not that of the different objects of a
+	// lane.
 	ObjectsApart bool
 
 	// StateOnly says that the destination keeps the state of objects, and has no place for control records: they are

@@ -69,8 +69,8 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	return &Client{config: c, http: shared, afresh: afresh, clock: k}, nil
 }
 
-// ClockSkew says how far this machine's clock was ahead of the API server's at its last answer, to a second; negative where it
-// was behind, 0 before the first answer.
+// ClockSkew says how far this machine's clock was ahead of the API server's at its last answer, to a second; negative where
+// it was behind, 0 before the first answer.
 func (c *Client) ClockSkew() time.Duration { return time.Duration(c.clock.skew.Load()) }
 
 // Host is the address of the API server, for messages.
@@ -101,8 +101,8 @@ func (c *Client) restOver(connections *http.Client, gv schema.GroupVersion, acce
 	return client, nil
 }
 
-// Metrics returns what an API server measures of itself, in the text format of Prometheus: over a connection of its own, so that
-// behind a load balancer each call may reach another one. The caller closes it.
+// Metrics returns what an API server measures of itself, in the text format of Prometheus: over a connection of its own, so
+// that behind a load balancer each call may reach another one. The caller closes it.
 func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 	client, err := c.restOver(c.afresh, schema.GroupVersion{Version: "v1"}, "text/plain")
 	if err != nil {

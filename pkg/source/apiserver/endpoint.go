@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// HeadersTimeout is how long an answer may take to begin, and a list to go on. An API server whose cache cannot be filled
-	// lets requests wait, half a minute and more, before it says so; one that hangs never does.
+	// HeadersTimeout is how long an answer may take to begin, and a list to go on. An API server whose cache cannot be
+	// filled lets requests wait, half a minute and more, before it says so; one that hangs never does.
 	HeadersTimeout = time.Minute
 	// Watches are ended by the API server after a random time in this range, so that rights are checked anew and load
 	// spreads over API servers. client-go's Reflector has the same.
 	minWatch, maxWatch = 5 * time.Minute, 10 * time.Minute
-	// watchGrace is how long a watch may outlive that time before it is ended here: the connection is dead, or the journal took
-	// so long that nobody has read the end.
+	// watchGrace is how long a watch may outlive that time before it is ended here: the connection is dead, or the journal
+	// took so long that nobody has read the end.
 	watchGrace = 30 * time.Second
 )
 
@@ -119,8 +119,8 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// listBody is the body of a list. A server that stops in the middle of one is as one that never answers; of a watch silence is
-// nothing special.
+// listBody is the body of a list. A server that stops in the middle of one is as one that never answers; of a watch silence
+// is nothing special.
 type listBody struct{ *responseBody }
 
 func (b listBody) Read(p []byte) (n int, err error) {

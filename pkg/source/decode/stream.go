@@ -64,8 +64,8 @@ type frames interface {
 	arrived() bool
 }
 
-// lineFrames finds frames at newlines. Every server built on k8s.io/apiserver writes one event a line, because it encodes with
-// encoding/json's Encoder, and JSON text has no newline inside a string. That is how it is, not how it is promised; see
+// lineFrames finds frames at newlines. Every server built on k8s.io/apiserver writes one event a line, because it encodes
+// with encoding/json's Encoder, and JSON text has no newline inside a string. That is how it is, not how it is promised; see
 // Decoder for what becomes of a stream that does otherwise.
 type lineFrames struct {
 	r    *bufio.Reader

@@ -69,8 +69,8 @@ func TestEveryMatchHasScopesOrAReason(t *testing.T) {
 	)
 }
 
-// TestTheFirstRuleThatSelectsAResourceHasItAlone compares what is found, whatever the rules, with asking each rule about each
-// resource.
+// TestTheFirstRuleThatSelectsAResourceHasItAlone compares what is found, whatever the rules, with asking each rule about
+// each resource.
 func TestTheFirstRuleThatSelectsAResourceHasItAlone(t *testing.T) {
 	names := []string{"pods", "*", "*.apps", "deployments.apps", "events.events.k8s.io", "nodes", "late.demo.io"}
 	c := namedCatalog("pods", "nodes", "events", "events.events.k8s.io", "deployments.apps", "daemonsets.apps")

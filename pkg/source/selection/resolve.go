@@ -46,8 +46,8 @@ func (e *Explanation) Scopes() []Scope {
 	return all
 }
 
-// NamedNamespaces are the namespaces that rules name, globs apart, for resources that live in namespaces: sorted, each once. rules
-// are those that e explains.
+// NamedNamespaces are the namespaces that rules name, globs apart, for resources that live in namespaces: sorted, each once.
+// rules are those that e explains.
 func (e *Explanation) NamedNamespaces(rules []Rule) []string {
 	scopes := e.Scopes()
 	for _, u := range e.Unserved {

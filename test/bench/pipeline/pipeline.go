@@ -34,8 +34,8 @@ func Client(kubeconfig string) (dynamic.Interface, error) {
 	return dynamic.NewForConfig(config)
 }
 
-// StartExporter starts an exporter with files below dir and returns when it is ready. routing is the part of the configuration
-// under resources and sinks.
+// StartExporter starts an exporter with files below dir and returns when it is ready. routing is the part of the
+// configuration under resources and sinks.
 func StartExporter(ctx context.Context, program, dir, kubeconfig, routing string) (*process.Process, error) {
 	free, err := ports.Free(1)
 	if err != nil {

@@ -49,8 +49,8 @@ func Create(ctx context.Context, client dynamic.Interface, namespace string) err
 	return nil
 }
 
-// Write makes the changes of a run, numbered from 0, at a rate, each of which says when it was written. It returns when each was
-// answered.
+// Write makes the changes of a run, numbered from 0, at a rate, each of which says when it was written. It returns when each
+// was answered.
 func Write(ctx context.Context, client dynamic.Interface, namespace string, run, rate, changes int) ([]time.Time, error) {
 	var all sync.WaitGroup
 	var failed error
@@ -83,8 +83,8 @@ var mark = regexp.MustCompile(`"at":"(\d+)","n":"(\d+)","run":"(\d+)"`)
 // Stamp is when a change was written and when it was stored.
 type Stamp struct{ Written, Stored time.Time }
 
-// Stamps reads a stream and returns when the changes of a run were written and stored there, by their numbers. No change may be
-// missing.
+// Stamps reads a stream and returns when the changes of a run were written and stored there, by their numbers. No change may
+// be missing.
 func Stamps(ctx context.Context, js jetstream.JetStream, stream string, run, changes int) ([]Stamp, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

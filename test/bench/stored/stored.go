@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// EachHeader calls each with the header of every message that a stream holds at the moment of the call, in their order, and returns
-// the first error of it. ctx bounds the whole. The connection is its own, and closed when it returns.
+// EachHeader calls each with the header of every message that a stream holds at the moment of the call, in their order, and
+// returns the first error of it. ctx bounds the whole. The connection is its own, and closed when it returns.
 func EachHeader(ctx context.Context, url, stream string, each func(nats.Header) error) error {
 	closed := make(chan struct{})
 	nc, err := nats.Connect(url, nats.ClosedHandler(func(*nats.Conn) { close(closed) }))

@@ -34,8 +34,9 @@ func readBoard(t *testing.T) board {
 	return b
 }
 
-// TestEveryPanelOfTheDashboardHasData asks a real Prometheus, which scrapes an exporter under load, for what every panel shows, as
-// Grafana does. So that there is something in each, a topic is missing, a type is not served, a filter fails and a route drops.
+// TestEveryPanelOfTheDashboardHasData asks a real Prometheus, which scrapes an exporter under load, for what every panel
+// shows, as Grafana does. So that there is something in each, a topic is missing, a type is not served, a filter fails and a
+// route drops.
 func TestEveryPanelOfTheDashboardHasData(t *testing.T) {
 	c := surround(t).scene(t)
 	here := mapping{"include": []string{c.name}}

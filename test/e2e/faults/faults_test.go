@@ -7,9 +7,11 @@ type fault struct {
 	name string
 	// stage lets an exporter meet the fault. heal cures it; nil where that takes another start, or nothing is to be cured.
 	stage func(c *scene) (heal func())
-	// line is how the line begins, "[-]sink/kafka", and says what is in it. An exporter that ends says so in its log: line is "".
+	// line is how the line begins, "[-]sink/kafka", and says what is in it. An exporter that ends says so in its log: line
+	// is "".
 	line, says string
-	// alerts are without the prefix of all names, with the sink or resource that they name. Several are several things to know: what only follows from another is left out.
+	// alerts are without the prefix of all names, with the sink or resource that they name. Several are several things to
+	// know: what only follows from another is left out.
 	alerts []string
 }
 
@@ -55,10 +57,10 @@ var faults = []fault{
 
 func one(alert string) []string { return []string{alert} }
 
-// TestEachFaultIsNamedByReadinessPageAndAlert stages all faults, and what is over when it is noticed, several at a time. Of the alerts that
-// nothing here stages three are about several exporters, KubecdcDefect takes a sink that is wrong, KubecdcNotReady is for what no other
-// alert names, KubecdcChangesWithheld takes an object that no API server stores, and KubecdcSinkLagging a minute of a sink that is slow and
-// not away: these have their series in deploy/monitoring.
+// TestEachFaultIsNamedByReadinessPageAndAlert stages all faults, and what is over when it is noticed, several at a time. Of
+// the alerts that nothing here stages three are about several exporters, KubecdcDefect takes a sink that is wrong,
+// KubecdcNotReady is for what no other alert names, KubecdcChangesWithheld takes an object that no API server stores, and
+// KubecdcSinkLagging a minute of a sink that is slow and not away: these have their series in deploy/monitoring.
 func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
 	s := surround(t)
 	for _, f := range faults {

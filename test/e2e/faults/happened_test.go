@@ -13,8 +13,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// happening is something that is over when it is noticed, or that slows down and stops nothing: no line of /readyz names it, an alert
-// does.
+// happening is something that is over when it is noticed, or that slows down and stops nothing: no line of /readyz names it,
+// an alert does.
 type happening struct {
 	name  string
 	stage func(c *scene)
@@ -31,7 +31,8 @@ var happenings = []happening{
 	{"the journal fills", (*scene).journalFills, []string{"JournalFilling", "SinkDown webhook"}},
 }
 
-// historyForgotten answers watches that go on as every API server does after an absence that was too long, until the exporter lists.
+// historyForgotten answers watches that go on as every API server does after an absence that was too long, until the
+// exporter lists.
 func (c *scene) historyForgotten() {
 	g := c.behind()
 	c.start()

@@ -24,8 +24,8 @@ func (c *scene) badReload() func() {
 	return func() { c.must(c.exporter.Configure(func(s *exporter.Settings) { s.Sinks = nil })) }
 }
 
-// ownDisk runs the exporter with a disk of its own in the place of the journal's directory, which it alone sees. more are commands
-// of a shell before it starts. It needs a right that not every environment gives.
+// ownDisk runs the exporter with a disk of its own in the place of the journal's directory, which it alone sees. more are
+// commands of a shell before it starts. It needs a right that not every environment gives.
 func (c *scene) ownDisk(more string) {
 	c.t.Helper()
 	dir := c.settings.JournalDir()

@@ -77,8 +77,8 @@ var (
 	remembers = regexp.MustCompile(`\[(\d+)([mh])\]`)
 )
 
-// quick makes the rules evaluate in a test's time: a fault lasts long enough after as many seconds as it says minutes, and an event
-// is forgotten four times as late. Nothing else is changed.
+// quick makes the rules evaluate in a test's time: a fault lasts long enough after as many seconds as it says minutes, and
+// an event is forgotten four times as late. Nothing else is changed.
 func quick(t *testing.T, rules string) string {
 	t.Helper()
 	seconds := func(number, unit string, each int) string {
@@ -143,8 +143,8 @@ func (p *prometheus) ask(ctx context.Context, expr string) []json.RawMessage {
 	return answer.Data.Result
 }
 
-// alerts are the names of the alerts of an exporter with the sink or resource they are about, sorted, or of those that are of no
-// exporter: "" asks for these. One that has not lasted long enough yet is followed by a question mark.
+// alerts are the names of the alerts of an exporter with the sink or resource they are about, sorted, or of those that are
+// of no exporter: "" asks for these. One that has not lasted long enough yet is followed by a question mark.
 func (p *prometheus) alerts(ctx context.Context, address string) []string {
 	text, err := p.get(ctx, "/api/v1/alerts")
 	must(p.t, err)

@@ -40,7 +40,8 @@ var secrets = workload.Kind{
 	},
 }
 
-// scene is one fault's own: a namespace and an exporter with a journal, which writes into a file unless it is told otherwise.
+// scene is one fault's own: a namespace and an exporter with a journal, which writes into a file unless it is told
+// otherwise.
 type scene struct {
 	*surroundings
 	t        *testing.T

@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve is a process with nothing but the status page of 100 resources, whose changes come 500 a second. Its address goes into a file.
+// serve is a process with nothing but the status page of 100 resources, whose changes come 500 a second. Its address goes
+// into a file.
 func serve(file string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -60,8 +61,9 @@ func serve(file string) error {
 	return e.Run(ctx)
 }
 
-// TestTwentyViewersCostLittle measures the process that serves the page, first alone and then with twenty who look at it. What comes
-// of it is in docs/operations.md; nothing but that all of them are served is held here, because a busy machine is no defect.
+// TestTwentyViewersCostLittle measures the process that serves the page, first alone and then with twenty who look at it.
+// What comes of it is in docs/operations.md; nothing but that all of them are served is held here, because a busy machine is
+// no defect.
 func TestTwentyViewersCostLittle(t *testing.T) {
 	require.Integration(t)
 	lasts := watchedFor

@@ -53,8 +53,8 @@ func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
 	})
 }
 
-// fillAndDrain writes objects of a size until the journal takes no more, looks at that, lets the only sink take changes again and
-// waits for all of them.
+// fillAndDrain writes objects of a size until the journal takes no more, looks at that, lets the only sink take changes
+// again and waits for all of them.
 func fillAndDrain(t *testing.T, objects, bytes int, look func(*scene), bound func(*exporter.Settings)) {
 	t.Helper()
 	to := newReceiver(t)

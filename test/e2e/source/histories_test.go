@@ -64,8 +64,8 @@ func (o *orchard) lay(t *testing.T, env *environment) {
 	o.laid = true
 }
 
-// TestRandomEditsOfRulesKeepTheTableRight lets objects live while rules are edited at random between runs of the exporter, which
-// end in order or by SIGKILL. The table that is built from the stream must be the selection as etcd has it; nothing is
+// TestRandomEditsOfRulesKeepTheTableRight lets objects live while rules are edited at random between runs of the exporter,
+// which end in order or by SIGKILL. The table that is built from the stream must be the selection as etcd has it; nothing is
 // deleted that exists and is selected; nothing is told twice.
 func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
 	env := control(t)

@@ -48,8 +48,8 @@ func TestAnAPIServerWithoutWatchListThatRestartsIsReadOn(t *testing.T) {
 	}
 }
 
-// TestAListThatGoesNowhereIsAStateAndNotAGap gives every watch a 410 and every list the same old answer: a cache that does not
-// come on. The first gap is the truth; there is no second one, and readiness names the resource until it goes on.
+// TestAListThatGoesNowhereIsAStateAndNotAGap gives every watch a 410 and every list the same old answer: a cache that does
+// not come on. The first gap is the truth; there is no second one, and readiness names the resource until it goes on.
 func TestAListThatGoesNowhereIsAStateAndNotAGap(t *testing.T) {
 	t.Parallel()
 	s, gateway := behind(t, control(t), nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestNothingIsSilentAfterEtcdWasRestoredUnderLoad kills the exporter while objects come and go under the same names, restores
-// etcd from before that, and lets the names come again: of each of them everything is told.
+// TestNothingIsSilentAfterEtcdWasRestoredUnderLoad kills the exporter while objects come and go under the same names,
+// restores etcd from before that, and lets the names come again: of each of them everything is told.
 func TestNothingIsSilentAfterEtcdWasRestoredUnderLoad(t *testing.T) {
 	t.Parallel()
 	const names, writes = 64, 1500

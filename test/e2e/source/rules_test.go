@@ -69,8 +69,8 @@ func (e edited) group() string       { return e.plural + ".kubecdc.io" }
 func (e edited) kind() workload.Kind { return custom(e.group(), "v2", e.plural, "Edited") }
 
 // TestEditedRulesAreComparedWithWhatIsKnown edits rules in every way a person would, and edits them back. What is still
-// selected stays silent or tells its true difference, what is selected now is added, what is not any more is deleted and says
-// why; a gap comes before differences. An edit that selects the same tells nothing. Each time has IDs of its own.
+// selected stays silent or tells its true difference, what is selected now is added, what is not any more is deleted and
+// says why; a gap comes before differences. An edit that selects the same tells nothing. Each time has IDs of its own.
 func TestEditedRulesAreComparedWithWhatIsKnown(t *testing.T) {
 	s := newScene(t, control(t), nil)
 	s.installEdits()

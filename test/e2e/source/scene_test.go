@@ -101,8 +101,8 @@ func (s *scene) edit(rules ...rule) {
 	s.must(s.exporter.Configure(func(settings *exporter.Settings) { settings.Resources = rules }))
 }
 
-// own is a rule that selects types in the scene's namespace alone. What others leave in the same API server may be hundreds of
-// megabytes, and a scene keeps all that is told.
+// own is a rule that selects types in the scene's namespace alone. What others leave in the same API server may be hundreds
+// of megabytes, and a scene keeps all that is told.
 func (s *scene) own(types ...string) rule {
 	return rule{"select": types, "namespaces": rule{"include": []string{s.name}}}
 }
@@ -206,7 +206,8 @@ func labelled(kind workload.Kind, labels ...string) workload.Kind {
 	return kind
 }
 
-// transcript is what records tell of a kind, in a line each, without markers: "gap", "added web/one", "deleted web/one left".
+// transcript is what records tell of a kind, in a line each, without markers: "gap", "added web/one", "deleted web/one
+// left".
 func transcript(records []bus.Record, kind workload.Kind) []string {
 	var lines []string
 	for _, r := range records {

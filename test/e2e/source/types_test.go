@@ -154,8 +154,8 @@ func (s *scene) awaitDeleted(kinds []workload.Kind) {
 	}
 }
 
-// TestTypesThatNeverAnswerHoldUpNobody lets the API server take the questions about ten types and never answer, which is more
-// than are read at once. The others are read all the same, the ten are named, and are read when they answer.
+// TestTypesThatNeverAnswerHoldUpNobody lets the API server take the questions about ten types and never answer, which is
+// more than are read at once. The others are read all the same, the ten are named, and are read when they answer.
 func TestTypesThatNeverAnswerHoldUpNobody(t *testing.T) {
 	t.Parallel()
 	hung := []string{"endpoints", "events", "limitranges", "nodes", "persistentvolumes", "podtemplates", "replicationcontrollers",

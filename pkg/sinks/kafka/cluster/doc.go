@@ -1,5 +1,5 @@
-// Package cluster asks the brokers of a Kafka cluster: each over connections of its own, about many partitions at once. It knows
-// nothing of changes.
+// Package cluster asks the brokers of a Kafka cluster: each over connections of its own, about many partitions at once. It
+// knows nothing of changes.
 //
 //	cluster.go      connections, and who is asked over which
 //	metadata.go     who leads the partitions of topics; topics are configured and made

@@ -66,7 +66,8 @@ type inquiry struct {
 	err        error
 }
 
-// Describe asks about a topic: who leads its partitions, and for that matter the cluster. One without partitions is not ready.
+// Describe asks about a topic: who leads its partitions, and for that matter the cluster. One without partitions is not
+// ready.
 func (c *Cluster) Describe(ctx context.Context, topic string) (found *Layout, controller int32, err error) {
 	err = retryOnce(ctx, func() (err error) {
 		found, controller, err = c.inquireAbout(ctx, topic)

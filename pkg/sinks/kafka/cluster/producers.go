@@ -17,7 +17,8 @@ import (
 // NoID stands for a producer ID, an epoch or a coordinator that is not known.
 const NoID = -1
 
-// ProducerID asks for a new producer ID, which has epoch 0, to write to a topic. It needs no transaction coordinator (KIP-98).
+// ProducerID asks for a new producer ID, which has epoch 0, to write to a topic. It needs no transaction coordinator
+// (KIP-98).
 func (c *Cluster) ProducerID(ctx context.Context, topic string) (id int64, epoch int16, err error) {
 	err = retryOnce(ctx, func() error {
 		answer, err := c.ask(ctx, anyBroker, &initproducerid.Request{

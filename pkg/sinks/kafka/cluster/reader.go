@@ -43,9 +43,9 @@ func (s *Span) left() bool { return s.Next < s.End }
 // goesOn says whether the batch before next is read once more, to see that it is last.
 func (s *Span) goesOn() bool { return s.Identified && s.Next > s.First }
 
-// Read calls the function of each span for its records, of one after the other. It asks each broker for many partitions at once.
-// An offset that a partition does not have means its oldest record. No partition is in two spans. What a function returns ends
-// it, and is returned as it is.
+// Read calls the function of each span for its records, of one after the other. It asks each broker for many partitions at
+// once. An offset that a partition does not have means its oldest record. No partition is in two spans. What a function
+// returns ends it, and is returned as it is.
 func (c *Cluster) Read(ctx context.Context, spans []*Span) error {
 	for try := 1; ; try++ {
 		err := c.readOnce(ctx, spans)
@@ -126,8 +126,8 @@ const (
 	earliest = -2
 )
 
-// Extents asks the leader of some partitions where they begin and end. A leader that does not know the end yet, as it is new, says
-// so (KIP-207).
+// Extents asks the leader of some partitions where they begin and end. A leader that does not know the end yet, as it is
+// new, says so (KIP-207).
 func (c *Cluster) Extents(ctx context.Context, leader int32, spans []*Span) error {
 	if err := c.offsets(ctx, leader, spans, earliest, func(s *Span, at int64) { s.First = at }); err != nil {
 		return err

@@ -34,8 +34,8 @@ const (
 	missingTries = 3
 )
 
-// Transactional is a transactional ID, of which only the fence is used (KIP-98): who has asked for its producer ID last is the
-// only one whose batches are accepted, in all partitions that have seen a marker of the newest epoch. No record is ever
+// Transactional is a transactional ID, of which only the fence is used (KIP-98): who has asked for its producer ID last is
+// the only one whose batches are accepted, in all partitions that have seen a marker of the newest epoch. No record is ever
 // transactional. One goroutine at a time uses it.
 type Transactional struct {
 	cluster     *Cluster
@@ -61,9 +61,10 @@ type Partition struct {
 
 func (p Partition) String() string { return fmt.Sprintf("topic %q partition %d", p.Topic, p.Index) }
 
-// Fence claims the transactional ID, or goes on with what own has claimed, and turns older epochs away in these partitions. It
-// returns the epoch to write under, after an error the newest that was given, and the partitions that do not exist. The epoch of the marker is not the one that is
-// returned: nothing that was sent before the fence is numbered as what comes after it.
+// Fence claims the transactional ID, or goes on with what own has claimed, and turns older epochs away in these partitions.
+// It returns the epoch to write under, after an error the newest that was given, and the partitions that do not exist. The
+// epoch of the marker is not the one that is returned: nothing that was sent before the fence is numbered as what comes
+// after it.
 func (t *Transactional) Fence(ctx context.Context, own Numbers, all []Partition) (_ Numbers, gone []Partition, err error) {
 	if own, err = t.Init(ctx, own); err != nil {
 		return own, nil, err
@@ -135,7 +136,8 @@ func (t *Transactional) add(ctx context.Context, own Numbers, all []Partition) (
 	return there, gone, nil
 }
 
-// addSome adds partitions to the transaction, all or none. It returns those because of which it was none, as they do not exist.
+// addSome adds partitions to the transaction, all or none. It returns those because of which it was none, as they do not
+// exist.
 func (t *Transactional) addSome(ctx context.Context, own Numbers, all []Partition) (unknown []Partition, err error) {
 	request := &addpartitionstotxn.Request{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch}
 	at := map[string]int{}
@@ -189,8 +191,8 @@ func (t *Transactional) abort(ctx context.Context, own Numbers) error {
 	})
 }
 
-// ask repeats a request to the coordinator while that moves, starts or still ends the transaction before. All our requests may
-// be repeated when their answers are lost.
+// ask repeats a request to the coordinator while that moves, starts or still ends the transaction before. All our requests
+// may be repeated when their answers are lost.
 func (t *Transactional) ask(ctx context.Context, request func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, coordinatorPatience*t.cluster.timeout)
 	defer cancel()

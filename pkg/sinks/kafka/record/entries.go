@@ -6,8 +6,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// EncodeEntries appends one batch of entries, at least one, to dst and returns the extended slice. It is not stamped yet, see
-// [Stamp].
+// EncodeEntries appends one batch of entries, at least one, to dst and returns the extended slice. It is not stamped yet,
+// see [Stamp].
 func (e *Encoder) EncodeEntries(dst []byte, entries []sinks.StateEntry, s ProducerSequence) ([]byte, error) {
 	e.records = e.records[:0]
 	for i, entry := range entries {

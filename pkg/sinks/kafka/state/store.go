@@ -248,7 +248,8 @@ func (s *Store) numbers() record.ProducerSequence {
 	return record.ProducerSequence{Producer: s.own.Producer, Epoch: s.own.Epoch, Sequence: s.sequence}
 }
 
-// look does now and then what an owner has to: it keeps the transactional ID from expiring, and looks for what others removed.
+// look does now and then what an owner has to: it keeps the transactional ID from expiring, and looks for what others
+// removed.
 func (s *Store) look(ctx context.Context) error {
 	if time.Now().Round(0).Sub(s.kept) > cluster.KeepEvery {
 		if err := s.renew(func() (cluster.Numbers, error) { return s.id.Init(ctx, s.own) }); err != nil {
@@ -291,7 +292,8 @@ func (s *Store) lost(why string) error {
 	return &sinks.StateLostError{Reason: fmt.Sprintf("topic %q: %s", s.place.Topic, why)}
 }
 
-// send sends what is in doubt, until it is written or better left to the caller's back-off. What is too large is not in doubt.
+// send sends what is in doubt, until it is written or better left to the caller's back-off. What is too large is not in
+// doubt.
 func (s *Store) send(ctx context.Context) error {
 	stamp := time.Now()
 	for try := 1; ; try++ {

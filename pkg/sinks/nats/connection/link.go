@@ -33,8 +33,9 @@ type Options struct {
 	InboxPrefix string        // of the answers' subjects
 	Timeout     time.Duration // for an answer, and for a connection
 
-	// Authenticate returns the options of the library that say who we are. It reads files, and its error is the environment's.
-	// expired, which may be nil, says whether a connection that is down has to be made anew to announce another key.
+	// Authenticate returns the options of the library that say who we are. It reads files, and its error is the
+	// environment's. expired, which may be nil, says whether a connection that is down has to be made anew to announce
+	// another key.
 	Authenticate func() (options []nats.Option, expired func() bool, err error)
 }
 

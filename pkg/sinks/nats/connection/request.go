@@ -16,7 +16,8 @@ const (
 	// AwayPause is the time between two calls that wait for the connection, or for a stream's leader. They cost next to
 	// nothing, and one of them should be there when NATS is back, however long it was away.
 	AwayPause = 250 * time.Millisecond
-	// RepeatEvery is how long to wait for an answer that may have got lost with a stream's leader, before it is asked for again.
+	// RepeatEvery is how long to wait for an answer that may have got lost with a stream's leader, before it is asked for
+	// again.
 	RepeatEvery = time.Second
 )
 
@@ -91,8 +92,8 @@ func (l *Link) Request(ctx context.Context, m *nats.Msg) (Answer, error) {
 	}
 }
 
-// Repeat sends a message until it is answered: a stream that has just lost its leader drops what it is sent. Of the copies at most
-// one may have an effect.
+// Repeat sends a message until it is answered: a stream that has just lost its leader drops what it is sent. Of the copies
+// at most one may have an effect.
 func (l *Link) Repeat(ctx context.Context, m *nats.Msg) (Answer, error) {
 	for begun := time.Now(); ; {
 		attempt, cancel := context.WithTimeout(ctx, min(RepeatEvery, l.o.Timeout))

@@ -13,8 +13,8 @@ import (
 )
 
 // A state is a sequence of segments, each a message with entries in the order of writing; docs/nats.md specifies them. A
-// segment is a byte that says how the rest is packed, and for each entry the length of its key and the key, one more than the
-// length of its value (0: the key is removed), and the value.
+// segment is a byte that says how the rest is packed, and for each entry the length of its key and the key, one more than
+// the length of its value (0: the key is removed), and the value.
 const (
 	headerState   = "Kubecdc-State" // CLAIM NUMBER: who wrote the segment, and the how manieth of the state it is
 	packedPlain   = 0

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// maxTries bounds how often one segment is written when the stream ends otherwise than expected. Each time more is known.
+	// maxTries bounds how often one segment is written when the stream ends otherwise than expected. Each time more is
+	// known.
 	maxTries = 8
 	// stateParts is in how many parts the keys are written again, one after the other.
 	stateParts = 256
@@ -47,8 +48,8 @@ func Open(o Options) *Store { return &Store{Options: o} }
 // bytes as are new. When it is complete, the next segment goes to the other subject and removes what that holds: all of it
 // is from before the round. So what removes is a message like any other, which an older owner's server refuses.
 //
-// Each segment names the stream's last sequence, which nobody moves but the owner: a claim moves it. It also names the segment
-// before, which is gone when the stream was purged or made anew.
+// Each segment names the stream's last sequence, which nobody moves but the owner: a claim moves it. It also names the
+// segment before, which is gone when the stream was purged or made anew.
 type Store struct {
 	Options
 

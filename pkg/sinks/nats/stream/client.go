@@ -107,8 +107,8 @@ func (c Client) Get(ctx context.Context, request GetRequest) (Message, error) {
 	return Message{}, Classify(c.Name, "", answer.Error)
 }
 
-// at is get by sequence, of a message that the leader has accepted: it waits until that is stored. The zero value says that it
-// is not there any more.
+// at is get by sequence, of a message that the leader has accepted: it waits until that is stored. The zero value says that
+// it is not there any more.
 func (c Client) at(ctx context.Context, sequence uint64) (Message, error) {
 	for begun := time.Now(); ; {
 		m, err := c.Get(ctx, GetRequest{Sequence: sequence})
@@ -130,8 +130,8 @@ func (c Client) at(ctx context.Context, sequence uint64) (Message, error) {
 	}
 }
 
-// Newest returns the newest message between two sequences, both included, that is wanted; the zero value when there is none near the
-// end.
+// Newest returns the newest message between two sequences, both included, that is wanted; the zero value when there is none
+// near the end.
 func (c Client) Newest(ctx context.Context, first, last uint64, wanted func(Message) bool) (Message, error) {
 	for at, left := last, maxLookBack; at > 0 && at >= first && left > 0; at, left = at-1, left-1 {
 		m, err := c.at(ctx, at)
@@ -165,9 +165,9 @@ type GetRequest struct {
 	MaxBytes int    `json:"max_bytes,omitempty"`
 }
 
-// Read calls each for the messages from one sequence through another, in order. Any of them may be gone. direct says that the
-// stream allows direct access: replicas answer then, many messages at once. What a replica does not have the leader is asked
-// for.
+// Read calls each for the messages from one sequence through another, in order. Any of them may be gone. direct says that
+// the stream allows direct access: replicas answer then, many messages at once. What a replica does not have the leader is
+// asked for.
 func (c Client) Read(ctx context.Context, from, through uint64, direct bool, each func(Message) error) error {
 	for from <= through {
 		if direct {

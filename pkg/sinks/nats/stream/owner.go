@@ -17,7 +17,8 @@ import (
 // maxClaims bounds how often one Take tries.
 const maxClaims = 8
 
-// ExpectedSubject is the header that names the subject whose last sequence a message expects, where it is not its own (ADR-50).
+// ExpectedSubject is the header that names the subject whose last sequence a message expects, where it is not its own
+// (ADR-50).
 const ExpectedSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 // Owner says in a stream who may write what it belongs to. It is replaced by compare and set: a claim names the sequence

@@ -1,8 +1,8 @@
-// Command audit measures what the audit intake costs the stream: how long changes take to the bus from when their writers were
-// answered, without audit, and with it while no events come, while far more come than there are changes, and while clients
-// stall. Each situation has an exporter and a namespace of its own on the same real API server. They take turns of a few
-// seconds, so that what else the machine does is in all of them; who has no turn has nothing to do. A second exporter without
-// audit shows how far two that are the same are apart.
+// Command audit measures what the audit intake costs the stream: how long changes take to the bus from when their writers
+// were answered, without audit, and with it while no events come, while far more come than there are changes, and while
+// clients stall. Each situation has an exporter and a namespace of its own on the same real API server. They take turns of a
+// few seconds, so that what else the machine does is in all of them; who has no turn has nothing to do. A second exporter
+// without audit shows how far two that are the same are apart.
 package main
 
 import (

@@ -57,7 +57,8 @@ func measure(ctx context.Context, o options, c *corpus.Corpus, s system) (m meas
 	return measureCounting(ctx, o, c, s, nil)
 }
 
-// measureCounting is measure for a system that writes elsewhere: count says how many records are there, and nobody compares them.
+// measureCounting is measure for a system that writes elsewhere: count says how many records are there, and nobody compares
+// them.
 func measureCounting(
 	ctx context.Context, o options, c *corpus.Corpus, s system, count func(context.Context) (int64, error),
 ) (m measurement, err error) {

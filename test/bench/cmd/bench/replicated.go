@@ -44,7 +44,8 @@ type replicatedIn struct {
 	Bytes   float64   `json:"stateBytesPerChange"`
 }
 
-// measureReplicated runs the exporter with and without a state, in turn, and once with a state in a bus that takes nothing else.
+// measureReplicated runs the exporter with and without a state, in turn, and once with a state in a bus that takes nothing
+// else.
 func measureReplicated(ctx context.Context, o options, c *corpus.Corpus) (*replicated, error) {
 	r := &replicated{}
 	for _, bus := range []string{"kafka", "nats"} {
@@ -91,8 +92,8 @@ func stateBytes(ctx context.Context, o options, c *corpus.Corpus, bus string) (c
 	return counted(), nil
 }
 
-// countedBus starts a bus for a state alone. It returns what says how many bytes went to and from it, and the sink's entry in
-// the configuration.
+// countedBus starts a bus for a state alone. It returns what says how many bytes went to and from it, and the sink's entry
+// in the configuration.
 func countedBus(ctx context.Context, o options, bus string) (counted func() int64, sink string, stop func() error, err error) {
 	if bus == "kafka" {
 		var carried atomic.Int64

@@ -1,6 +1,6 @@
-// Command takeover measures what it takes to take over a replicated state of many known objects, in Kafka and in NATS: cold, and by a
-// stand-by that has followed it. Each is a process of its own, which claims the state, fences the sink, and seeds an empty journal,
-// as the exporter does; memory is compared with that of a process that takes over a state without objects.
+// Command takeover measures what it takes to take over a replicated state of many known objects, in Kafka and in NATS: cold,
+// and by a stand-by that has followed it. Each is a process of its own, which claims the state, fences the sink, and seeds
+// an empty journal, as the exporter does; memory is compared with that of a process that takes over a state without objects.
 package main
 
 import (

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// BuildAhead builds the exporter as Build does, but with a clock that is ahead, and returns the program's path. It is the same
-// program with another time.Now: one that is linked statically asks the kernel, and no library that a test could put between.
+// BuildAhead builds the exporter as Build does, but with a clock that is ahead, and returns the program's path. It is the
+// same program with another time.Now: one that is linked statically asks the kernel, and no library that a test could put
+// between.
 func BuildAhead(ctx context.Context, dir string, by time.Duration) (string, error) {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
