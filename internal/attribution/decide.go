@@ -67,17 +67,20 @@ func (j *Join) name(o *object, p *pending) finding {
 		if !one(certain) {
 			return finding{reason: Several}
 		}
-		return finding{by: earliest(certain), firm: true}
+		return finding{by: earliest(certain).Request, firm: true}
 	}
 	own = append(own, j.deletersOf(o, p)...)
 	for _, left := range [][]claim{own, inferred} {
 		if len(left) == 0 {
 			continue
 		}
-		if by := only(left); by != nil {
-			return finding{by: by}
+		by := only(left)
+		if by == nil {
+			return finding{reason: Several}
 		}
-		return finding{reason: Several}
+		if !by.hollow(&p.Change) {
+			return finding{by: by.Request}
+		}
 	}
 	switch {
 	case p.mark != nil && p.mark.Deletes:
@@ -129,7 +132,7 @@ func (j *Join) deletersOf(o *object, p *pending) []claim {
 // only returns the first request of the one identity that all claims are of; nil where there are several. Of those who were
 // answered with a version, whoever came after another one had been answered found it there. Only the clocks of one origin
 // tell that.
-func only(all []claim) *Request {
+func only(all []claim) *claim {
 	if one(all) {
 		return earliest(all)
 	}
@@ -146,8 +149,12 @@ func only(all []claim) *Request {
 	return nil
 }
 
-func earliest(all []claim) *Request {
-	return slices.MinFunc(all, func(a, b claim) int { return cmp.Compare(a.Received, b.Received) }).Request
+// earliest is the first claim, of those that changed something if there are any.
+func earliest(all []claim) *claim {
+	first := slices.MinFunc(all, func(a, b claim) int {
+		return cmp.Or(cmp.Compare(a.Unchanged, b.Unchanged), cmp.Compare(a.Received, b.Received))
+	})
+	return &first
 }
 
 func one(all []claim) bool {

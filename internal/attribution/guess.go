@@ -29,7 +29,7 @@ func (j *Join) guess(p *pending) finding {
 	case !one(there):
 		return finding{reason: Several}
 	}
-	return finding{by: earliest(there), likely: true}
+	return finding{by: earliest(there).Request, likely: true}
 }
 
 // fits says whether a request of that kind can have made the change, of the object that it names.
