@@ -58,6 +58,7 @@ type audited struct {
 // newAudited starts the control plane. The exporter is not started.
 func newAudited(t *testing.T, with ...func(*audited, *controlplane.Options)) *audited {
 	t.Helper()
+	t.Parallel() // it shares nothing with other tests, and mostly waits
 	a := &audited{t: t, program: program(t), dir: t.TempDir(), sendTo: "127.0.0.1", by: newAnswers()}
 	free, err := ports.Free(1)
 	if err != nil {
