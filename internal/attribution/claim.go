@@ -162,12 +162,14 @@ func (c *claim) idle(of *pending) bool {
 		return true // it wrote what it had read
 	case of.Type != event.Deleted && c.Replaces == of.Version:
 		return true // it ended with the version that it began with
+	case of.Type != event.Deleted && c.Unchanged == of.Version:
+		return true // it found there what it was about to write
 	}
 	return false
 }
 
-// hollow says that the request has most likely changed nothing, and is not to be named: an attempt of it had nothing to change.
-// A later attempt may have had, where the first one began with a version that was not the newest any more.
+// hollow says that the request has most likely changed nothing, and is not to be named: an attempt of it had nothing to
+// change in an older version than the one that it was answered with. A later attempt may have had.
 func (c *claim) hollow(of *Change) bool { return of.Type != event.Deleted && c.Unchanged != "" }
 
 // late says that a request came when the change had been seen already: whatever it was answered with, it did not make the
