@@ -75,7 +75,7 @@ func newSceneIn(t *testing.T, env *environment, kinds []workload.Kind, changes .
 	if s.beginning, err = env.etcd.Revision(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.end)
+	t.Cleanup(func() { s.end(kinds) })
 	return s
 }
 
@@ -97,13 +97,24 @@ func (s *scene) read(as format.Format, fromKafka, fromNATS bus.Unwrap) {
 	s.buses[1].Reader.(*bus.NATS).Form = bus.Form{Format: as, Unwrap: fromNATS}
 }
 
-// end stops what the test has left running, and shows the log if the test failed.
-func (s *scene) end() {
+// clearWithin bounds what clearing up after a test takes, also where it has left no API server behind.
+const clearWithin = 10 * time.Second
+
+// end stops what the test has left running, shows the log if the test failed, and deletes most of what it wrote: the exporters of
+// other tests would read it at every start.
+func (s *scene) end(kinds []workload.Kind) {
 	if err := s.exporter.Kill(); err != nil {
 		s.t.Error(err)
 	}
 	if s.t.Failed() {
 		s.t.Logf("the end of the exporter's log:\n%s", s.exporter.LogTail())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
+	defer cancel()
+	for _, kind := range kinds {
+		if err := s.cluster.Clear(ctx, kind, s.name); err != nil {
+			s.t.Logf("objects are left: %v", err)
+		}
 	}
 }
 

@@ -199,6 +199,8 @@ func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
 	p := newPair(t, kinds, "kafka")
 	p.start()
 	works := p.active()
+	p.awaitAll()
+	p.awaitCovered(works) // else the next one begins with a snapshot of its own
 	p.must(p.load(100, kinds).Wait())
 	p.must(p.controlPlane.KillAPIServer())
 	p.kill(works)
@@ -280,8 +282,11 @@ func TestALostStateIsWrittenAgain(t *testing.T) {
 		p.start()
 		p.must(p.load(50, kinds).Wait())
 		p.awaitAll()
-		for n, damage := range []func(context.Context) error{b.purge, b.remove, func(ctx context.Context) error { return p.restored(ctx, b, 50, kinds) }} {
-			works := p.active()
+		type damage func(context.Context) error
+		for n, prepared := range []func() damage{
+			func() damage { return b.purge }, func() damage { return b.remove }, func() damage { return p.restore(b, 50, kinds) },
+		} {
+			works, damage := p.active(), prepared()
 			p.awaitCovered(works)
 			load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: pipelineRate}, kinds)
 			before := strings.Count(readFile(p.t, works.Log()), lost)
@@ -304,16 +309,16 @@ func TestALostStateIsWrittenAgain(t *testing.T) {
 	})
 }
 
-// restored puts the state back to what it was some changes ago, by the files of its bus.
-func (p *pair) restored(ctx context.Context, b stateBus, objects int, kinds []workload.Kind) error {
+// restore returns what puts the state back to what it is now, some changes later, by the files of its bus.
+func (p *pair) restore(b stateBus, objects int, kinds []workload.Kind) func(context.Context) error {
 	p.t.Helper()
 	earlier := filepath.Join(p.t.TempDir(), "earlier")
-	if err := errors.Join(b.kill(), os.CopyFS(earlier, os.DirFS(b.files)), b.restart(ctx), p.load(objects, kinds).Wait()); err != nil {
-		return err
-	}
-	p.awaitAll()
 	p.awaitCovered(p.active())
-	return errors.Join(b.kill(), os.RemoveAll(b.files), os.CopyFS(b.files, os.DirFS(earlier)), b.restart(ctx))
+	p.must(errors.Join(b.kill(), os.CopyFS(earlier, os.DirFS(b.files)), b.restart(p.t.Context()), p.load(objects, kinds).Wait()))
+	p.awaitAll()
+	return func(ctx context.Context) error {
+		return errors.Join(b.kill(), os.RemoveAll(b.files), os.CopyFS(b.files, os.DirFS(earlier)), b.restart(ctx))
+	}
 }
 
 // TestAnOlderStateCostsALookBack restores the state to what it was some changes ago while nobody works: what the lanes have

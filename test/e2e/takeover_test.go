@@ -297,8 +297,11 @@ func TestWhoWorksGoesOnWhileTheAPIServerIsAway(t *testing.T) {
 	p := newPair(t, kinds, "nats")
 	p.start()
 	works := p.active()
+	p.must(p.kafka.Kill())
 	p.must(p.load(100, kinds).Wait())
+	p.awaitHistory(p.buses[1]) // so the exporter has it all, and one bus has nothing of it
 	p.must(p.controlPlane.KillAPIServer())
+	p.must(p.kafka.Restart(t.Context()))
 	p.awaitAll() // etcd tells what was written
 	p.awaitOf(p.other(works), "/readyz", "[!]replica read the Lease")
 	p.must(p.controlPlane.StartAPIServer(t.Context()))
