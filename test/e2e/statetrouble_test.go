@@ -199,6 +199,7 @@ func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
 	p := newPair(t, kinds, "kafka")
 	p.start()
 	works := p.active()
+	p.must(p.load(50, kinds).Wait())
 	p.awaitAll()
 	p.awaitCovered(works) // else the next one begins with a snapshot of its own
 	p.must(p.load(100, kinds).Wait())
@@ -255,6 +256,8 @@ func TestATakeOverWaitsForTheBusOfTheState(t *testing.T) {
 		p.start()
 		works := p.active()
 		p.must(p.load(100, kinds).Wait())
+		p.awaitAll()
+		p.awaitCovered(works) // else the next one begins with a snapshot of its own
 		p.must(b.kill())
 		p.must(p.load(50, kinds).Wait())
 		p.awaitHistory(b.other) // of which the state knows nothing
