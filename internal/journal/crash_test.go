@@ -2,8 +2,12 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -85,6 +89,12 @@ func checkCrashed(t *testing.T, opts Options, read, settled uint64) {
 	if r, ok := j.Recovered(); ok {
 		t.Fatalf("a power loss was taken for a broken store: %+v", r)
 	}
+	checkPromises(t, j, read, settled)
+}
+
+// checkPromises compares what is stored with itself, and with what was promised.
+func checkPromises(t *testing.T, j *running, read, settled uint64) {
+	t.Helper()
 	newest, oldest := j.Newest(), j.Oldest()
 	if newest < read {
 		t.Fatalf("a reader saw change %d, the newest left is %d", read, newest)
@@ -167,5 +177,56 @@ func TestAPowerLossAtAnyMomentKeepsEveryPromise(t *testing.T) {
 				j.end()
 			}
 		})
+	}
+}
+
+// TestACopyMadeInMidWriteIsWholeOrSaidToBeBroken copies the files of a journal one after the other while they are written,
+// trimmed and compacted, as a backup does that knows nothing of snapshots. What is opened of it is of one moment.
+func TestACopyMadeInMidWriteIsWholeOrSaidToBeBroken(t *testing.T) {
+	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}, MaxBytes: 2 << 20, PendingBytes: 32 << 10, TailBytes: 8 << 10}
+	j := start(t, opts)
+	ctx, stop := context.WithCancel(t.Context())
+	wait := crashWorkload(ctx, j.Journal, 1, &witness{})
+	broken := 0
+	for n := range 12 {
+		j.waitFor(j.Newest() + 300)
+		if n%3 == 0 {
+			if _, err := j.db.AsyncFlush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		copied := opts
+		copied.Dir, copied.MaxBytes = t.TempDir(), 0
+		copyFiles(t, filepath.Join(opts.Dir, storeName), filepath.Join(copied.Dir, storeName))
+		c := start(t, copied)
+		if _, moved := c.Recovered(); moved {
+			broken++
+		}
+		checkPromises(t, c, 0, 0)
+		c.end()
+	}
+	stop()
+	wait()
+	t.Logf("%d of 12 copies were broken", broken)
+}
+
+// copyFiles copies files as they are found. The lock of the process would end with a look at its file.
+func copyFiles(t *testing.T, from, to string) {
+	t.Helper()
+	files, err := os.ReadDir(from)
+	if err := errors.Join(err, os.MkdirAll(to, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if f.Name() == "LOCK" {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(from, f.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := errors.Join(err, os.WriteFile(filepath.Join(to, f.Name()), b, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -206,7 +206,7 @@ func (w *rewriter) named(key []byte) (event.Resource, string, error) {
 	name, object, err := codec.CutName(key)
 	resource := w.j.resources[name].Resource
 	if resource.Resource == "" {
-		resource.Resource, resource.Group, _ = strings.Cut(name, ".")
+		resource = event.ResourceNamed(name)
 	}
 	return resource, object, err
 }

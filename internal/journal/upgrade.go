@@ -83,8 +83,7 @@ func (j *Journal) convertScopes() error {
 			}
 			_ = b.Set(codec.KeyOf(codec.PrefixScope, name, s.ID), codec.EncodeScope(*s), nil) // a batch in memory does not fail
 		}
-		plural, group, _ := strings.Cut(name, ".")
-		_ = b.Set(codec.KeyResource(name), codec.EncodeResource(event.Resource{Group: group, Resource: plural}), nil)
+		_ = b.Set(codec.KeyResource(name), codec.EncodeResource(event.ResourceNamed(name)), nil)
 	}
 	for _, first := range []byte{oldPosition, oldSnapshot} {
 		_ = b.DeleteRange([]byte{first}, []byte{first + 1}, nil)

@@ -72,6 +72,12 @@ func (r Resource) String() string {
 	return r.Resource + "." + r.Group
 }
 
+// ResourceNamed reads the resource, without version and kind, off its name, see [Resource.String].
+func ResourceNamed(name string) Resource {
+	resource, group, _ := strings.Cut(name, ".")
+	return Resource{Group: group, Resource: resource}
+}
+
 // Actor is self-declared and no evidence of a user: what the writer called itself in the entry of metadata.managedFields
 // that the write left behind (the API server's record of field managers, KEP-555).
 type Actor struct {

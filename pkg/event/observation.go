@@ -37,6 +37,7 @@ type StoredScope struct {
 type StoredResource struct {
 	Resource Resource // in the version it was last read in; Version and Kind are "" in journals that did not store them
 	Scopes   []StoredScope
-	// Bodiless says that the known objects were taken over without their bodies, and that somebody asks for these.
+	// Bodiless says that the known objects have no bodies, because they were taken over without or nobody asked for them,
+	// and that somebody does.
 	Bodiless bool
 }

@@ -22,8 +22,9 @@ func (s *Shaper) Load(from Load) Load {
 		if known == nil {
 			return from(name, nil)
 		}
-		byRedaction := map[uint32]map[uint64]bool{}
+		byRedaction, objects := map[uint32]map[uint64]bool{}, 0
 		stored, err := from(name, func(k event.Known) {
+			objects++
 			var redaction uint32
 			k.Summary, redaction, _ = s.seal.open(k.Summary)
 			if byRedaction[redaction] == nil {
@@ -34,7 +35,8 @@ func (s *Shaper) Load(from Load) Load {
 		})
 		if err == nil {
 			s.note(name, stored.Resource, byRedaction)
-			stored.Bodiless = stored.Bodiless && s.keeps(stored.Resource)
+			begins := objects > 0 && !slices.Contains(s.bodies.BodyResources(), name) // under another rule nobody asked for them
+			stored.Bodiless = (stored.Bodiless || begins) && s.keeps(stored.Resource)
 		}
 		return stored, err
 	}

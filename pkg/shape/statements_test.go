@@ -123,8 +123,8 @@ var statements = map[string]map[string]string{
 	},
 }
 
-// TestEveryStatementOfTheShapingPageHasATest fails when the page says something that no test is named for, and when a test that is
-// named does not exist.
+// TestEveryStatementOfTheShapingPageHasATest fails when the page says something that no test is named for, and when a test
+// that is named does not exist.
 func TestEveryStatementOfTheShapingPageHasATest(t *testing.T) {
 	for section, all := range pageStatements(t) {
 		named := statements[section]
@@ -165,7 +165,8 @@ func keys(m map[string]string) (all []string) {
 	return all
 }
 
-// pageStatements are the paragraphs, list items and rows of tables of the page, by section; not the heads of tables, nor code.
+// pageStatements are the paragraphs, list items and rows of tables of the page, by section; not the heads of tables, nor
+// code.
 func pageStatements(t *testing.T) map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/shaping.md")

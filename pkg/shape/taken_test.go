@@ -67,3 +67,31 @@ func TestStatesAreNotStoredWhereNobodyAsksForThem(t *testing.T) {
 		}
 	}
 }
+
+// TestStatesAreMissingWhereARuleBeginsToAskForThem: what was known under another rule has none.
+func TestStatesAreMissingWhereARuleBeginsToAskForThem(t *testing.T) {
+	known := event.Known{Key: "n/a", UID: "u", ResourceVersion: "1"}
+	for name, one := range map[string]struct {
+		before  string
+		objects []event.Known
+		bodies  map[string]event.Body
+		want    bool
+	}{
+		"a rule that begins to ask": {"full", []event.Known{known}, nil, true},
+		"a rule that asked before":  {"full", []event.Known{known}, map[string]event.Body{known.Key: {Key: known.Key}}, false},
+		"a first start":             {"full", nil, nil, false},
+		"a rule that does not ask":  {"", []event.Known{known}, nil, false},
+	} {
+		s := shaping(t, Policy{Before: one.before})
+		s.bodies = one.bodies
+		load := s.shaper.Load(func(_ string, each func(event.Known)) (event.StoredResource, error) {
+			for _, k := range one.objects {
+				each(k)
+			}
+			return event.StoredResource{Resource: deployment}, nil
+		})
+		if got, err := load("deployments.apps", func(event.Known) {}); err != nil || got.Bodiless != one.want {
+			t.Errorf("%s: states are missing: %v (%v), want %v", name, got.Bodiless, err, one.want)
+		}
+	}
+}

@@ -50,24 +50,43 @@ func (s *Source) takeEdit(ctx context.Context) (*Edit, error) {
 	return e, s.watchTypes(ctx)
 }
 
-// changeOver ends the runners of resources that an edit concerns, and waits until what they appended can be loaded. The poll
-// that goes on starts them anew.
+// changeOver ends the runners of resources that are to be followed otherwise, or no more, and waits until what they appended
+// can be loaded. The poll that goes on starts them anew. e is an edit that was taken up, nil where there is none.
 func (s *Source) changeOver(ctx context.Context, e *Edit, wanted map[string][]selection.Scope) error {
+	ended := false
 	for name, r := range s.runners {
-		if len(r.followers) == 0 || r.selects(wanted[name]) && (e.Reshaped == nil || !e.Reshaped(r.resource)) {
+		if len(r.followers) == 0 || r.goesOn(e, wanted[name]) {
 			continue
 		}
 		r.stop()
 		<-r.done
+		if len(wanted[name]) == 0 {
+			served := selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced}
+			s.remembered[name] = &remembered{Served: served}
+		}
 		s.forget(func(other string, _ *runner) bool { return other == name })
+		ended = true
 	}
-	if s.cfg.Flush == nil {
+	if !ended || s.cfg.Flush == nil {
 		return nil
 	}
 	if err := s.cfg.Flush(ctx); err != nil {
-		return fmt.Errorf("wait for what was observed under earlier rules: %w", err)
+		return fmt.Errorf("wait for what was observed of another selection: %w", err)
 	}
 	return nil
+}
+
+// goesOn says that the runner, which has scopes, goes on as it is. A definition that is made anew may give a resource of
+// namespaces to the cluster, under its name. Beside that only an edit makes a difference: what discovery hides for a moment,
+// such as a version that a rule names, must not.
+func (r *runner) goesOn(e *Edit, scopes []selection.Scope) bool {
+	switch {
+	case len(scopes) == 0, scopes[0].Namespaced != r.followers[0].scope.Namespaced:
+		return false
+	case e == nil:
+		return true
+	}
+	return r.selects(scopes) && (e.Reshaped == nil || !e.Reshaped(r.resource))
 }
 
 // selects says that the runner does what these scopes of its resource ask for.

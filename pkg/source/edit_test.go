@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -121,6 +123,71 @@ func TestARuleThatWaitsForAVersionKeepsItsObjects(t *testing.T) {
 	st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
 	if got := st.emitted(); len(got) != 0 || st.position("pods") != "12" {
 		t.Errorf("emitted %q, position %q", got, st.position("pods"))
+	}
+}
+
+// TestATypeThatIsGivenToTheClusterIsFollowedThere makes a type anew under its name, first without namespaces and then with
+// them, under a rule that names one.
+func TestATypeThatIsGivenToTheClusterIsFollowedThere(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	s, _, _ := running(t, f, st, inNamespaces("ns"))
+	namespaced, clustered := coreGroup("pods"), coreGroup("pods")
+	clustered.Versions[0].Resources[0].Scope = apidiscovery.ScopeCluster
+	follows := func(scope string) {
+		t.Helper()
+		st.await(t, scope, func() bool {
+			all := s.Status()
+			return len(all) == 1 && all[0].Scope == scope && all[0].State == Live && st.position(scope) != ""
+		})
+	}
+	follows("pods;ns=ns")
+	f.serve(clustered)
+	follows("pods")
+	f.write("MODIFIED", "a")
+	st.await(t, "the update", func() bool { return slices.Contains(st.emitted(), "updated a@12") })
+	f.serve(namespaced)
+	follows("pods;ns=ns")
+	if got, want := st.emitted(), []string{"snapshot a@11", "gap -11", "updated a@12", "gap -12"}; !slices.Equal(got, want) {
+		t.Errorf("emitted %q, want %q", got, want)
+	}
+}
+
+func TestAVersionThatDiscoveryHidesChangesNoSelection(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	older, both := groupOf("example.com", "v1", "widgets"), groupOf("example.com", "v2", "widgets")
+	both.Versions = append(both.Versions, older.Versions...)
+	f.serve(both)
+	s, _, _ := running(t, f, st, func(c *Config) {
+		c.Rules = []selection.Rule{
+			{Select: []string{"widgets.v2.example.com"}, Namespaces: selection.Namespaces{Include: []string{"ns"}}},
+			{Select: []string{"widgets.example.com"}},
+		}
+	})
+	awaitState(t, st, s, Live)
+	for _, served := range []apidiscovery.APIGroupDiscovery{older, both} {
+		f.serve(served)
+		polls := f.asked()
+		st.await(t, "some polls", func() bool { return f.asked() > polls+10 })
+	}
+	f.write("MODIFIED", "a")
+	st.awaitEmitted(t, "snapshot a@11", "updated a@12")
+	if got := s.Status(); len(got) != 1 || got[0].Scope != "widgets.example.com;ns=ns" {
+		t.Errorf("follows %+v", got)
+	}
+}
+
+// TestATypeThatDiscoveryHidesAtTheStartKeepsItsNamespaces follows a type of which nothing is known but its scope.
+func TestATypeThatDiscoveryHidesAtTheStartKeepsItsNamespaces(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	st.hold("pods;ns=ns", "10")
+	f.serve(coreGroup("services"))
+	s, _, _ := running(t, f, st, inNamespaces("ns"))
+	st.awaitEmitted(t, "added a@11")
+	if got := s.Status(); len(got) != 1 || got[0].Scope != "pods;ns=ns" || f.count("WATCHLIST")+f.count("LIST") != 0 {
+		t.Errorf("follows %+v, asked %q", got, f.requests())
 	}
 }
 

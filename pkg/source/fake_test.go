@@ -447,7 +447,7 @@ func newStore() *store {
 
 // hold stores a scope of pods, or of another resource, that has come to a position.
 func (s *store) hold(scope, position string, known ...event.Known) {
-	r := resourceOf(strings.Split(scope, ";")[0])
+	r := event.ResourceNamed(strings.Split(scope, ";")[0])
 	r.Version, r.Kind = "v1", "Kind"
 	name := r.String()
 	s.resources[name] = r

@@ -15,7 +15,7 @@ const (
 	fillObjects, fillBytes = 128, 512 << 10
 )
 
-// bodyReading reads the bodies of a scope's known objects, which were taken over without them: all objects are read once,
+// bodyReading reads the bodies of a scope's known objects, which are known without them: all objects are read once,
 // beside the watch, and those that are still in the version that is known have their body stored. Of the others the next
 // change says that nothing is known of the state before it, and brings the body.
 type bodyReading struct {

@@ -37,7 +37,7 @@ type follower struct {
 	unasked   int                   // questions in a row that ended without an answer, see reached
 	conn      *apiserver.Connection // open, behind what was read so far; nil when there is none
 	trail     trail
-	bodiless  bool // the known objects were taken over without bodies, and a rule asks for them
+	bodiless  bool // the known objects have no bodies, and a rule asks for them
 }
 
 // errVanished says that the resource is served no more: discovery does not name it, and its own address answers 404.

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// silence bounds the wait for the next initial event of a WatchList. An API server that does not know the request
-	// may serve an ordinary watch instead, which never marks the end.
+	// silence bounds the wait for the next initial event of a WatchList, and for the mark behind the last. An API server
+	// that does not know the request may serve an ordinary watch instead, which never marks the end.
 	silence = time.Minute
 	// maxEndless is how many WatchLists may end early before LIST is used. A connection that breaks now and then is no
 	// reason to; an API server that never marks the end is.
@@ -211,19 +211,40 @@ func (f *follower) readWatchList(ctx context.Context, s *apiserver.Slot) (string
 	return position, nil
 }
 
+// readInitial reads up to the mark that all was sent. What happens meanwhile may come before the mark, but it is no sign of
+// one to come: from then on all waiting counts. Only waiting does, because the journal may take its time.
 func (f *follower) readInitial(ctx context.Context, c *apiserver.Connection) (string, error) {
+	patience, sent := silence, false
 	for {
-		b, err := c.Next(ctx, silence)
+		began := time.Now()
+		b, err := c.Next(ctx, patience)
+		if errors.Is(err, apiserver.ErrQuiet) {
+			return "", errUnmarked
+		}
 		if err != nil {
 			return "", err
 		}
+		if sent {
+			patience -= time.Since(began)
+		}
+		sent = sent || b.Live
 		if err := f.takeListed(ctx, b.Events, b.Read); err != nil {
 			return "", err
 		}
 		if b.Listed {
-			return b.Position, nil
+			return b.Position, watchable(b.Position)
 		}
 	}
+}
+
+var errUnmarked = fmt.Errorf("the API server sends nothing more of what exists, and has not marked the end for %s", silence)
+
+// watchable refuses a list that cannot be gone on from: it would be read again and again.
+func watchable(position string) error {
+	if apiserver.IsPosition(position) {
+		return nil
+	}
+	return fmt.Errorf("the API server lists objects at no resourceVersion (%q) that could be watched on from", position)
 }
 
 // takeListed emits a part of a list.
@@ -243,7 +264,7 @@ func (f *follower) takeListed(ctx context.Context, events []deltas.Event, read u
 func (f *follower) noteWatchList(err error) {
 	switch {
 	case f.pagesOnly:
-	case errors.Is(err, apiserver.ErrQuiet):
+	case errors.Is(err, errUnmarked):
 		f.pagesOnly = true
 	case errors.Is(err, decode.ErrEnd):
 		if f.endless++; f.endless >= maxEndless {
@@ -268,6 +289,9 @@ func (f *follower) readPages(ctx context.Context, s *apiserver.Slot) (string, er
 	}
 	meta, err := f.page(ctx, s, metav1.ListOptions{Limit: 1}, hold)
 	position := meta.ResourceVersion
+	if err == nil {
+		err = watchable(position)
+	}
 	if err == nil {
 		err = f.beginList(ctx, position)
 	}

@@ -30,17 +30,11 @@ func (s *Source) remember() error {
 			return err
 		}
 		if m.Resource = stored.Resource; m.Resource.Version == "" {
-			m.Resource = resourceOf(name)
+			m.Resource = event.ResourceNamed(name)
 		}
 		s.remembered[name] = m
 	}
 	return nil
-}
-
-// resourceOf reads the resource, without version and kind, off its name.
-func resourceOf(name string) event.Resource {
-	resource, group, _ := strings.Cut(name, ".")
-	return event.Resource{Group: group, Resource: resource}
 }
 
 // withMissing adds to what is served what was served before and is not named any more. That alone is no evidence: an API
@@ -86,9 +80,11 @@ func (s *Source) isMissing(r event.Resource, polls *int, counts bool) bool {
 	return true
 }
 
-// findScope finds out from its objects whether a remembered resource lives in namespaces.
+// findScope finds out whether a remembered resource lives in namespaces: its scopes name some, or its objects do.
 func (s *Source) findScope(name string, m *remembered) error {
-	_, err := s.cfg.Load(name, func(k event.Known) { m.Namespaced = strings.Contains(k.Key, "/") })
+	stored, err := s.cfg.Load(name, func(k event.Known) { m.Namespaced = strings.Contains(k.Key, "/") })
+	named := func(s event.StoredScope) bool { return selection.NamesNamespaces(s.ID) }
+	m.Namespaced = m.Namespaced || slices.ContainsFunc(stored.Scopes, named)
 	return err
 }
 

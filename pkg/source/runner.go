@@ -160,8 +160,9 @@ func (s *knownSets) put(k event.Known) {
 	set.Add(k)
 }
 
-// rulesEdited is the reason of the gap before what an edit of the rules made of a selection.
-const rulesEdited = "the rules were edited: what they select now is compared with what they selected before, and changes in between may be coalesced"
+// selectedOtherwise is the reason of the gap before what became of a selection.
+const selectedOtherwise = "the rules were edited, or the resource is served otherwise: what they select now is compared with " +
+	"what they selected before, and changes in between may be coalesced"
 
 // plan says what each scope begins with: what is stored of it, or nothing yet. Where something else was selected of the
 // resource before, the scope begins with a comparison. changed says that this is not what is stored.
@@ -176,7 +177,7 @@ func (r *runner) plan(stored event.StoredResource, lost string) (plan []event.St
 		switch {
 		case ok:
 		case stored.Resource.Resource != "":
-			s = event.StoredScope{ID: f.scope.ID, Lost: rulesEdited, Pass: pass, Snapshot: unfinished(stored)}
+			s = event.StoredScope{ID: f.scope.ID, Lost: selectedOtherwise, Pass: pass, Snapshot: unfinished(stored)}
 		default:
 			s = event.StoredScope{ID: f.scope.ID, Lost: lost}
 		}

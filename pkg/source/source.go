@@ -49,7 +49,7 @@ type Config struct {
 	// Filled notes that the bodies of a resource that was loaded as bodiless were given to Append, as far as they were
 	// found. It is needed where Load says so of any.
 	Filled func(ctx context.Context, resource string) error
-	// Flush waits until everything appended before it is what Load returns. It is needed where Edit is used.
+	// Flush waits until everything appended before it is what Load returns. Nil where Append does.
 	Flush func(ctx context.Context) error
 	// Lost is why stored positions are missing, if they should not be ("the journal was damaged"): what is served now then
 	// begins with a gap record; what is served later does not. Empty where nothing was lost.
@@ -332,14 +332,10 @@ func (s *Source) poll(ctx context.Context) error {
 		return err
 	}
 	found := selection.Resolve(s.cfg.Rules, all)
-	scopes := found.Scopes()
-	wanted := byResource(scopes)
-	s.reap(scopes)
-	if edit != nil {
-		if err := s.changeOver(ctx, edit, wanted); err != nil {
-			s.failed(err)
-			return err
-		}
+	wanted := byResource(found.Scopes())
+	if err := s.changeOver(ctx, edit, wanted); err != nil {
+		s.failed(err)
+		return err
 	}
 	s.await(found.Unserved)
 	s.namespaces.follow(found.NamedNamespaces(s.cfg.Rules))
@@ -429,19 +425,6 @@ func (s *Source) forget(which func(string, *runner) bool) {
 		}
 		return true
 	})
-}
-
-// reap ends the runners of resources that the rules do not select any more.
-func (s *Source) reap(wanted []selection.Scope) {
-	for name, r := range s.runners {
-		if len(r.followers) == 0 || slices.ContainsFunc(wanted, func(w selection.Scope) bool { return w.Resource.String() == name }) {
-			continue
-		}
-		r.stop()
-		<-r.done
-		s.remembered[name] = &remembered{Served: selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced}}
-		s.forget(func(other string, _ *runner) bool { return other == name })
-	}
 }
 
 func byResource(scopes []selection.Scope) map[string][]selection.Scope {

@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -50,6 +51,9 @@ func (m memory) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, r.Context().Err()
 	}
 }
+
+// CloseIdleConnections has none to close.
+func (memory) CloseIdleConnections() {}
 
 type answer struct {
 	w      *io.PipeWriter
@@ -175,6 +179,150 @@ func TestAWatchListThatFallsSilentEndsInAList(t *testing.T) {
 		if took := time.Since(began); took < silence || took > silence+time.Second || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
 			t.Errorf("after %s: %q", took, f.requests())
 		}
+	})
+}
+
+// TestAWatchListThatGoesOnWithoutItsMarkEndsInAList meets API servers that serve an ordinary watch where a WatchList was
+// asked for, so that what exists is followed by what happens.
+func TestAWatchListThatGoesOnWithoutItsMarkEndsInAList(t *testing.T) {
+	for _, live := range []string{"MODIFIED", "DELETED", "BOOKMARK"} {
+		t.Run(live, func(t *testing.T) {
+			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+				f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Content-Type", "application/json")
+					fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON("a", 11))
+					for r.Context().Err() == nil {
+						time.Sleep(time.Second)
+						fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", live, objectJSON("a", 11))
+					}
+				})
+				began := time.Now()
+				s, _, stop := running(t, f, st, on)
+				defer stop()
+				st.awaitPosition(t, "pods", "11")
+				if took := time.Since(began); took < silence || took > silence+3*time.Second || f.count("WATCHLIST") != 1 || f.count("LIST") != 1 {
+					t.Errorf("after %s: %q", took, f.requests())
+				}
+				awaitState(t, st, s, Live)
+			})
+		})
+	}
+}
+
+func TestAWatchListIsWaitedForAsLongAsItBringsWhatExists(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			for i := range 4 { // in less than a watch lasts
+				fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", objectJSON(fmt.Sprint("slow", i), 20+i))
+				time.Sleep(silence - time.Second)
+			}
+			fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", objectJSON("slow1", 40)) // what happens meanwhile
+			time.Sleep(silence / 2)
+			fmt.Fprintln(w, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"40","annotations":{"k8s.io/initial-events-end":"true"}}}}`)
+			<-r.Context().Done()
+		})
+		_, _, stop := running(t, f, st, on)
+		defer stop()
+		st.awaitPosition(t, "pods", "40")
+		if f.count("WATCHLIST") != 1 || f.count("LIST") != 0 {
+			t.Errorf("asked %q", f.requests())
+		}
+	})
+}
+
+func TestAJournalThatTakesItsTimeIsNoMissingMark(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			for i := range 5 {
+				fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", objectJSON("a", 20+i))
+				time.Sleep(time.Second)
+			}
+			fmt.Fprintln(w, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"25","annotations":{"k8s.io/initial-events-end":"true"}}}}`)
+			<-r.Context().Done()
+		})
+		_, _, stop := running(t, f, st, on, func(c *Config) {
+			c.Append = func(ctx context.Context, o event.Observation) error {
+				_ = sleep(ctx, 2*silence/3)
+				return st.append(ctx, o)
+			}
+		})
+		defer stop()
+		st.awaitPosition(t, "pods", "25")
+		if f.count("WATCHLIST") != 1 || f.count("LIST") != 0 {
+			t.Errorf("asked %q", f.requests())
+		}
+	})
+}
+
+// TestAListWithoutAPositionIsAFaultAndNoList meets an API server whose lists cannot be watched on from.
+func TestAListWithoutAPositionIsAFaultAndNoList(t *testing.T) {
+	for name, version := range map[string]string{"none": "", "any": "0"} {
+		for kind, answer := range map[string]string{
+			"list":      `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[{"metadata":{"name":"a","uid":"u"}}]}`,
+			"WatchList": `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":%q,"annotations":{"k8s.io/initial-events-end":"true"}}}}`,
+		} {
+			t.Run(name+" of a "+kind, func(t *testing.T) {
+				inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+					for range 1000 {
+						f.faults = append(f.faults, func(w http.ResponseWriter, r *http.Request) {
+							if kind == "list" && r.URL.Query().Get("watch") != "" {
+								writeStatus(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
+								return
+							}
+							w.Header().Set("Content-Type", "application/json")
+							fmt.Fprintf(w, answer+"\n", version)
+							if kind == "WatchList" {
+								<-r.Context().Done()
+							}
+						})
+					}
+					s, _, stop := running(t, f, st, on)
+					defer stop()
+					awaitState(t, st, s, Unreachable)
+					time.Sleep(10 * time.Minute)
+					if got := s.Status()[0]; got.State != Unreachable || !strings.Contains(got.Reason, "at no resourceVersion") {
+						t.Errorf("status %+v", got)
+					}
+					if n := len(f.requests()); n > 120 {
+						t.Errorf("%d requests in ten minutes", n)
+					}
+					for _, c := range st.frames() {
+						if c.Type == event.SnapshotEnd {
+							t.Error("a snapshot ends that nothing goes on from")
+						}
+					}
+					f.change(func() { f.faults = nil })
+					awaitState(t, st, s, Live)
+				})
+			})
+		}
+	}
+}
+
+// TestAnAPIServerMayTakeItsTimeToSayThatHistoryIsLost meets one that accepts watches and expires them when they already
+// count as open.
+func TestAnAPIServerMayTakeItsTimeToSayThatHistoryIsLost(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, _, stop := running(t, f, st, on)
+		defer stop()
+		awaitState(t, st, s, Live)
+		faults := []http.HandlerFunc{pass(f)}
+		for range maxExpired {
+			faults = append(faults, func(w http.ResponseWriter, r *http.Request) {
+				w.(http.Flusher).Flush()
+				time.Sleep(2 * steadyAfter)
+				text, err := json.Marshal(statusJSON(apierrors.NewResourceExpired("too old resource version")))
+				if err != nil {
+					t.Error(err)
+				}
+				fmt.Fprintf(w, `{"type":"ERROR","object":%s}`+"\n", text)
+			})
+		}
+		f.breakAll(faults...)
+		st.awaitEmitted(t, "snapshot a@11", "gap 11-11")
+		awaitState(t, st, s, Live)
 	})
 }
 

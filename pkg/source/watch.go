@@ -141,7 +141,7 @@ func (f *follower) pass(ctx context.Context, c *apiserver.Connection) error {
 			quiet.Reset(staleAfter) // the journal may have taken its time
 			if !heard {
 				heard = true
-				f.works()
+				f.hears()
 			}
 		}
 	}
@@ -158,12 +158,19 @@ func (f *follower) take(ctx context.Context, b *apiserver.Batch) error {
 	return f.put(ctx, o)
 }
 
-// works notes that the connection does what it should.
-func (f *follower) works() {
+// hears notes that the connection brings something: so there is history from the position on. That it is open says less: an
+// API server may take its time to say that there is none.
+func (f *follower) hears() {
 	if f.trail.expired > 0 {
 		f.runner.source.cfg.Log.Info("another API server has the history that one has not", "scope", f.scope.ID)
 	}
-	f.trail.short, f.trail.stale, f.trail.expired, f.trail.unproven = 0, false, 0, false
+	f.trail.expired = 0
+	f.works()
+}
+
+// works notes that the connection does what it should.
+func (f *follower) works() {
+	f.trail.short, f.trail.stale, f.trail.unproven = 0, false, false
 	f.backoff.reset()
 	f.health.become(Live, "")
 }
@@ -177,6 +184,7 @@ func (f *follower) ended(ctx context.Context, err error) error {
 	switch v := apiserver.Classify(err); {
 	case errors.Is(err, decode.ErrEnd):
 		// Its time was up, or the API server is leaving. The short wait keeps scopes from coming back in step.
+		f.trail.expired = 0
 	case errors.Is(err, errStale):
 		f.trail.stale = true
 		f.health.become(Stale, apiserver.Reason(err))

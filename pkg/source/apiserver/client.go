@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -55,6 +56,7 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	c.WarningHandler = rest.NoWarnings{}
 	k := &clock{}
 	c.Wrap(k.wrap)
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return plain{next} })
 	c.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statuses}
 	shared, err := rest.HTTPClientFor(c)
 	if err != nil {
@@ -78,8 +80,8 @@ func (c *Client) Host() string { return c.config.Host }
 
 // Close closes the connections that nobody uses.
 func (c *Client) Close() {
-	c.http.CloseIdleConnections()
-	c.afresh.CloseIdleConnections()
+	utilnet.CloseIdleConnectionsFor(c.http.Transport) // http.Client would ask the outermost wrapper, which knows nothing of them
+	utilnet.CloseIdleConnectionsFor(c.afresh.Transport)
 }
 
 // REST returns a client for the requests of one group and version. It shares the connections of c.

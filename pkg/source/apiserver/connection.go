@@ -31,6 +31,7 @@ type Batch struct {
 	Position  string         // resourceVersion of the last of them
 	Bookmarks bool           // there are some
 	Listed    bool           // the last of them marks the end of a WatchList's initial events (KEP-3157)
+	Live      bool           // some are no ADDED, and so none of the initial events
 	bytes     int
 }
 
@@ -113,15 +114,20 @@ func (b *Batch) fill(events *decode.Stream) error {
 func (b *Batch) Add(e deltas.Event, size int) {
 	b.Read++
 	b.bytes += size
-	if e.Object.ResourceVersion != "" {
+	if IsPosition(e.Object.ResourceVersion) {
 		b.Position = e.Object.ResourceVersion
 	}
+	b.Live = b.Live || e.Type != watch.Added
 	if e.Type == watch.Bookmark {
 		b.Bookmarks, b.Listed = true, e.Object.InitialEventsEnd
 		return
 	}
 	b.Events = append(b.Events, e)
 }
+
+// IsPosition says whether a resourceVersion can be watched on from: without one, or with 0, the API server begins wherever
+// it likes, and what was deleted before that is lost without a word.
+func IsPosition(resourceVersion string) bool { return resourceVersion != "" && resourceVersion != "0" }
 
 // Full says that the batch takes nothing more.
 func (b *Batch) Full() bool { return b.Read >= maxBatchEvents || b.bytes >= maxBatchBytes }

@@ -54,6 +54,18 @@ func TestABatchIsBoundedInBytes(t *testing.T) {
 	}
 }
 
+func TestAResourceVersionThatStandsForAnyIsNoPosition(t *testing.T) {
+	stream := `{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}` + "\n" +
+		`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"0"}}}` + "\n" + `{"type":"BOOKMARK","object":{"metadata":{}}}` + "\n"
+	c := connect(t.Context(), func() {}, io.NopCloser(strings.NewReader(stream)), podDecoder())
+	defer c.Stop()
+	for b := range c.Batches {
+		if b.Position != "7" {
+			t.Errorf("%d events end at %q", b.Read, b.Position)
+		}
+	}
+}
+
 func TestABatchEndsWithTheInitialEvents(t *testing.T) {
 	mark := `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}` + "\n"
 	c := connect(t.Context(), func() {}, io.NopCloser(strings.NewReader(threeEvents+mark+threeEvents)), podDecoder())

@@ -98,14 +98,28 @@ func (d *Decoder) frame(b []byte) (e deltas.Event, err error) {
 		if err := json.Unmarshal(object, status); err != nil {
 			return e, d.fail(b, err)
 		}
+		if status.Message == "" {
+			status.Message = fmt.Sprintf("the API server ended the watch with code %d and no message", status.Code)
+		}
 		return e, apierrors.FromObject(status)
 	}
 	o, err := d.Object(object)
+	if err == nil && typ != watch.Bookmark {
+		err = named(o)
+	}
 	if err != nil {
 		return e, d.fail(b, err)
 	}
 	d.succeed()
 	return deltas.Event{Type: typ, Object: o}, nil
+}
+
+// named refuses what has no name: it cannot be told from others, and nobody who reads the stream expects it.
+func named(o *deltas.Object) error {
+	if o.Name == "" {
+		return errors.New("an object without metadata.name")
+	}
+	return nil
 }
 
 // openEnvelope reads the exact form that kube-apiserver writes and says no to every other. What it takes for the object
@@ -178,6 +192,9 @@ func (d *Decoder) items(dec *json.Decoder, take func(*deltas.Object) error) erro
 			return err
 		}
 		o, err := d.Object(raw)
+		if err == nil {
+			err = named(o)
+		}
 		if err != nil {
 			return d.fail(raw, err)
 		}

@@ -52,6 +52,31 @@ func TestEventsAreReadHoweverTheyArrive(t *testing.T) {
 	}
 }
 
+// TestWhatHasNoNameIsNoObject: nothing downstream could tell it from others.
+func TestWhatHasNoNameIsNoObject(t *testing.T) {
+	for _, object := range []string{`{}`, `{"metadata":null}`, `{"metadata":{"uid":"u","resourceVersion":"7"}}`} {
+		got, err := names(podDecoder(), strings.NewReader(threeEvents+`{"type":"ADDED","object":`+object+"}\n"))
+		if len(got) != 3 || err == nil || !strings.Contains(err.Error(), "metadata.name") {
+			t.Errorf("%s in a watch: %v, %v", object, got, err)
+		}
+		_, err = podDecoder().Page(strings.NewReader(`{"metadata":{},"items":[`+object+`]}`), func(o *deltas.Object) error {
+			t.Errorf("%s in a list is taken as %+v", object, o)
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "metadata.name") {
+			t.Errorf("%s in a list: %v", object, err)
+		}
+	}
+}
+
+func TestAnErrorSaysSomething(t *testing.T) {
+	for _, status := range []string{`{}`, `{"kind":"Status","status":"Success","code":200}`, `{"kind":"Status","code":429,"reason":"TooManyRequests"}`} {
+		if _, err := names(podDecoder(), strings.NewReader(`{"type":"ERROR","object":`+status+"}\n")); err == nil || err.Error() == "" {
+			t.Errorf("%s: %q", status, err)
+		}
+	}
+}
+
 func TestAStreamCutInsideAnEventEndsWithoutIt(t *testing.T) {
 	got, err := names(podDecoder(), strings.NewReader(threeEvents[:len(threeEvents)-5]))
 	if strings.Join(got, ",") != "ADDED a,MODIFIED b" || !errors.Is(err, ErrEnd) {
@@ -126,7 +151,7 @@ func pageOf(d *Decoder, page string) (meta metav1.ListMeta, objects []*deltas.Ob
 
 func TestListItemsGetTheKindOfTheResource(t *testing.T) {
 	meta := `"metadata":{"resourceVersion":"42","continue":"c","remainingItemCount":3}`
-	items := `"items":[ {"metadata":{"name":"a","managedFields":[]}} , {"kind":"Pod","apiVersion":"v1","metadata":{"name":"b"}}, {} ]`
+	items := `"items":[ {"metadata":{"name":"a","managedFields":[]}} , {"kind":"Pod","apiVersion":"v1","metadata":{"name":"b"}} ]`
 	for _, page := range []string{ // built-in types, and custom resources
 		`{"kind":"PodList","apiVersion":"v1",` + meta + `,` + items + `}`, `{"apiVersion":"v1",` + items + `,"kind":"PodList",` + meta + `}`,
 	} {
@@ -134,11 +159,11 @@ func TestListItemsGetTheKindOfTheResource(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.ResourceVersion != "42" || l.Continue != "c" || *l.RemainingItemCount != 3 || len(objects) != 3 {
+		if l.ResourceVersion != "42" || l.Continue != "c" || *l.RemainingItemCount != 3 || len(objects) != 2 {
 			t.Fatalf("%+v with %d objects", l, len(objects))
 		}
 		for i, want := range []string{
-			`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}`, `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"b"}}`, `{"kind":"Pod","apiVersion":"v1"}`,
+			`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}`, `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"b"}}`,
 		} {
 			if got := string(objects[i].Raw); got != want {
 				t.Errorf("item %d is %s, want %s", i, got, want)

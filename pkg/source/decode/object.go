@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +16,7 @@ import (
 
 // newObject makes an object of the bytes that f was scanned from. It copies what it keeps: b belongs to the caller, who
 // reuses it for the next event. typeMeta is put in front of objects that say neither kind nor version, as the items of
-// lists do; it is empty or ends in a comma.
+// lists do; it is empty or ends in a comma, which is right where b has members, as everything that is named has.
 func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
 	text := newTexts(b, f)
 	namespace, name := text.take(f.namespace), text.take(f.name)
@@ -58,9 +57,6 @@ func withoutManaged(b []byte, cut span, typeMeta string) []byte {
 		return append(append(out, b[:cut.start]...), b[cut.end:]...)
 	}
 	first := rawjson.SkipSpace(b, 0) + 1 // behind the opening brace
-	if next := rawjson.SkipSpace(b, first); b[next] == '}' {
-		typeMeta = strings.TrimSuffix(typeMeta, ",")
-	}
 	out = append(append(out, b[:first]...), typeMeta...)
 	if !cut.present() {
 		return append(out, b[first:]...)

@@ -75,6 +75,13 @@ func (n Namespaces) id() string {
 	return part(";in=", n.Include) + part(";ex=", n.Exclude)
 }
 
+// NamesNamespaces says of the ID of a scope that it is bound to namespaces: so the resource has them.
+func NamesNamespaces(id string) bool {
+	_, rest, _ := strings.Cut(id, ";")
+	key, _, _ := strings.Cut(rest, "=")
+	return key == "ns" || key == "in" || key == "ex"
+}
+
 // Name is the name of the one object that the field selector takes; "" if it may take several. A rule of RBAC with that
 // resource name is enough to watch the scope.
 func (s Scope) Name() string {

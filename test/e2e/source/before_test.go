@@ -1,0 +1,59 @@
+package source
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestARuleThatBeginsToAskForStatesGetsThem edits a rule between two runs: what was known before it asked is listed once,
+// and the first update of each object carries the state that was told last.
+func TestARuleThatBeginsToAskForStatesGetsThem(t *testing.T) {
+	t.Parallel()
+	const objects = 10
+	s := newScene(t, control(t), nil)
+	rule := s.own("configmaps")
+	s.edit(rule)
+	for i := range objects {
+		s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%d", i)))
+	}
+	s.start()
+	s.settle(workload.ConfigMaps, s.name)
+	s.stop()
+	rule["before"] = "full"
+	s.edit(rule)
+	s.start()
+	const through = "the states of known objects were read"
+	s.await(func() string {
+		if strings.Contains(s.exporter.LogTail(), through) {
+			return ""
+		}
+		return through
+	})
+	for i := range objects {
+		s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("o-%d", i), 1))
+	}
+	s.settle(workload.ConfigMaps, s.name)
+	s.stop()
+
+	told, updates := map[string]any{}, 0
+	for _, r := range s.records {
+		var before, after any
+		_ = json.Unmarshal(r.Before, &before) // nil where there is none
+		_ = json.Unmarshal(r.After, &after)
+		if r.Type == "updated" {
+			updates++
+			if before == nil || !reflect.DeepEqual(before, told[r.String()]) {
+				t.Errorf("%s has before %s", r.Object, r.Before)
+			}
+		}
+		told[r.String()] = after
+	}
+	if updates != objects {
+		t.Errorf("%d updates, want %d", updates, objects)
+	}
+}
