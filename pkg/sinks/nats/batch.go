@@ -38,8 +38,12 @@ type openBatch struct {
 	offsets []uint64 // of its messages, in order
 
 	mu      sync.Mutex
-	changed chan struct{} // capacity 1; filled when what follows changes
+	changed chan struct{} // capacity 1; filled when known changes
+	known   batchState
+}
 
+// batchState is what is known of a batch at one moment.
+type batchState struct {
 	acked    uint64          // so many of its messages are stored, as far as is known
 	ended    bool            // no more of it will be: acked is exact
 	sequence uint64          // of the last one, when it has ended and there is one
@@ -47,6 +51,11 @@ type openBatch struct {
 	stray    bool            // the server did not know it when a message came: it is over, and the rest of the answers may not come
 	refused  *refusedMessage // the first message that was refused
 	trouble  error           // why no more answers may come
+}
+
+// over says that the server takes nothing more, or that it is not known.
+func (st batchState) over() bool {
+	return st.ended || st.stray || st.refused != nil || st.trouble != nil
 }
 
 // refusedMessage is what the server said of one message of a batch.
@@ -80,12 +89,13 @@ func (b *openBatch) answered(reply string, a connection.Answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer wake(b.changed)
+	st := &b.known
 	if a.Err != nil {
-		b.trouble = a.Err
+		st.trouble = a.Err
 		return
 	}
 	if a.NoResponder {
-		b.trouble = nats.ErrNoResponders
+		st.trouble = nats.ErrNoResponders
 		return
 	}
 	var said struct {
@@ -99,27 +109,27 @@ func (b *openBatch) answered(reply string, a connection.Answer) {
 	err := json.Unmarshal(a.Data, &said)
 	switch {
 	case err != nil:
-		b.trouble = fmt.Errorf("the answer to a batch is none: %.200q", a.Data)
+		st.trouble = fmt.Errorf("the answer to a batch is none: %.200q", a.Data)
 	case said.Type == "ack":
-		b.acked = max(b.acked, said.Sequence)
+		st.acked = max(st.acked, said.Sequence)
 	case said.Type == "gap": // how much is stored follows
 	case said.Type == "err":
-		b.refuse(said.Sequence, said.Error)
+		st.refuse(said.Sequence, said.Error)
 	case said.Error != nil && (said.Error.ErrCode == stream.CodeUnknownBatch || ping && said.Error.ErrCode == stream.CodeBatchesDisabled):
-		b.unknown, b.stray = b.unknown || ping, b.stray || !ping
+		st.unknown, st.stray = st.unknown || ping, st.stray || !ping
 	case said.Error != nil && ping: // of the ping, not of the batch
-		b.trouble = said.Error
+		st.trouble = said.Error
 	case said.Error != nil:
-		b.refuse(number, said.Error)
+		st.refuse(number, said.Error)
 	case said.Batch == b.id:
-		b.ended, b.acked, b.sequence = true, said.Count, said.Sequence
+		st.ended, st.acked, st.sequence = true, said.Count, said.Sequence
 	}
 }
 
-// refuse notes the first message that was refused. mu is held.
-func (b *openBatch) refuse(number uint64, err *stream.Error) {
-	if err != nil && (b.refused == nil || number < b.refused.number) {
-		b.refused = &refusedMessage{number, err}
+// refuse notes the first message that was refused.
+func (st *batchState) refuse(number uint64, err *stream.Error) {
+	if err != nil && (st.refused == nil || number < st.refused.number) {
+		st.refused = &refusedMessage{number, err}
 	}
 }
 
@@ -131,33 +141,17 @@ func wake(c chan struct{}) {
 	}
 }
 
-// batchState is what is known of a batch at one moment.
-type batchState struct {
-	acked, sequence uint64
-	ended, unknown  bool
-	stray           bool
-	refused         *refusedMessage
-	trouble         error
-}
-
 func (b *openBatch) state() batchState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return batchState{b.acked, b.sequence, b.ended, b.unknown, b.stray, b.refused, b.trouble}
-}
-
-// over says that the server takes nothing more, or that it is not known.
-func (b *openBatch) over() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ended || b.stray || b.refused != nil || b.trouble != nil
+	return b.known
 }
 
 // forget drops what was known of trouble: another question is asked.
 func (b *openBatch) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.unknown, b.trouble = false, nil
+	b.known.unknown, b.known.trouble = false, nil
 }
 
 // wrongSequence returns the number that the stream's last message has instead of the one that was expected.

@@ -19,6 +19,8 @@ func TestAStreamThatForgetsIsReportedAndUsed(t *testing.T) {
 		"work queue":   {jetstream.StreamConfig{Retention: jetstream.WorkQueuePolicy}, "retention: workqueue"},
 		"little room":  {jetstream.StreamConfig{Discard: jetstream.DiscardOld, MaxMsgs: 100}, "has little room"},
 		"little time":  {jetstream.StreamConfig{MaxAge: time.Minute, Duplicates: time.Minute}, "drops changes after 1m0s"},
+		"few versions": {jetstream.StreamConfig{MaxMsgsPerSubject: 3, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true}, "discard_new_per_subject"},
+		"the newest":   {jetstream.StreamConfig{MaxMsgsPerSubject: 1}, ""},
 		"enough":       {jetstream.StreamConfig{Discard: jetstream.DiscardOld, MaxBytes: littleBytes}, ""},
 		"refuses more": {jetstream.StreamConfig{Discard: jetstream.DiscardNew, MaxMsgs: 100}, ""},
 	} {
@@ -40,6 +42,18 @@ func TestAStreamThatForgetsIsReportedAndUsed(t *testing.T) {
 				t.Errorf("said %d times: %s; want %q once", said, cautions, test.says)
 			}
 		})
+	}
+}
+
+func TestObjectsThatShareASubjectOfWhichAStreamKeepsTheNewestAreReported(t *testing.T) {
+	server := serve(t, "")
+	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgsPerSubject: 1})
+	cfg := configFor(server.URL())
+	cfg.Subject = "k8s.{cluster}.{resource}.{namespace}"
+	s := opened(t, cfg, quiet)
+	accepted(t, s, pod("web", 1))
+	if all := strings.Join(s.Cautions(), "\n"); !strings.Contains(all, "several objects share one") {
+		t.Errorf("got %q", all)
 	}
 }
 

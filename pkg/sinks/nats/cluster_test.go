@@ -51,7 +51,10 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersDieAndConnection
 // replicatedStreams describes two streams of three replicas to the suite, one filled by ID and one exactly, through url.
 func replicatedStreams(t testing.TB, servers natsserver.Servers, url string) map[string]*sinktest.Harness {
 	byID := jetstream.StreamConfig{Name: "BYID", Subjects: []string{"BYID.>"}, Replicas: 3}
-	if _, err := client(t, servers.URL()).CreateOrUpdateStream(t.Context(), byID); err != nil {
+	js := client(t, servers.URL())
+	if _, err := insist(t.Context(), func(ctx context.Context) (jetstream.Stream, error) {
+		return js.CreateOrUpdateStream(ctx, byID)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	stream := func(name string) *sinktest.Harness {

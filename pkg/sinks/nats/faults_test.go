@@ -180,6 +180,20 @@ func TestAStreamOfOtherSubjectsIsAFaultWithARemedy(t *testing.T) {
 	unavailable(t, s, pod("web", 1), `["other.>"]`, `"k8s.*.*.*.*.*"`, "nats.subject")
 }
 
+func TestAMirrorIsAFaultWithARemedy(t *testing.T) {
+	server := serve(t, "")
+	js := client(t, server.URL())
+	createStream(t, js, jetstream.StreamConfig{Name: "ORIGIN", Subjects: []string{"k8s.>"}})
+	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Mirror: &jetstream.StreamSource{Name: "ORIGIN"}})
+	unavailable(t, opened(t, configFor(server.URL()), quiet), pod("web", 1), `stream "K8S" is a mirror of "ORIGIN"`)
+}
+
+func TestAStreamOfEveryFirstTokenIsAFaultWithARemedy(t *testing.T) {
+	cfg := configFor(serve(t, "").URL())
+	cfg.Subject = "{cluster}.{resource}.{name}"
+	unavailable(t, opened(t, cfg, quiet), pod("web", 1), `"*.*.*"`, "begin nats.subject")
+}
+
 func TestAStreamThatDoesNotTakeWhatIsRoutedIsAFaultWithARemedy(t *testing.T) {
 	server := serve(t, "")
 	createStream(t, client(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})

@@ -27,21 +27,22 @@ import (
 // Where changes go by message ID nothing refuses a single message. There the fence is looked at before each Publish, and
 // what an older process had on its way then is stored.
 type tenure struct {
+	claim  sinks.Claim
+	end    uint64 // the stream's last sequence when it began
+	direct bool   // the stream allows direct access
+
 	mu      sync.Mutex
-	claim   sinks.Claim
 	owner   stream.Owner // zero where the stream has no place for a fence
-	end     uint64       // the stream's last sequence when it began
-	direct  bool         // the stream allows direct access
 	deposed error        // for good
 	places  map[sinks.Lane]sinks.Place
 	noted   map[sinks.Lane]bool
 }
 
-// current is what this process has claimed, if there is a fence.
-func (t *tenure) current() (claim sinks.Claim, owner stream.Owner, held bool) {
+// fence is what this process has put into the stream; the zero value where there is no place for it.
+func (t *tenure) fence() stream.Owner {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.claim, t.owner, t.owner.Sequence != 0
+	return t.owner
 }
 
 func (t *tenure) set(owner stream.Owner) {
@@ -136,7 +137,7 @@ func (s *Sink) fenceBatches(ctx context.Context, l *connection.Link, next *tenur
 			return err
 		}
 		first := found.State.FirstSeq
-		if ended, err = s.endBatch(ctx, l, first, found.State.LastSeq, ended); err != nil {
+		if ended, err = s.endBatch(ctx, l, s.cfg.fenceSubject(next.claim), first, found.State.LastSeq, ended); err != nil {
 			return err
 		}
 		if next.owner, err = s.fenceOf(l, next.claim).Take(ctx, next.claim, next.owner); err != nil {
@@ -146,7 +147,7 @@ func (s *Sink) fenceBatches(ctx context.Context, l *connection.Link, next *tenur
 		if err != nil {
 			return err
 		}
-		if newest == nil || newest.id == ended {
+		if newest == "" || newest == ended {
 			next.end = next.owner.Sequence
 			return nil
 		}
@@ -155,26 +156,20 @@ func (s *Sink) fenceBatches(ctx context.Context, l *connection.Link, next *tenur
 }
 
 // endBatch ends the newest batch between two sequences of the stream, and returns its ID. Nothing of one that is ended is
-// stored any more.
-func (s *Sink) endBatch(ctx context.Context, l *connection.Link, first, end uint64, ended string) (string, error) {
-	b, err := s.newestBatch(ctx, l, first, end)
-	if err != nil || b == nil || b.id == ended {
+// stored any more. subject is one that the stream takes.
+func (s *Sink) endBatch(ctx context.Context, l *connection.Link, subject string, first, end uint64, ended string) (string, error) {
+	id, err := s.newestBatch(ctx, l, first, end)
+	if err != nil || id == "" || id == ended {
 		return ended, err
 	}
-	_, err = s.fence(ctx, l, b)
-	return b.id, err
+	return id, s.fenceBatch(ctx, l, id, subject)
 }
 
-// newestBatch finds the newest message of an exporter's batch between two sequences; nil when there is none near the end.
-func (s *Sink) newestBatch(ctx context.Context, l *connection.Link, first, end uint64) (*openBatch, error) {
+// newestBatch is the ID of the newest batch of an exporter between two sequences; "" when there is none near the end.
+func (s *Sink) newestBatch(ctx context.Context, l *connection.Link, first, end uint64) (id string, err error) {
 	m, err := s.stream(l).Newest(ctx, first, end, func(m stream.Message) bool { _, ours := placeOf(m); return ours })
-	place, ours := placeOf(m)
-	if err != nil || !ours {
-		return nil, err
-	}
-	b := newBatch(place.batch)
-	b.first = m.Subject
-	return b, nil
+	place, _ := placeOf(m)
+	return place.batch, err
 }
 
 // beginTenure forgets what an earlier one, or a stored state, has left: what is in the stream is in the tails.
@@ -185,12 +180,7 @@ func (s *Sink) beginTenure(next *tenure) {
 	s.mu.Unlock()
 	s.ordered.restart(next.end)
 	s.progress.restart(next.end)
-	t := &s.tenure
-	t.mu.Lock()
-	t.claim, t.owner, t.end, t.direct, t.deposed = next.claim, next.owner, next.end, next.direct, nil
-	t.places, t.noted = next.places, next.noted
-	t.mu.Unlock()
-	s.fenced.Store(true)
+	s.tenure.Store(next)
 }
 
 // restart begins a new epoch in a stream that ends there.
@@ -211,30 +201,30 @@ func (p *progress) restart(end uint64) {
 
 // stillOurs says nil while no other process has claimed the stream, which ends there.
 func (s *Sink) stillOurs(ctx context.Context, l *connection.Link, end uint64) error {
-	claim, mine, held := s.tenure.current()
-	if !held {
+	t := s.tenure.Load()
+	if t == nil || t.fence().Sequence == 0 {
 		return nil
 	}
-	o := s.fenceOf(l, claim)
+	o, mine := s.fenceOf(l, t.claim), t.fence()
 	found, err := o.Current(ctx)
 	last, _, _ := s.ordered.place()
 	switch {
 	case err != nil:
 		return err
-	case found.Claim == mine.Claim:
+	case found.Same(mine):
 		return nil
 	case o.Newer(found, mine):
-		return s.tenure.lose(o.Deposed(found, nil))
+		return t.lose(o.Deposed(found, nil))
 	case end >= last: // it has not gone back
-		return s.tenure.lose(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was purged, or is older than max_age; "+
+		return t.lose(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was purged, or is older than max_age; "+
 			"nobody knows who may publish until it is claimed anew", s.cfg.Stream, o.Subject)})
 	}
-	again, err := o.Take(ctx, claim, mine) // the stream went back, or was made anew, and the fence with it
+	again, err := o.Take(ctx, t.claim, mine) // the stream went back, or was made anew, and the fence with it
 	if errors.As(err, new(*sinks.DeposedError)) {
-		return s.tenure.lose(err)
+		return t.lose(err)
 	}
 	if err == nil {
-		s.tenure.set(again)
+		t.set(again)
 	}
 	return err
 }
@@ -255,20 +245,19 @@ func (s *Sink) reached(lane sinks.Lane) uint64 {
 
 // admit is called before each Publish of a tenure: it says that this process is deposed, and sees to it that the lane is
 // noted.
-func (s *Sink) admit(ctx context.Context, l *connection.Link, lane sinks.Lane) error {
-	if err := s.lookAtFence(ctx, l, lane); err != nil {
+func (s *Sink) admit(ctx context.Context, l *connection.Link, t *tenure, lane sinks.Lane) error {
+	if err := s.lookAtFence(ctx, l, t, lane); err != nil {
 		return err
 	}
-	t := &s.tenure
 	t.mu.Lock()
-	note, noted := t.claim.Note, t.noted[lane]
+	noted := t.noted[lane]
 	place, known := t.places[lane]
 	t.mu.Unlock()
 	if !known {
 		place = sinks.Place(s.reached(lane)) + 1
 	}
-	if note != nil && !noted {
-		if err := note(ctx, map[sinks.Lane]sinks.Place{lane: place}); err != nil {
+	if t.claim.Note != nil && !noted {
+		if err := t.claim.Note(ctx, map[sinks.Lane]sinks.Place{lane: place}); err != nil {
 			return err
 		}
 	}
@@ -279,10 +268,10 @@ func (s *Sink) admit(ctx context.Context, l *connection.Link, lane sinks.Lane) e
 }
 
 // lookAtFence says that this process is deposed, where no condition does.
-func (s *Sink) lookAtFence(ctx context.Context, l *connection.Link, lane sinks.Lane) error {
-	s.tenure.mu.Lock()
-	deposed := s.tenure.deposed
-	s.tenure.mu.Unlock()
+func (s *Sink) lookAtFence(ctx context.Context, l *connection.Link, t *tenure, lane sinks.Lane) error {
+	t.mu.Lock()
+	deposed := t.deposed
+	t.mu.Unlock()
 	switch {
 	case deposed != nil:
 		return deposed
@@ -315,7 +304,11 @@ func (t *tenure) published(lane sinks.Lane, reached uint64, err error) {
 
 // Places is [sinks.Fenced.Places].
 func (s *Sink) Places() map[sinks.Lane]sinks.Place {
-	s.tenure.mu.Lock()
-	defer s.tenure.mu.Unlock()
-	return maps.Clone(s.tenure.places)
+	t := s.tenure.Load()
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.places)
 }

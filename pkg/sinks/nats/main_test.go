@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -159,13 +160,16 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 	return all
 }
 
-// insist asks until there is an answer: servers that have just lost each other may drop a request.
+// insist asks until there is an answer: servers that have just lost each other may drop a request, or answer that none of
+// them leads.
 func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
 		answer, err := ask(attempt)
 		cancel()
-		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+		var refused *jetstream.APIError
+		leaderless := errors.As(err, &refused) && refused.Code == http.StatusServiceUnavailable
+		if err == nil || ctx.Err() != nil || !leaderless && !errors.Is(err, context.DeadlineExceeded) {
 			return answer, err
 		}
 	}

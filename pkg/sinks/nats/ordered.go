@@ -2,34 +2,23 @@ package nats
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
-const (
-	// maxBatch is how many messages go out before their batch is committed.
-	maxBatch = 4096
-	// batchGrowth is how much larger a batch may be than the one before it, when that was stored as a whole. The first one
-	// after trouble is one message: the stream may well refuse it.
-	batchGrowth = 8
-	// lookEvery is after how many messages a batch is looked at that may have ended meanwhile.
-	lookEvery = 32
-	// maxStarts bounds how often one Publish begins a batch that the stream refuses, because it ends otherwise than
-	// expected. Each time more is known.
-	maxStarts = 8
-)
+// maxStarts bounds how often one Publish begins a batch that the stream refuses, because it ends otherwise than expected.
+// Each time more is known.
+const maxStarts = 8
 
 // ordered is what is known of a stream that changes go to in batches, one after the other: where it ends, and which of our
 // changes is the newest there. The first message of each batch names the sequence that it must come behind
@@ -121,9 +110,9 @@ func (o *ordered) forgetEnd() {
 	o.known, o.saved, o.through, o.size = false, false, 0, 0
 }
 
-// leave learns what batches have put into a stream that takes none any more: their messages have no IDs that the stream
-// could drop a repetition by.
-func (s *Sink) leave(ctx context.Context, l *connection.Link) error {
+// leaveBatches learns what batches have put into a stream that takes none any more: their messages have no IDs that the
+// stream could drop a repetition by.
+func (s *Sink) leaveBatches(ctx context.Context, l *connection.Link) error {
 	o := &s.ordered
 	for range maxStarts {
 		last, _, known := o.place()
@@ -142,7 +131,7 @@ func (s *Sink) leave(ctx context.Context, l *connection.Link) error {
 		case found.State.LastSeq < last: // it went back: by ID everything is sent again that the stream has not
 			o.forgetEnd()
 		default:
-			err = s.lookAt(ctx, l, found.State.LastSeq)
+			err = s.readEnd(ctx, l, found.State.LastSeq, "")
 		}
 		if err != nil {
 			return err
@@ -206,243 +195,17 @@ func (s *Sink) settled(messages []sinks.Message, done int) int {
 	return done
 }
 
-// oneBatch sends some of the messages as one batch and takes note of how many are stored. The error, if there is one, is
-// about the message behind these.
-func (s *Sink) oneBatch(ctx context.Context, l *connection.Link, messages []sinks.Message) error {
-	o := &s.ordered
-	o.batches++
-	b := newBatch(fmt.Sprintf("%s-%d", o.life, o.batches))
-	b.base, _, _ = o.place()
-	number := l.Begin(connection.Call{Concerns: connection.ToStream, Answer: b.answered})
-	defer l.End(number)
-	sendErr := s.sendBatch(ctx, l, b, l.ReplyTo(number), messages)
-	if len(b.offsets) == 0 {
-		return sendErr
-	}
-	size := o.size
-	o.doubt, o.size = b, 0
-	st, err := s.await(ctx, b, func(st batchState) bool { return st.ended || st.stray || st.refused != nil || st.trouble != nil })
-	o.stored(b, st)
-	var denied *connection.DeniedError
-	switch {
-	case st.ended && st.acked == uint64(len(b.offsets)):
-		o.doubt, o.size = nil, min(maxBatch, max(1, size)*batchGrowth)
-		return sendErr
-	case err != nil:
-		return err
-	case st.refused != nil && st.refused.number == 1:
-		o.doubt = nil // it never began
-		return s.refusedStart(ctx, l, st.refused, b.first)
-	case errors.As(st.trouble, &denied) && denied.Subject == b.first:
-		o.doubt = nil
-		return st.trouble
-	case st.trouble != nil && denied == nil:
-		return s.troubled(ctx, st.trouble)
-	}
-	if err := s.settleDoubt(ctx, l); err != nil {
-		return err
-	}
-	if st.refused != nil && s.settled(messages, 0) == s.placeOf(messages, st.refused.number) {
-		return s.refusal(st.refused, b.first)
-	}
-	return st.trouble // if nothing is known to be wrong, what is left is sent again
-}
-
-// placeOf returns the place among messages of the one that was sent as the given one.
-func (s *Sink) placeOf(messages []sinks.Message, number uint64) int {
-	for i := range messages {
-		if s.omits(messages[i].Change) {
-			continue
-		}
-		if number--; number == 0 {
-			return i
-		}
-	}
-	return len(messages)
-}
-
-// sendBatch hands messages to the client library, as many as may be on their way, the last of them with the commit. Its
-// error is about the message behind those that were sent.
-func (s *Sink) sendBatch(ctx context.Context, l *connection.Link, b *openBatch, lead string, messages []sinks.Message) error {
-	msg, room, limit := newMessage(s.cfg, s.format), s.cfg.MaxInFlightBytes, max(1, s.ordered.size)
-	for i := s.following(messages, 0); i < len(messages); {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if len(b.offsets)%lookEvery == 0 && b.over() {
-			return nil // what follows would not be stored
-		}
-		m, next := messages[i], s.following(messages, i+1)
-		room -= int64(m.Change.Size())
-		operation := opAppend
-		switch {
-		case len(b.offsets)+1 == limit, next == len(messages), int64(messages[next].Change.Size()) > room:
-			operation = opCommit
-		case len(b.offsets) == 0:
-			operation = opStart
-		}
-		if err := s.sendOne(ctx, l, b, lead, msg, m, operation); err != nil || operation == opCommit {
-			return err
-		}
-		i = next
-	}
-	return nil
-}
-
-// following returns the place of the first message from i on that is sent.
-func (s *Sink) following(messages []sinks.Message, i int) int {
-	for i < len(messages) && s.omits(messages[i].Change) {
-		i++
-	}
-	return i
-}
-
-// sendOne hands one message of a batch to the client library. When that does not take it, the batch ends before it.
-func (s *Sink) sendOne(ctx context.Context, l *connection.Link, b *openBatch, lead string, msg *message, m sinks.Message, operation int) error {
-	buffer := s.fill(msg, m)
-	defer s.recycle(msg, buffer)
-	if len(b.offsets) == 0 {
-		b.first = msg.Subject
-	}
-	number := uint64(len(b.offsets)) + 1
-	switch number {
-	case 1:
-		msg.begin(s.cfg.Stream, b.base)
-	case 2:
-		msg.next()
-	}
-	msg.setPlace(placeInStream{m.Offset, s.ordered.epoch, b.id}, b, lead, operation)
-	err := l.Publish(ctx, msg.Msg)
-	if err == nil {
-		b.offsets = append(b.offsets, m.Offset)
-		return nil
-	}
-	if number > 1 {
-		end := &nats.Msg{Subject: b.first, Reply: string(b.reply(nil, lead, number, opEnd))}
-		if ended := l.Publish(ctx, end); ended != nil {
-			return ended
-		}
-	}
-	return err
-}
-
-// await waits until the batch is as asked for. It gives up when the server says nothing new for ackTimeout.
-func (s *Sink) await(ctx context.Context, b *openBatch, done func(batchState) bool) (batchState, error) {
-	timeout := time.NewTimer(s.cfg.AckTimeout)
-	defer timeout.Stop()
-	for {
-		if st := b.state(); done(st) {
-			return st, nil
-		}
-		select {
-		case <-b.changed:
-			timeout.Reset(s.cfg.AckTimeout)
-		case <-timeout.C:
-			return b.state(), fmt.Errorf("no answer of stream %q within %v", s.cfg.Stream, s.cfg.AckTimeout)
-		case <-ctx.Done():
-			return b.state(), ctx.Err()
-		}
-	}
-}
-
-// settleDoubt ends the batch that is in doubt and learns how much of it is stored. If the server does not know it, none of
-// it is on its way but perhaps its beginning, which is refused when something else is stored first; or else found by lookAt.
-func (s *Sink) settleDoubt(ctx context.Context, l *connection.Link) error {
-	o := &s.ordered
-	if o.doubt == nil {
-		return nil
-	}
-	st, err := s.fence(ctx, l, o.doubt)
-	if err != nil {
-		return err
-	}
-	if st.ended {
-		o.stored(o.doubt, st)
-	}
-	o.doubt = nil
-	return nil
-}
-
-// fence asks the server to end a batch. What it says then is exact: of what comes later nothing is stored.
-func (s *Sink) fence(ctx context.Context, l *connection.Link, b *openBatch) (batchState, error) {
-	b.forget()
-	number := l.Begin(connection.Call{Concerns: connection.To(b.first), Answer: b.answered})
-	defer l.End(number)
-	ping := &nats.Msg{Subject: b.first, Reply: string(b.reply(nil, l.ReplyTo(number), farAhead, opPing))}
-	st, err := s.pinged(ctx, l, b, ping)
-	if err == nil && !st.ended && st.trouble != nil {
-		err = s.troubled(ctx, st.trouble)
-	}
-	if err == nil {
-		s.ordered.fenced = b.id
-	}
-	return st, err
-}
-
-// pinged sends a ping until it is answered: a stream that has just lost its leader drops what it is sent.
-func (s *Sink) pinged(ctx context.Context, l *connection.Link, b *openBatch, ping *nats.Msg) (st batchState, err error) {
-	for begun := time.Now(); ; {
-		if err := l.Publish(ctx, ping); err != nil {
-			return batchState{}, err
-		}
-		attempt, cancel := context.WithTimeout(ctx, min(connection.RepeatEvery, s.cfg.AckTimeout))
-		st, err = s.await(attempt, b, func(st batchState) bool { return st.ended || st.unknown || st.trouble != nil })
-		cancel()
-		switch {
-		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
-			return st, err
-		case time.Since(begun) >= s.cfg.AckTimeout:
-			return st, fmt.Errorf("no answer of stream %q within %v", s.cfg.Stream, s.cfg.AckTimeout)
-		}
-	}
-}
-
-// troubled words what came instead of an answer.
-func (s *Sink) troubled(ctx context.Context, trouble error) error {
-	var said *stream.Error
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.As(trouble, &said):
-		return stream.Classify(s.cfg.Stream, s.pattern, said)
-	case errors.Is(trouble, nats.ErrNoResponders):
-		return stream.Missing(s.cfg.Stream, s.pattern)
-	}
-	return trouble
-}
-
-// refusedStart learns from the refusal of a batch's first message; nil says that it is worth another try.
-func (s *Sink) refusedStart(ctx context.Context, l *connection.Link, refused *refusedMessage, subject string) error {
-	end, wrong := refused.wrongSequence()
-	if !wrong {
-		return s.refusal(refused, subject)
-	}
-	if err := s.stillOurs(ctx, l, end); err != nil {
-		return err
-	}
-	if last, _, _ := s.ordered.place(); end < last {
-		return s.wentBack(ctx, l, end)
-	}
-	return s.lookAt(ctx, l, end)
-}
-
-// refusal says what the refusal of one message means.
-func (s *Sink) refusal(refused *refusedMessage, subject string) error {
-	if refused.err.ErrCode == stream.CodeBatchesDisabled {
-		s.verified.Store(false) // somebody has edited the stream
-	}
-	return stream.Classify(s.cfg.Stream, subject, refused.err)
-}
-
-// lookAt reads what has come to the stream's end since we knew it, and takes note of the newest change of ours. A batch that
-// it finds may still be growing, when it is one of the process before: it is ended first.
-func (s *Sink) lookAt(ctx context.Context, l *connection.Link, end uint64) error {
+// readEnd reads what has come to the stream's end since we knew it, and takes note of the newest change of ours. A batch
+// that it finds may still be growing, when it is one of the process before: it is ended first, by a message to a subject
+// that the stream takes. It may keep messages under other subjects than they were sent to. "" says that it takes no batches
+// any more, and has ended all.
+func (s *Sink) readEnd(ctx context.Context, l *connection.Link, end uint64, subject string) error {
 	o := &s.ordered
 	last, through, _ := o.place()
 	foreign := ""
 	m, err := s.stream(l).Newest(ctx, last+1, end, func(m stream.Message) bool {
 		ours := s.ours(m)
-		if !ours && !isDeadLetter(m) && !strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) {
+		if !ours && !s.expected(m) {
 			foreign = m.Subject
 		}
 		return ours
@@ -452,11 +215,8 @@ func (s *Sink) lookAt(ctx context.Context, l *connection.Link, end uint64) error
 	case err != nil:
 		return err
 	case !ours:
-	case o.fenced != place.batch:
-		b := newBatch(place.batch)
-		b.first = m.Subject
-		_, err := s.fence(ctx, l, b)
-		return err // the next attempt finds the end
+	case subject != "" && o.fenced != place.batch:
+		return s.fenceBatch(ctx, l, place.batch, subject) // the next attempt finds the end
 	case place.offset < through:
 		return s.loss(place.offset, end)
 	case place.offset > o.newest && !strings.HasPrefix(place.batch, o.life):
@@ -466,7 +226,16 @@ func (s *Sink) lookAt(ctx context.Context, l *connection.Link, end uint64) error
 		through = place.offset
 	}
 	o.set(end, through)
-	return s.crowd(foreign)
+	if foreign != "" {
+		s.noteWriter(foreign)
+	}
+	return nil
+}
+
+// expected says whether a message that is none of ours may be in a stream without another writer: a fence, a dead letter, or
+// the marker that the server leaves when it has dropped all messages of a subject for their age.
+func (s *Sink) expected(m stream.Message) bool {
+	return strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) || isDeadLetter(m) || m.Header(jetstream.MarkerReasonHeader) != ""
 }
 
 // ours says whether a message is of a batch in this epoch.
@@ -475,17 +244,17 @@ func (s *Sink) ours(m stream.Message) bool {
 	return ok && place.epoch == s.ordered.epoch
 }
 
-// crowd notes that somebody else writes to the stream, to this subject among others. Batches need a stream of their own.
-func (s *Sink) crowd(subject string) error {
-	if subject != "" && s.ordered.possible.Swap(false) {
+// noteWriter notes that somebody else writes to the stream, to this subject among others. Batches need a stream of their
+// own.
+func (s *Sink) noteWriter(subject string) {
+	if s.ordered.possible.Swap(false) {
 		s.caution("writers", fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go there by message ID now, one at a time "+
 			"for each object; give the exporter a stream of its own, then restart it", s.cfg.Stream, subject))
 	}
-	return nil
 }
 
-// wentBack says from where on to publish again when the stream ends before what we know.
-func (s *Sink) wentBack(ctx context.Context, l *connection.Link, end uint64) error {
+// rewind says from where on to publish again when the stream ends before what we know.
+func (s *Sink) rewind(ctx context.Context, l *connection.Link, end uint64) error {
 	m, err := s.stream(l).Newest(ctx, 1, end, s.ours)
 	if err != nil {
 		return err
@@ -500,7 +269,7 @@ func (s *Sink) loss(offset, end uint64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.lost = &sinks.LostError{From: offset, Reason: fmt.Sprintf("stream %q went back: it had acknowledged message %d and ends with number %d; %s",
-		s.cfg.Stream, o.last, end, whyBack)}
+		s.cfg.Stream, o.last, end, whyRewound)}
 	o.last, o.through, o.known, o.size = end, offset, true, 0
 	return o.lost
 }

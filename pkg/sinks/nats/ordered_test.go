@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -77,6 +78,32 @@ func TestDeadLettersInTheStreamAreNoOtherWriter(t *testing.T) {
 	}
 }
 
+// The server puts a marker of its own behind what it has dropped for its age.
+func TestMarkersOfTheServerAreNoOtherWriter(t *testing.T) {
+	server := serve(t, "")
+	js := client(t, server.URL())
+	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true,
+		MaxAge: time.Second, Duplicates: time.Second, SubjectDeleteMarkerTTL: time.Hour})
+	cfg := configFor(server.URL())
+	cfg.Exact = true
+	s := opened(t, cfg, quiet)
+	accepted(t, s, pod("web", 1))
+	stream, err := js.Stream(t.Context(), "K8S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := until(func(ctx context.Context) bool {
+		m, err := stream.GetLastMsgForSubject(ctx, "k8s.c.core.pods.shop.web")
+		return err == nil && m.Header.Get(jetstream.MarkerReasonHeader) != ""
+	}); err != nil {
+		t.Fatal(err)
+	}
+	accepted(t, s, pod("web", 2))
+	if !s.ordered.possible.Load() {
+		t.Errorf("batches are not possible any more: %q", s.Cautions())
+	}
+}
+
 func TestAPurgedStreamGoesOn(t *testing.T) {
 	bothWays(t, func(t *testing.T, batches bool) {
 		server := serve(t, "")
@@ -114,6 +141,16 @@ func restarted(t *testing.T, url string, state []byte, newest uint64) *Sink {
 	return s
 }
 
+// storing is a sink that begins without a state, and what is stored of it.
+func storing(t *testing.T, url string) (s *Sink, stored *[]byte) {
+	t.Helper()
+	s, stored = opened(t, configFor(url), quiet), new([]byte)
+	if err := s.Restore(nil, 0, func(context.Context) error { *stored = s.State(0); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return s, stored
+}
+
 func TestAfterACrashTheStreamSaysWhereToGoOn(t *testing.T) {
 	server := serve(t, "")
 	s := opened(t, configFor(server.URL()), quiet)
@@ -128,13 +165,9 @@ func TestAfterACrashTheStreamSaysWhereToGoOn(t *testing.T) {
 
 func TestTheFirstChangeEverIsNotRepeatedAfterACrash(t *testing.T) {
 	server := serve(t, "")
-	s := opened(t, configFor(server.URL()), quiet)
-	var state []byte
-	if err := s.Restore(nil, 0, func(context.Context) error { state = s.State(0); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	s, stored := storing(t, server.URL())
 	allNumbered(t, s, 1, 3)
-	allNumbered(t, restarted(t, server.URL(), state, 3), 1, 4)
+	allNumbered(t, restarted(t, server.URL(), *stored, 3), 1, 4)
 	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}
@@ -144,11 +177,7 @@ func TestTheFirstChangeEverIsNotRepeatedAfterACrash(t *testing.T) {
 // the process may die soon after it is back to them.
 func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 	server := serve(t, "")
-	s := opened(t, configFor(server.URL()), quiet)
-	var state []byte
-	if err := s.Restore(nil, 0, func(context.Context) error { state = s.State(0); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	s, stored := storing(t, server.URL())
 	allNumbered(t, s, 1, 3)
 	for version := 4; version <= 6; version++ {
 		one := []sinks.Message{{Offset: uint64(version), Change: pod("web", version)}}
@@ -156,9 +185,9 @@ func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	state = s.State(6) // as it is stored from time to time
+	*stored = s.State(6) // as it is stored from time to time
 	allNumbered(t, s, 7, 9)
-	allNumbered(t, restarted(t, server.URL(), state, 9), 7, 10)
+	allNumbered(t, restarted(t, server.URL(), *stored, 9), 7, 10)
 	if got, want := versionsOf(t, client(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
 	}

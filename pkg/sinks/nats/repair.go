@@ -56,7 +56,7 @@ func (s *Sink) snapshot(ctx context.Context, l *connection.Link, lane sinks.Lane
 	began, known := s.snapshots[id]
 	s.mu.Unlock()
 	if !known || lane != whole {
-		s.log.Warn("a bucket is not repaired: the snapshot began before this process, or some subject may not be published to; keys that the snapshot lacks stay",
+		s.log.Warn("a bucket is not repaired: the snapshot began before this process, or before the bucket went back, or some subject may not be published to; keys that the snapshot lacks stay",
 			"bucket", s.cfg.Bucket, "resource", c.Resource.String(), "namespace", c.Namespace)
 		return nil
 	}
@@ -65,7 +65,7 @@ func (s *Sink) snapshot(ctx context.Context, l *connection.Link, lane sinks.Lane
 	}
 	purged, err := s.purgeUntouched(ctx, l, s.keysOf(c), began)
 	if err != nil {
-		return err
+		return fmt.Errorf("repair bucket %q: %w", s.cfg.Bucket, err)
 	}
 	s.mu.Lock()
 	delete(s.snapshots, id)
@@ -102,13 +102,13 @@ func (s *Sink) keysOf(c *event.Change) string {
 func (s *Sink) purgeUntouched(ctx context.Context, l *connection.Link, keys string, began uint64) (purged int, err error) {
 	js, err := jetstream.New(l.Conn())
 	if err != nil {
-		return 0, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
+		return 0, err
 	}
 	consumer, err := js.OrderedConsumer(ctx, s.cfg.Stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{keys}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy, HeadersOnly: true,
 	})
 	if err != nil {
-		return 0, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
+		return 0, err
 	}
 	left := uint64(0)
 	if info := consumer.CachedInfo(); info != nil {
@@ -116,17 +116,13 @@ func (s *Sink) purgeUntouched(ctx context.Context, l *connection.Link, keys stri
 	}
 	reading, err := consumer.Messages()
 	if err != nil {
-		return 0, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
+		return 0, err
 	}
 	defer reading.Stop()
 	for left > 0 {
-		m, err := reading.Next(jetstream.NextContext(ctx))
+		m, at, err := s.nextKey(ctx, reading)
 		if err != nil {
-			return purged, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
-		}
-		at, err := m.Metadata()
-		if err != nil {
-			return purged, fmt.Errorf("read the keys of bucket %q: %w", s.cfg.Bucket, err)
+			return purged, err
 		}
 		left = at.NumPending
 		if at.Sequence.Stream > began || m.Headers().Get(headerOperation) != "" {
@@ -138,6 +134,23 @@ func (s *Sink) purgeUntouched(ctx context.Context, l *connection.Link, keys stri
 		purged++
 	}
 	return purged, nil
+}
+
+// nextKey waits for the next key no longer than ackTimeout: the bucket may have been deleted, or the last key have expired.
+func (s *Sink) nextKey(ctx context.Context, reading jetstream.MessagesContext) (jetstream.Msg, *jetstream.MsgMetadata, error) {
+	bounded, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
+	defer cancel()
+	m, err := reading.Next(jetstream.NextContext(bounded))
+	switch {
+	case ctx.Err() != nil:
+		return nil, nil, ctx.Err()
+	case bounded.Err() != nil:
+		return nil, nil, fmt.Errorf("nothing comes within %v", s.cfg.AckTimeout)
+	case err != nil:
+		return nil, nil, err
+	}
+	at, err := m.Metadata()
+	return m, at, err
 }
 
 // purge puts the purge marker of a key behind its value, unless there is another value by now.

@@ -1,11 +1,14 @@
 package nats
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // control makes a record of a snapshot of pods, of one namespace or of all.
@@ -66,6 +69,31 @@ func TestABucketIsNotRepairedUnlessAskedFor(t *testing.T) {
 	accepted(t, s, pod("ghost", 1), control(event.SnapshotBegin, "7", ""), pod("here", 1), control(event.SnapshotEnd, "7", ""))
 	if got, want := remembered(t, server.URL()), "core.pods.shop.ghost core.pods.shop.here"; got != want {
 		t.Errorf("the bucket has %s, want %s", got, want)
+	}
+}
+
+// The journal does not reach back to where the snapshot began, so that only its end comes again.
+func TestABucketThatIsMadeAnewDuringASnapshotIsNotRepaired(t *testing.T) {
+	server := serve(t, "")
+	cfg := bucket(server.URL())
+	cfg.Repair = true
+	s := opened(t, cfg, quiet)
+	accepted(t, s, pod("a", 1), pod("b", 1), pod("c", 1), control(event.SnapshotBegin, "7", ""))
+	if err := client(t, server.URL()).DeleteKeyValue(t.Context(), "objects"); err != nil {
+		t.Fatal(err)
+	}
+	if err := until(func(context.Context) bool {
+		_, err := deliver(t, s, pod("a", 2))
+		return errors.As(err, new(*sinks.LostError))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restore(s.State(0), offsets.Load(), nil); err != nil {
+		t.Fatal(err)
+	}
+	accepted(t, s, pod("a", 2), pod("b", 2), control(event.SnapshotEnd, "7", ""))
+	if got, want := remembered(t, server.URL()), "core.pods.shop.a core.pods.shop.b"; got != want {
+		t.Errorf("the bucket has %q, want %s", got, want)
 	}
 }
 

@@ -37,12 +37,11 @@ type Sink struct {
 
 	ordered  ordered
 	progress progress
-	fencing  atomic.Bool // Fence was called: a stream that is made has a place for the fence
-	fenced   atomic.Bool // and has succeeded
-	tenure   tenure
-	flying   atomic.Int64  // messages on their way by ID
-	omitted  atomic.Uint64 // control records that a bucket has no place for
-	expiring atomic.Bool   // the stream takes messages that expire (AllowMsgTTL)
+	fencing  atomic.Bool            // Fence was called: a stream that is made has a place for the fence
+	tenure   atomic.Pointer[tenure] // since Fence has succeeded
+	flying   atomic.Int64           // messages on their way by ID
+	omitted  atomic.Uint64          // control records that a bucket has no place for
+	expiring atomic.Bool            // the stream takes messages that expire (AllowMsgTTL)
 
 	warned    sync.Once
 	verified  atomic.Bool   // the stream was looked up and nothing has spoken against it since
@@ -130,8 +129,9 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	if err != nil {
 		return 0, err
 	}
-	if s.fenced.Load() {
-		if err := s.admit(ctx, l, lane); err != nil {
+	t := s.tenure.Load()
+	if t != nil {
+		if err := s.admit(ctx, l, t, lane); err != nil {
 			return 0, err
 		}
 	}
@@ -140,8 +140,8 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 		publish = s.publishAndRepair
 	}
 	n, err := publish(ctx, l, lane, batch)
-	if s.fenced.Load() {
-		s.tenure.published(lane, s.reached(lane), err)
+	if t != nil {
+		t.published(lane, s.reached(lane), err)
 	}
 	for i := range batch[:n] {
 		if s.omits(batch[i].Change) {
@@ -152,20 +152,21 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	if lane == whole && errors.As(err, &denied) && connection.ToStream(denied.Subject) && !s.cfg.Exact {
 		s.lanes.deny()
 	}
-	if errors.Is(err, nats.ErrNoResponders) {
-		s.verified.Store(false) // the stream may be gone: look it up again, or create it again
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, connection.ErrUnanswered) {
+		s.verified.Store(false) // the stream may be gone, or edited: look it up again, or create it again
 	}
 	return n, err
 }
 
 // send chooses the way: in batches if the stream takes them and nobody else writes to it. Dead letters are beside the order.
+// What may have been sent by ID is sent by ID again, since nothing else tells what is stored of it.
 func (s *Sink) send(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (n int, err error) {
 	switch {
 	case s.cfg.Mode == modeCore:
 		return s.fire(ctx, l, batch)
 	case batch[0].Change.DeadLetter != nil:
 		return s.byID(ctx, l, lane, batch)
-	case lane == whole && s.ordered.possible.Load():
+	case lane == whole && s.ordered.possible.Load() && (s.cfg.Exact || !s.progress.sent(batch[0].Offset)):
 		if n, err = s.inOrder(ctx, l, batch); n == len(batch) || err != nil {
 			return n, err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -60,11 +61,11 @@ func (s *Sink) lookUp(ctx context.Context, c stream.Client) error {
 		return s.create(ctx, c)
 	}
 	s.take(found.Config)
-	if err := s.leave(ctx, c.Link); err != nil {
+	s.caution("forgets", forgets(found))
+	if err := s.suits(found.Config); err != nil {
 		return err
 	}
-	s.caution("forgets", forgets(found))
-	return s.suits(found.Config)
+	return s.leaveBatches(ctx, c.Link)
 }
 
 // create makes the missing stream, if that is wanted.
@@ -81,6 +82,11 @@ func (s *Sink) create(ctx context.Context, c stream.Client) error {
 	if s.fencing.Load() {
 		config.Subjects = withSubject(config.Subjects, s.cfg.fencePrefix()+">")
 		config.AllowMsgTTL = config.AllowMsgTTL || config.AllowBatchPublish // so that the fence outlasts max_age
+	}
+	if i := slices.IndexFunc(config.Subjects, func(subject string) bool { return strings.HasPrefix(subject, "*") }); i >= 0 {
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q cannot be created: it would take %q, whatever the first token is, which the server "+
+			"keeps for itself; begin nats.subject, and the subjects of routes, with a word of your own, as k8s.{cluster}, or create the stream",
+			s.cfg.Stream, config.Subjects[i])}
 	}
 	made, err := c.Create(ctx, config)
 	if err != nil {
@@ -129,6 +135,9 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 		covered = covered && slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, pattern) })
 	}
 	switch {
+	case config.Mirror != nil:
+		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q is a mirror of %q, and takes nothing else; name that one in nats.stream, or another",
+			s.cfg.Stream, config.Mirror.Name)}
 	case config.NoAck:
 		return &sinks.UnavailableError{Reason: fmt.Sprintf("stream %q does not acknowledge (no_ack); without that nothing can be delivered safely", s.cfg.Stream)}
 	case config.Sealed:
@@ -143,6 +152,7 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 			s.cfg.Stream, config.Subjects, s.subject)
 	}
 	s.caution("subjects", partly)
+	s.caution("versions", s.limitsVersions(config))
 	short := ""
 	if !config.AllowBatchPublish && config.Duplicates < safeDuplicates {
 		short = fmt.Sprintf("stream %q forgets message IDs after %v; a change sent again after an outage may be there twice: raise duplicate_window to %v, or set allow_batched",
@@ -150,6 +160,23 @@ func (s *Sink) suits(config jetstream.StreamConfig) error {
 	}
 	s.caution("duplicates", short)
 	return nil
+}
+
+// limitsVersions says what a limit of messages for each subject does to changes; "" where there is none, or it keeps the
+// newest of each object.
+func (s *Sink) limitsVersions(config jetstream.StreamConfig) string {
+	shared := slices.ContainsFunc(append([]string{s.cfg.Subject}, s.cfg.Routed...), func(template string) bool { return ownSubject(template, "") != nil })
+	switch {
+	case config.MaxMsgsPerSubject <= 0:
+		return ""
+	case config.DiscardNewPerSubject:
+		return fmt.Sprintf("stream %q takes %d changes for each subject and no more (discard_new_per_subject): delivery stops there; take that setting back",
+			config.Name, config.MaxMsgsPerSubject)
+	case shared:
+		return fmt.Sprintf("stream %q keeps %d messages for each subject (max_msgs_per_subject), and several objects share one: the newest of an object may be "+
+			"dropped for another one; write {group}, {resource}, {namespace} and {name} into the subject, or lift the limit", config.Name, config.MaxMsgsPerSubject)
+	}
+	return ""
 }
 
 // forgets says how a stream loses messages that it has acknowledged; "" when it does not, as far as can be seen.

@@ -14,25 +14,33 @@ import (
 
 // Tail is [sinks.Fenced.Tail]. All lanes are in one stream, which is read once, however many they are.
 func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitted func(sinks.Lane, sinks.Emitted) error) error {
-	s.tenure.mu.Lock()
-	end, direct := s.tenure.end, s.tenure.direct
-	s.tenure.mu.Unlock()
-	t, first := newTails(lanes, end)
-	if first > end || s.cfg.Mode == modeCore {
+	t := s.tenure.Load()
+	if t == nil || s.cfg.Mode == modeCore {
+		return nil
+	}
+	tails, first := tailsOf(lanes, t.end)
+	if first > t.end {
 		return nil
 	}
 	l, err := s.reach(ctx)
 	if err != nil {
 		return err
 	}
-	return s.stream(l).Read(ctx, first, end, direct, func(m stream.Message) error {
+	return s.stream(l).Read(ctx, first, t.end, t.direct, func(m stream.Message) error {
 		e, ours := format.ReadEmitted(m.Data, beside(m))
 		if !ours || strings.HasPrefix(m.Subject, s.cfg.fencePrefix()) {
 			return nil
 		}
-		return t.each(e, m.Sequence, func(lane sinks.Lane) error {
-			return emitted(lane, sinks.Emitted{Emitted: e, Place: sinks.Place(m.Sequence)})
-		})
+		hash := hashOf(e)
+		for _, t := range tails { // a control record, which does not tell its namespace, may be of any lane
+			if m.Sequence < t.from || !e.Type.Control() && hash%t.of != t.index {
+				continue
+			}
+			if err := emitted(t.lane, sinks.Emitted{Emitted: e, Place: sinks.Place(m.Sequence)}); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
@@ -55,25 +63,18 @@ func beside(m stream.Message) func(name string) string {
 	}
 }
 
-// share is a lane by what belongs to it: the objects whose hash is index modulo of. The one of everything is 0 of 1.
-type share struct{ index, of uint64 }
-
-// tails are the lanes that are read back, also those of a number of lanes that was configured once.
-type tails struct {
-	lanes map[share]tailOf
-	sizes map[uint64]bool // that the lanes are shares of
+// tail is a lane that is read back, of the number of lanes that there was when it was named.
+type tail struct {
+	lane      sinks.Lane
+	index, of uint64 // its objects are those whose hash is index modulo of; the one of everything is 0 of 1
+	from      uint64 // sequence
 }
 
-type tailOf struct {
-	lane sinks.Lane
-	from uint64 // sequence
-}
-
-// newTails returns the lanes that can be, in a stream that ends there, and where the first of them begins.
-func newTails(lanes map[sinks.Lane]sinks.Place, end uint64) (t tails, first uint64) {
-	t, first = tails{map[share]tailOf{}, map[uint64]bool{}}, math.MaxUint64
+// tailsOf returns the lanes that can be read, in a stream that ends there, and where the first of them begins.
+func tailsOf(lanes map[sinks.Lane]sinks.Place, end uint64) (all []tail, first uint64) {
+	first = math.MaxUint64
 	for lane, place := range lanes {
-		sh, known := shareOf(lane)
+		index, of, known := objectsOf(lane)
 		if !known {
 			continue
 		}
@@ -81,50 +82,27 @@ func newTails(lanes map[sinks.Lane]sinks.Place, end uint64) (t tails, first uint
 		if from > end+1 { // the stream was made anew
 			from = 1
 		}
-		t.lanes[sh], t.sizes[sh.of], first = tailOf{lane, from}, true, min(first, from)
+		all, first = append(all, tail{lane, index, of, from}), min(first, from)
 	}
-	return t, first
+	return all, first
 }
 
-// shareOf reads a lane's name.
-func shareOf(lane sinks.Lane) (sh share, known bool) {
+// objectsOf reads a lane's name.
+func objectsOf(lane sinks.Lane) (index, of uint64, known bool) {
 	if lane == whole {
-		return share{0, 1}, true
+		return 0, 1, true
 	}
-	index, number, _ := strings.Cut(string(lane), "/")
-	i, err1 := strconv.ParseUint(index, 10, 32)
-	n, err2 := strconv.ParseUint(number, 10, 32)
-	return share{i, n}, err1 == nil && err2 == nil && i < n
+	left, right, _ := strings.Cut(string(lane), "/")
+	index, err1 := strconv.ParseUint(left, 10, 32)
+	of, err2 := strconv.ParseUint(right, 10, 32)
+	return index, of, err1 == nil && err2 == nil && index < of
 }
 
-// each calls tell for the lanes that a message belongs to. A control record, which does not tell its namespace, is told of
-// in all.
-func (t tails) each(e event.Emitted, sequence uint64, tell func(sinks.Lane) error) error {
-	if e.Type.Control() {
-		for _, one := range t.lanes {
-			if err := one.tell(sequence, tell); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+// hashOf is [sinks.KeyHash] of the object that a message is about.
+func hashOf(e event.Emitted) uint64 {
 	c := event.Change{Resource: e.Resource, Name: e.Key}
 	if namespace, name, namespaced := strings.Cut(e.Key, "/"); namespaced {
 		c.Namespace, c.Name = namespace, name
 	}
-	hash := sinks.KeyHash(&c)
-	for size := range t.sizes {
-		if err := t.lanes[share{hash % size, size}].tell(sequence, tell); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tell calls what it is given for a message of the lane. The zero value is no lane.
-func (t tailOf) tell(sequence uint64, tell func(sinks.Lane) error) error {
-	if t.from == 0 || sequence < t.from {
-		return nil
-	}
-	return tell(t.lane)
+	return sinks.KeyHash(&c)
 }

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,9 +9,46 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
+
+// Mirrors answer in place of a stream that allows direct access. This one has only what is of one object.
+func TestATailIsWholeThoughMirrorsAnswer(t *testing.T) {
+	server := serve(t, "")
+	js := client(t, server.URL())
+	cfg := configFor(server.URL())
+	older := reigns(t, cfg, "one")
+	const many = 60
+	var want []string
+	for version := 1; version <= many; version++ {
+		c := pod(fmt.Sprint("web-", version%3), version)
+		accepted(t, older.sink, c)
+		want = append(want, c.ID())
+	}
+	mirror, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MIRROR", MirrorDirect: true,
+		Mirror: &jetstream.StreamSource{Name: "K8S", FilterSubject: "k8s.c.core.pods.shop.web-1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := until(func(ctx context.Context) bool {
+		info, err := mirror.Info(ctx)
+		return err == nil && info.State.Msgs == many/3
+	}); err != nil {
+		t.Fatal(err)
+	}
+	newer := reigns(t, cfg, "two")
+	for range 20 { // who answers is chance
+		var got []string
+		if err := newer.sink.Tail(t.Context(), map[sinks.Lane]sinks.Place{whole: 1}, func(_ sinks.Lane, e sinks.Emitted) error { got = append(got, e.ID); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%d of %d: %q", len(got), len(want), got)
+		}
+	}
+}
 
 func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 	const objects, lanes = 1000, 4096

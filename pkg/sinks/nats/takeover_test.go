@@ -250,6 +250,27 @@ func publishOne(t *testing.T, s *Sink, version int) error {
 	return err
 }
 
+// It has renewed its claim, as it does in a stream that was made anew, and the answer was lost.
+func TestAnExporterIsNotDeposedByItself(t *testing.T) {
+	server := serve(t, "")
+	s := reigns(t, configFor(server.URL()), "one").sink
+	l, err := s.ready(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure := s.tenure.Load()
+	mine, fence := tenure.fence(), s.fenceOf(l, tenure.claim)
+	for range 2 { // the first is not noted
+		if _, err := fence.Take(t.Context(), tenure.claim, mine); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.stillOurs(t.Context(), l, 0); err != nil {
+		t.Fatal(err)
+	}
+	accepted(t, s, pod("web", 1))
+}
+
 func TestAFencedStreamThatIsPurgedGoesOn(t *testing.T) {
 	server := serve(t, "")
 	cfg := configFor(server.URL())

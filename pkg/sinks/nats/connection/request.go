@@ -16,9 +16,9 @@ const (
 	// AwayPause is the time between two calls that wait for the connection, or for a stream's leader. They cost next to
 	// nothing, and one of them should be there when NATS is back, however long it was away.
 	AwayPause = 250 * time.Millisecond
-	// RepeatEvery is how long to wait for an answer that may have got lost with a stream's leader, before it is asked for
+	// repeatEvery is how long to wait for an answer that may have got lost with a stream's leader, before it is asked for
 	// again.
-	RepeatEvery = time.Second
+	repeatEvery = time.Second
 )
 
 // Stands returns nil when the connection stands. It waits no longer than the timeout of the link.
@@ -94,23 +94,35 @@ func (l *Link) Request(ctx context.Context, m *nats.Msg) (Answer, error) {
 
 // Repeat sends a message until it is answered: a stream that has just lost its leader drops what it is sent. Of the copies
 // at most one may have an effect.
-func (l *Link) Repeat(ctx context.Context, m *nats.Msg) (Answer, error) {
+func (l *Link) Repeat(ctx context.Context, m *nats.Msg) (a Answer, err error) {
+	err = l.UntilAnswered(ctx, m.Subject, func(ctx context.Context) error {
+		a, err = l.Request(ctx, m)
+		return err
+	})
+	return a, err
+}
+
+// UntilAnswered asks what is asked for of a subject, again and again until ask does not end with its context.
+func (l *Link) UntilAnswered(ctx context.Context, subject string, ask func(context.Context) error) error {
 	for begun := time.Now(); ; {
-		attempt, cancel := context.WithTimeout(ctx, min(RepeatEvery, l.o.Timeout))
-		a, err := l.Request(attempt, m)
+		attempt, cancel := context.WithTimeout(ctx, min(repeatEvery, l.o.Timeout))
+		err := ask(attempt)
 		cancel()
 		switch {
 		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
-			return a, err
+			return err
 		case time.Since(begun) >= l.o.Timeout:
-			return a, l.Unanswered(m.Subject)
+			return l.Unanswered(subject)
 		}
 	}
 }
 
-// Unanswered says that nothing came back within the timeout.
+// ErrUnanswered is in the errors that say that nothing came back within the timeout.
+var ErrUnanswered = errors.New("no answer")
+
+// Unanswered says so of a message to a subject.
 func (l *Link) Unanswered(subject string) error {
-	return fmt.Errorf("no answer for %q within %v", subject, l.o.Timeout)
+	return fmt.Errorf("%w for %q within %v", ErrUnanswered, subject, l.o.Timeout)
 }
 
 // Flush waits until the server has read what was sent. A permission it lacks it tells of before that, as an error of the

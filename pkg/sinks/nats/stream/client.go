@@ -167,12 +167,12 @@ type GetRequest struct {
 
 // Read calls each for the messages from one sequence through another, in order. Any of them may be gone. direct says that
 // the stream allows direct access: replicas answer then, many messages at once. What a replica does not have the leader is
-// asked for.
+// asked for. Mirrors of the stream answer, too, and may lack any messages: as soon as one does, only the leader is asked.
 func (c Client) Read(ctx context.Context, from, through uint64, direct bool, each func(Message) error) error {
 	for from <= through {
 		if direct {
 			next, err := c.readSome(ctx, from, through, each)
-			if err != nil {
+			if direct = !errors.Is(err, errMirror); direct && err != nil {
 				return err
 			}
 			if next > from {
@@ -194,6 +194,9 @@ func (c Client) Read(ctx context.Context, from, through uint64, direct bool, eac
 	}
 	return nil
 }
+
+// errMirror says that a mirror answered in place of the stream.
+var errMirror = errors.New("a mirror answers")
 
 // readSome reads what one replica gives, and returns where to go on. It stops where the answers have a gap, as they have
 // when the connection is lost meanwhile.
@@ -252,6 +255,9 @@ func (c Client) direct(a connection.Answer, last uint64) (m Message, more bool, 
 		return m, false, nil
 	default:
 		return m, false, fmt.Errorf("stream %q cannot be read: %s %s", c.Name, status, a.Header.Get("Description"))
+	}
+	if a.Header.Get("Nats-Stream") != c.Name {
+		return m, false, errMirror
 	}
 	m.Subject, m.decoded, m.Data = a.Header.Get("Nats-Subject"), a.Header, a.Data
 	before, err1 := strconv.ParseUint(a.Header.Get("Nats-Last-Sequence"), 10, 64)

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,10 @@ type Owner struct {
 	Owner string `json:"owner"`
 	Claim string `json:"claim"` // random, names the claim
 	Epoch uint64 `json:"epoch"` // of claims, ascending: tells an older record, out of a backup, from a newer one
+
+	// Process is random, and the same in all claims by which one process renews what it holds: it may have missed the answer
+	// to one of them.
+	Process string `json:"process,omitempty"`
 
 	Sequence uint64 `json:"-"` // of the record; 0: there is none
 }
@@ -69,7 +74,8 @@ func (o Ownership) Take(ctx context.Context, claim sinks.Claim, mine Owner) (Own
 		if mine.Claim != "" && o.Newer(before, mine) {
 			return Owner{}, o.Deposed(before, nil)
 		}
-		made := Owner{Group: claim.Group, Owner: claim.Owner, Claim: nuid.Next(), Epoch: max(before.Epoch, mine.Epoch) + 1}
+		made := Owner{Group: claim.Group, Owner: claim.Owner, Claim: nuid.Next(), Process: cmp.Or(mine.Process, nuid.Next()),
+			Epoch: max(before.Epoch, mine.Epoch) + 1}
 		data, err := json.Marshal(made)
 		if err != nil {
 			return Owner{}, fmt.Errorf("encode whose %s is: %w", o.Of, err)
@@ -88,7 +94,12 @@ func (o Ownership) Take(ctx context.Context, claim sinks.Claim, mine Owner) (Own
 
 // Newer says whether a record is of another process that claimed after mine, or at the same time.
 func (o Ownership) Newer(found, mine Owner) bool {
-	return found.Sequence != 0 && found.Claim != mine.Claim && found.Epoch >= mine.Epoch
+	return found.Sequence != 0 && !found.Same(mine) && found.Epoch >= mine.Epoch
+}
+
+// Same says whether one process has made both claims.
+func (o Owner) Same(other Owner) bool {
+	return o.Claim == other.Claim || o.Process != "" && o.Process == other.Process
 }
 
 // Deposed says that another process has claimed what was held.
