@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -12,11 +13,12 @@ import (
 // than that, and accepts nothing, is away, and not a graveyard for the history.
 const tolerated = 4
 
-// breaker tells rejected changes from a sink, or one of its destinations, that rejects everything. It is safe for concurrent
-// use.
+// breaker tells what an answer is about: rejected changes from a sink, or one of its destinations, that rejects everything;
+// a sink that is away from one that says so to a single lane. It is safe for concurrent use.
 type breaker struct {
-	nameOf     func(sinks.Lane) string // of the destination of a lane
-	rejections atomic.Int64            // in a row, over all destinations
+	nameOf      func(sinks.Lane) string // of the destination of a lane
+	rejections  atomic.Int64            // in a row, over all destinations
+	acceptances atomic.Uint64           // of Publish calls, over all destinations
 
 	mu           sync.Mutex
 	destinations map[string]*destination
@@ -60,6 +62,30 @@ func (b *breaker) accepted(l *lane, batch []sinks.Message) {
 	}
 	d.rejections.Store(0)
 	b.rejections.Store(0)
+	b.acceptances.Add(1)
+	l.turnedAway = 0
+}
+
+// laneError is an answer that closes the gate for all, given to one lane only: it is this lane's trouble.
+type laneError struct {
+	reason string
+	after  time.Duration // that the destination asked for
+}
+
+func (e *laneError) Error() string { return e.reason }
+
+// unavailable turns the answer that the destination is away into a failure of l alone, when others were accepted since l was
+// told so the first time: a receiver that answers 503 to one object must not stop all others, again and again.
+func (b *breaker) unavailable(l *lane, err error) error {
+	now := b.acceptances.Load() + 1
+	if l.turnedAway == 0 {
+		l.turnedAway = now
+	}
+	var away *sinks.UnavailableError
+	if l.turnedAway == now || !errors.As(err, &away) {
+		return err
+	}
+	return &laneError{reason: away.Reason, after: away.After}
 }
 
 // rejected turns the rejection of the oldest change of l into a failure, after which the same change is tried again, when

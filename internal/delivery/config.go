@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -82,23 +83,16 @@ type RetryConfig struct {
 
 // withDefaults returns c with every zero field set.
 func (c Config) withDefaults() Config {
-	setDefault(&c.Retry.Min, 100*time.Millisecond)
-	setDefault(&c.Retry.Max, max(30*time.Second, c.Retry.Min))
-	setDefault(&c.WindowBytes, 32<<20)
-	setDefault(&c.Workers, 8)
-	setDefault(&c.BatchBytes, 15<<16)
-	setDefault(&c.BatchMessages, 1000)
-	setDefault(&c.SettleInterval, 200*time.Millisecond)
+	c.Retry.Min = cmp.Or(c.Retry.Min, 100*time.Millisecond)
+	c.Retry.Max = cmp.Or(c.Retry.Max, max(30*time.Second, c.Retry.Min))
+	c.WindowBytes = cmp.Or(c.WindowBytes, 32<<20)
+	c.Workers = cmp.Or(c.Workers, 8)
+	c.BatchBytes = cmp.Or(c.BatchBytes, 15<<16)
+	c.BatchMessages = cmp.Or(c.BatchMessages, 1000)
+	c.SettleInterval = cmp.Or(c.SettleInterval, 200*time.Millisecond)
 	if c.Rate > 0 {
-		setDefault(&c.Burst, max(1, int(c.Rate)))
+		c.Burst = cmp.Or(c.Burst, max(1, int(c.Rate)))
 		c.BatchMessages = min(c.BatchMessages, c.Burst)
 	}
 	return c
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

@@ -41,6 +41,7 @@ type lane struct {
 	// Of the worker that has the lane.
 	destination *destination // see breaker.of
 	tolerated   uint64       // the change that was rejected last, and is to be a dead letter; see breaker
+	turnedAway  uint64       // one more than were accepted when it was told first that the sink is away; 0: it was not
 	buried      bool         // a dead letter must be durable before the next Publish, see sinks.Stateful
 }
 

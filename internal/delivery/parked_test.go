@@ -118,6 +118,16 @@ func (c *counts) cure(sick func(sinks.Lane) error) map[sinks.Lane]int {
 	return took
 }
 
+// cured makes nobody sick any more, which the pipeline knows a minute later.
+func (c *counts) cured(p *running) {
+	c.t.Helper()
+	c.cure(nil)
+	time.Sleep(time.Minute)
+	if got := p.Stats(); !got.Condition.OK() {
+		c.t.Errorf("%+v", got.Condition)
+	}
+}
+
 func only(sick sinks.Lane, err error) func(sinks.Lane) error {
 	return func(l sinks.Lane) error {
 		if l == sick {
@@ -575,14 +585,47 @@ func TestNoLaneThatWorksIsNotReady(t *testing.T) {
 		if got := p.Stats(); got.Condition.NotReady() != "" || len(got.Trouble) != 1 || got.Trouble[0].Lane != "lane4" {
 			t.Errorf("%+v", got.Condition)
 		}
-		to.cure(nil)
-		time.Sleep(time.Minute)
-		if got := p.Stats(); !got.Condition.OK() {
-			t.Errorf("%+v", got.Condition)
-		}
+		to.cured(p)
 		p.end(t)
 		p.log.wantOnce(t, "sink takes no changes")
 		p.log.wantOnce(t, "sink delivers")
+	})
+}
+
+// TestASinkThatIsAwayForOneLaneIsThatLanesTrouble has a receiver answer one lane that it wants to be left alone.
+func TestASinkThatIsAwayForOneLaneIsThatLanesTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 10), newCounts(t)
+		p := run(t, sinkFuncs{publish: to.publish}, s, event.Cursor{}, Config{WindowBytes: 150_000})
+		time.Sleep(time.Minute)
+		var tries atomic.Int64
+		to.cure(func(l sinks.Lane) error {
+			if l != "lane4" {
+				return nil
+			}
+			tries.Add(1)
+			return &sinks.UnavailableError{Reason: "the webhook answers 503", After: 5 * time.Second}
+		})
+		time.Sleep(20 * time.Second)
+		before := to.cure(to.sick)
+		time.Sleep(time.Minute)
+		after := to.cure(to.sick)
+		for l, n := range before {
+			if took := after[l] - n; l != "lane4" && took < 1750 { // of 1,800 in that minute
+				t.Errorf("%s took %d", l, took)
+			}
+		}
+		if n := tries.Load(); n < 10 || n > 20 {
+			t.Errorf("%d tries in 80 s, though it is to be left alone for five", n)
+		}
+		if got := p.Stats(); got.Condition.NotReady() != "" || len(got.Trouble) != 1 || got.Trouble[0].Lane != "lane4" || got.Trouble[0].Reason != "the webhook answers 503" {
+			t.Errorf("%+v, %+v", got.Condition, got.Trouble)
+		}
+		to.cured(p)
+		p.end(t)
+		p.log.wantOnce(t, "sink takes no changes")
+		p.log.wantOnce(t, "a lane fails")
+		p.log.wantOnce(t, "lanes deliver again")
 	})
 }
 

@@ -91,13 +91,16 @@ func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) (s
 		p.breaker.accepted(l, batch[:n])
 		p.backoff.Forget(l) // progress: the next failure is a first one
 	}
-	if classify(err) == rejected {
+	switch classify(err) {
+	case rejected:
 		if p.reduce(l, err) {
 			pass.Abandoned()
 			p.conclude(ctx, l, 0, nil)
 			return substituted
 		}
 		err = p.breaker.rejected(l, batch[n], err)
+	case unavailable:
+		err = p.breaker.unavailable(l, err)
 	}
 	report(ctx, pass, err)
 	p.conclude(ctx, l, len(batch)-n, err)
@@ -187,6 +190,10 @@ func (p *Pipeline) pause(l *lane, err error) time.Duration {
 	var cheap *sinks.ProbedError
 	if errors.As(err, &cheap) {
 		wait = min(wait, cheap.Every)
+	}
+	var own *laneError
+	if errors.As(err, &own) {
+		wait = max(wait, own.after)
 	}
 	return wait
 }

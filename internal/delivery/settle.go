@@ -100,6 +100,9 @@ func (p *Pipeline) write(ctx context.Context) error {
 		return p.journalError(fmt.Sprintf("store the cursor at offset %d and %d dead letters", cursor.Low, len(dead)), err)
 	}
 	p.backlog.stored(cursor, len(dead))
+	if s, ok := p.sink.(sinks.Settler); ok {
+		s.Settled(cursor.Low)
+	}
 	next := time.Now().Add(time.Duration(sizeOf(cursor)) * time.Second / cursorPace)
 	p.settleNext.Store(&next)
 	return nil

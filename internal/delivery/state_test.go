@@ -124,6 +124,38 @@ func TestADeadLetterIsDurableBeforeAStatefulSinkGoesOn(t *testing.T) {
 	})
 }
 
+// settlingSink is a Stateful that notes what it is told to be settled.
+type settlingSink struct {
+	rememberingSink
+	settled func(low uint64)
+}
+
+func (s *settlingSink) Settled(low uint64) { s.settled(low) }
+
+// TestASinkIsToldWhatIsSettledWhenThatIsStored is about a sink that was fenced, too, which stores no state.
+func TestASinkIsToldWhatIsSettledWhenThatIsStored(t *testing.T) {
+	for _, fenced := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, last := &stored{}, uint64(0)
+			sink := &settlingSink{settled: func(low uint64) {
+				if c, _ := s.get(); c.Low != low {
+					t.Errorf("settled up to %d, and the stored cursor says %d", low, c.Low)
+				}
+				last = low
+			}}
+			sink.publish = func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) { return len(batch), nil }
+			p := run(t, sink, journalOf(changesIn("a", "b", "a"), s), event.Cursor{}, Config{Fenced: fenced})
+			p.Drain(3)
+			if err := <-p.done; err != nil {
+				t.Error(err)
+			}
+			if last != 3 {
+				t.Errorf("fenced %v: settled up to %d, want 3", fenced, last)
+			}
+		})
+	}
+}
+
 // end stops the pipeline.
 func (r *running) end(t *testing.T) {
 	t.Helper()

@@ -6,7 +6,7 @@
 //
 //	journal ─▶ pipelines ─▶ sinks
 //	   │            │ settled by all
-//	   └──────▶ Keeper.Run ─▶ sinks.StateStore     known objects of each change; every 200 ms a mark: positions, places
+//	   └──────▶ Keeper.Run ─▶ sinks.StateStore     known objects; a mark about every 200 ms: positions, places
 //
 // A mark is taken in this order: first the places of all sinks, then, at once, the newest offset and the positions of the
 // journal. What is published after that lies behind the places, and is read again by whoever takes over; what was journaled

@@ -87,8 +87,16 @@ func decodeMark(b string) (m mark, err error) {
 	return m, s.end("mark")
 }
 
-func keyOf(first byte, number uint64, rest string) []byte {
-	return append(binary.AppendUvarint([]byte{first}, number), rest...)
+func keyOf(first byte, number uint64, rest ...string) []byte {
+	size := 1 + binary.MaxVarintLen64
+	for _, r := range rest {
+		size += len(r)
+	}
+	key := binary.AppendUvarint(append(make([]byte, 0, size), first), number)
+	for _, r := range rest {
+		key = append(key, r...)
+	}
+	return key
 }
 
 // cutKey takes a key with a number apart.

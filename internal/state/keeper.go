@@ -273,9 +273,6 @@ type Owner struct {
 	Since      time.Time
 }
 
-// Owner is who wrote last, as far as it was read. It never waits.
-func (k *Keeper) Owner() Owner { return k.Stats().Owner }
-
 // Stats are facts for metrics and the status page.
 type Stats struct {
 	Owner     Owner

@@ -45,50 +45,70 @@ func newPacked() packed { return packed{places: map[uint64]uint32{}, others: map
 
 func (p *packed) len() int { return len(p.places) + len(p.others) }
 
-// own is the entry of a key, or nil.
-func (p *packed) own(hash uint64, key []byte) entry {
-	if at, taken := p.places[hash]; taken && bytes.Equal(entry(p.text[at:]).key(), key) {
-		return p.text[at:]
+// own is the entry of a key, or nil; taken says that a key has its hash.
+func (p *packed) own(hash uint64, key []byte) (e entry, taken bool) {
+	at, taken := p.places[hash]
+	if taken && bytes.Equal(entry(p.text[at:]).key(), key) {
+		return p.text[at:], true
 	}
-	return nil
+	return nil, taken
 }
 
 // get returns the value of a key, which is valid until the next change.
 func (p *packed) get(hash uint64, key []byte) (value []byte, ok bool) {
-	if e := p.own(hash, key); e != nil {
+	if e, _ := p.own(hash, key); e != nil {
 		return e.value(), true
 	}
-	other, ok := p.others[string(key)]
-	return []byte(other), ok
+	value = p.other(key)
+	return value, value != nil
 }
 
-// set gives a key a value, which is copied.
-func (p *packed) set(hash uint64, key, value []byte) {
-	if e := p.own(hash, key); e != nil {
-		if now := e.value(); len(now) == len(value) {
+// set gives a key a value, which is copied. It returns a copy of the value that the key had, nil if it had none.
+func (p *packed) set(hash uint64, key, value []byte) (before []byte) {
+	e, taken := p.own(hash, key)
+	switch {
+	case e != nil:
+		now := e.value()
+		before = bytes.Clone(now)
+		if len(now) == len(value) {
 			copy(now, value)
-			return
+			return before
 		}
 		p.gone += e.size()
-	} else if _, taken := p.places[hash]; taken {
+	case taken:
+		before = p.other(key)
 		p.others[string(key)] = string(value)
-		return
-	} else {
+		return before
+	default:
+		before = p.other(key)
 		delete(p.others, string(key))
 	}
 	p.places[hash] = uint32(len(p.text))
 	p.text = appendEntry(p.text, key, value)
 	p.tidy()
+	return before
 }
 
-func (p *packed) delete(hash uint64, key []byte) {
-	if e := p.own(hash, key); e != nil {
+// delete takes a key out, and returns a copy of the value that it had, nil if it had none.
+func (p *packed) delete(hash uint64, key []byte) (before []byte) {
+	if e, _ := p.own(hash, key); e != nil {
+		before = bytes.Clone(e.value())
 		p.gone += e.size()
 		delete(p.places, hash)
 		p.tidy()
-		return
+		return before
 	}
+	before = p.other(key)
 	delete(p.others, string(key))
+	return before
+}
+
+// other is a copy of the value of a key whose hash belongs to another one, nil if it has none.
+func (p *packed) other(key []byte) []byte {
+	if value, ok := p.others[string(key)]; ok {
+		return []byte(value)
+	}
+	return nil
 }
 
 // tidy packs anew when more than half is gone.

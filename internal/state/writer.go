@@ -16,11 +16,15 @@ import (
 )
 
 const (
-	markEvery   = 200 * time.Millisecond // how often a mark is taken
-	maxMarks    = 16                     // kept until all sinks have passed them; then every other one goes
-	stepChanges = 50_000                 // at most in one step, so that a new lane does not wait long
-	writeBytes  = 512 << 10              // of entries in one write
-	settleEvery = time.Second            // how often the journal is told what the state has
+	// markEvery is how often a mark is taken, where that takes little time: at most one part of markShare of it, up to
+	// markAtMost. An object that changes more often than that is written once.
+	markEvery   = 200 * time.Millisecond
+	markShare   = 20
+	markAtMost  = 2 * time.Second
+	maxMarks    = 16          // kept until all sinks have passed them; then every other one goes
+	stepChanges = 50_000      // at most in one step, so that a new lane does not wait long
+	writeBytes  = 512 << 10   // of entries in one write
+	settleEvery = time.Second // how often the journal is told what the state has
 )
 
 // writer is what the process that works remembers of its writing.
@@ -60,8 +64,8 @@ func newWriter(m meta, at mark, base bool, c content) writer {
 // Run writes until ctx ends, and returns nil, or a *sinks.DeposedError when another process has taken over, or an error of
 // the journal. A store that is away is waited for; see Status.
 func (k *Keeper) Run(ctx context.Context) error {
-	tick := time.NewTicker(markEvery)
-	defer tick.Stop()
+	next := time.NewTimer(markEvery)
+	defer next.Stop()
 	defer k.show(func(s *Stats) { s.Active = false })
 	for {
 		var err error
@@ -70,8 +74,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return nil
 		case do := <-k.asked:
 			err = do(ctx)
-		case <-tick.C:
+		case <-next.C:
+			began := time.Now()
 			err = k.step(ctx)
+			next.Reset(min(max(markEvery, markShare*time.Since(began)), markAtMost))
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -275,21 +281,25 @@ type batch struct {
 	bytes   int
 }
 
-// add takes an entry that changes something.
+// add takes an entry, if it changes something.
 func (b *batch) add(ctx context.Context, key, value []byte) error {
-	if at, ok := b.index[string(key)]; ok {
-		b.entries[at].Value = value
+	if _, ok := b.index[string(key)]; !ok && b.k.table.has(sinks.StateEntry{Key: key, Value: value}) {
 		return nil
 	}
-	e := sinks.StateEntry{Key: key, Value: value}
-	if b.k.table.has(e) {
+	return b.set(ctx, key, value)
+}
+
+// set takes an entry.
+func (b *batch) set(ctx context.Context, key, value []byte) error {
+	if at, ok := b.index[string(key)]; ok {
+		b.entries[at].Value = value
 		return nil
 	}
 	if b.index == nil {
 		b.index = map[string]int{}
 	}
 	b.index[string(key)] = len(b.entries)
-	b.entries = append(b.entries, e)
+	b.entries = append(b.entries, sinks.StateEntry{Key: key, Value: value})
 	if b.bytes += len(key) + len(value); b.bytes < writeBytes {
 		return nil
 	}
@@ -327,15 +337,14 @@ func (b *batch) change(ctx context.Context, c *event.Change) error {
 	if err != nil {
 		return err
 	}
-	key := keyOf(keyKnown, n, "")
+	key := keyOf(keyKnown, n, c.Name)
 	if c.Namespace != "" {
-		key = append(append(key, c.Namespace...), '/')
+		key = keyOf(keyKnown, n, c.Namespace, "/", c.Name)
 	}
-	key = append(key, c.Name...)
 	if c.Type == event.Deleted {
-		return b.add(ctx, key, nil)
+		return b.set(ctx, key, nil)
 	}
-	return b.add(ctx, key, appendKnown(make([]byte, 0, 24), c.UID, c.ResourceVersion))
+	return b.set(ctx, key, appendKnown(make([]byte, 0, 24), c.UID, c.ResourceVersion))
 }
 
 // resource returns the number of a resource, and writes what is new of it.
@@ -350,7 +359,7 @@ func (b *batch) resource(ctx context.Context, r event.Resource) (uint64, error) 
 		n = w.last
 	}
 	w.numbers[name], w.resources[name] = n, r
-	return n, b.add(ctx, keyOf(keyResource, n, ""), encodeResource(r))
+	return n, b.add(ctx, keyOf(keyResource, n), encodeResource(r))
 }
 
 // writeMark writes a mark whose objects are in the state.
@@ -412,7 +421,7 @@ func (k *Keeper) addResources(ctx context.Context, b *batch, resources []event.S
 
 // drop takes entries of a resource out.
 func (k *Keeper) drop(ctx context.Context, b *batch, first byte, number uint64, gone func(rest string) bool) error {
-	prefix := keyOf(first, number, "")
+	prefix := keyOf(first, number)
 	asked := func(_ uint64, key []byte) bool {
 		return bytes.HasPrefix(key, prefix) && gone(string(key[len(prefix):]))
 	}
@@ -437,7 +446,7 @@ func (k *Keeper) addPlaces(ctx context.Context, b *batch, places map[sinkLane]si
 				return err
 			}
 		}
-		if err := b.add(ctx, keyOf(keyPlace, n, ""), binary.AppendUvarint(nil, uint64(place))); err != nil {
+		if err := b.add(ctx, keyOf(keyPlace, n), binary.AppendUvarint(nil, uint64(place))); err != nil {
 			return err
 		}
 	}
@@ -448,7 +457,7 @@ func (k *Keeper) addPlaces(ctx context.Context, b *batch, places map[sinkLane]si
 func (k *Keeper) addLane(ctx context.Context, b *batch, lane sinkLane) (uint64, error) {
 	k.w.lastLane++
 	k.lanes[lane] = k.w.lastLane
-	return k.w.lastLane, b.add(ctx, keyOf(keyLane, k.w.lastLane, ""), encodeLane(lane.sink, lane.lane))
+	return k.w.lastLane, b.add(ctx, keyOf(keyLane, k.w.lastLane), encodeLane(lane.sink, lane.lane))
 }
 
 // note stores new lanes of a sink, each with its place.
@@ -460,7 +469,7 @@ func (k *Keeper) note(ctx context.Context, sink string, lanes map[sinks.Lane]sin
 		}
 		n, err := k.addLane(ctx, &b, sinkLane{sink, lane})
 		if err == nil {
-			err = b.add(ctx, keyOf(keyPlace, n, ""), binary.AppendUvarint(nil, uint64(place)))
+			err = b.add(ctx, keyOf(keyPlace, n), binary.AppendUvarint(nil, uint64(place)))
 		}
 		if err != nil {
 			return err
@@ -574,25 +583,15 @@ func (k *Keeper) resourceOf(name string) event.Resource {
 
 // put makes entries part of the state. A store that is away is waited for.
 func (k *Keeper) put(ctx context.Context, entries []sinks.StateEntry) error {
-	type replaced struct {
-		value   string
-		existed bool
-	}
-	before := make([]replaced, len(entries))
+	undo := make([]sinks.StateEntry, len(entries))
 	for i, e := range entries {
-		value, existed := k.table.value(e.Key)
-		before[i] = replaced{string(value), existed}
-		k.table.put(e)
+		undo[i] = k.table.put(e)
 	}
 	err := k.write(ctx, entries)
 	var deposed *sinks.DeposedError
 	if errors.As(err, &deposed) { // it never came to be; from now on the table is what another process writes
-		for i, e := range slices.Backward(entries) {
-			undo := sinks.StateEntry{Key: e.Key}
-			if before[i].existed {
-				undo.Value = []byte(before[i].value)
-			}
-			k.table.put(undo)
+		for _, e := range slices.Backward(undo) {
+			k.table.put(e)
 		}
 		return err
 	}

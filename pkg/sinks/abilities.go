@@ -112,6 +112,16 @@ type Repartition struct {
 	Gone   bool   // From takes nothing any more, ever: the destination has lost it with all that was in it
 }
 
+// Settler is a sink with something to do when everything up to a message is settled.
+type Settler interface {
+	Sink
+
+	// Settled says that every message up to low is accepted or a durable dead letter, that the cursor that says so is
+	// stored, and that none of them is published any more. low does not fall, unless there was a [LostError]. Called by one
+	// goroutine at a time, concurrently with Publish; it does not wait.
+	Settled(low uint64)
+}
+
 // Stateful is a sink that can find out, after a crash, which of the messages that were in flight its destination has
 // accepted. What it needs for that is its state: a few bytes that the caller stores with every cursor, in the same
 // atomic write, and hands back at the next start. A sink that is not Stateful publishes such messages again.

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -107,21 +108,11 @@ func (c Config) idempotent() bool {
 
 // withDefaults returns c with its zero values replaced.
 func (c Config) withDefaults() Config {
-	if c.CheckTopics == "" {
-		c.CheckTopics = checkWarn
-	}
-	if c.ClientID == "" {
-		c.ClientID = defaultClientID
-	}
-	if c.Compression == "" {
-		c.Compression = defaultCompression
-	}
-	if c.BatchBytes == 0 {
-		c.BatchBytes = defaultBatchBytes
-	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = defaultRequestTimeout
-	}
+	c.CheckTopics = cmp.Or(c.CheckTopics, checkWarn)
+	c.ClientID = cmp.Or(c.ClientID, defaultClientID)
+	c.Compression = cmp.Or(c.Compression, defaultCompression)
+	c.BatchBytes = cmp.Or(c.BatchBytes, defaultBatchBytes)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
 	return c
 }
 

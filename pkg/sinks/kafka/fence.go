@@ -37,17 +37,16 @@ type fence struct {
 	using chan struct{} // holds one token; who has it may use id
 	id    *cluster.Transactional
 
-	noting chan struct{} // holds one token; who has it may call claim.Note
+	fencing *cluster.Rounds[cluster.Partition, cluster.Numbers] // turn what this process itself has on its way away
+	noting  *cluster.Rounds[laneAt, struct{}]                   // make lanes known
 
 	mu      sync.Mutex
 	own     cluster.Numbers // the newest; lanes that were never in doubt go on under older ones
 	lanes   map[sinks.Lane]cluster.Partition
 	parts   map[cluster.Partition]*written
-	gone    map[cluster.Partition]bool // that did not exist at the fence
+	gone    map[cluster.Partition]bool // that did not exist at the fence, and that this process has not begun to write
 	deposed error
 	kept    time.Time // without its monotonic part, which stands still while a machine sleeps
-	fencing *fencing  // that begins next; nil: no lane is in doubt
-	note    *noting   // likewise
 }
 
 // written is how far this process has written a partition. It belongs to the lane that publishes there, and outlives it: a
@@ -97,12 +96,13 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 
 func newFence(s *Sink, claim sinks.Claim) *fence {
 	f := &fence{
-		sink: s, claim: claim, using: make(chan struct{}, 1), noting: make(chan struct{}, 1),
+		sink: s, claim: claim, using: make(chan struct{}, 1),
 		id:    s.cluster.Transactional(cluster.TransactionalID(claim.Group, claim.Sink)),
 		lanes: map[sinks.Lane]cluster.Partition{}, parts: map[cluster.Partition]*written{}, gone: map[cluster.Partition]bool{},
 	}
 	f.using <- struct{}{}
-	f.noting <- struct{}{}
+	f.fencing = cluster.NewRounds(s.background.Go, f.fenceAgain)
+	f.noting = cluster.NewRounds(s.background.Go, f.note)
 	return f
 }
 
@@ -227,8 +227,8 @@ func (f *fence) use(ctx context.Context, what func(own cluster.Numbers) (cluster
 	if err != nil && newer == own {
 		return f.noteError(err)
 	}
-	if newer.Producer != own.Producer { // who takes over, be it this process, gets to know
-		return f.depose(&sinks.DeposedError{Reason: fmt.Sprintf("the transactional ID %q has another producer ID now: it had expired, or its epochs are used up", f.id.ID)})
+	if err := f.id.Kept(own, newer); err != nil {
+		return f.depose(err)
 	}
 	f.mu.Lock()
 	f.own, f.kept = newer, time.Now().Round(0)
@@ -236,98 +236,54 @@ func (f *fence) use(ctx context.Context, what func(own cluster.Numbers) (cluster
 	return f.noteError(err)
 }
 
-// fencing turns what this process itself has on its way to some partitions away.
-type fencing struct {
-	partitions []cluster.Partition
-	done       chan struct{} // closed when what follows is set
-	own        cluster.Numbers
-	err        error
-}
-
-// fenceAgain makes brokers refuse what is on its way to a partition, and returns the numbers to go on with. What is asked
-// for meanwhile is done at once.
-func (f *fence) fenceAgain(ctx context.Context, p cluster.Partition) (cluster.Numbers, error) {
-	f.mu.Lock()
-	r := f.fencing
-	if r == nil {
-		r = &fencing{done: make(chan struct{})}
-		f.fencing = r
-		f.sink.background.Go(func() { f.run(r) })
-	}
-	r.partitions = append(r.partitions, p)
-	f.mu.Unlock()
-	select {
-	case <-r.done:
-		return r.own, r.err
-	case <-ctx.Done():
-		return cluster.Nobody, ctx.Err()
-	}
-}
-
-func (f *fence) run(r *fencing) {
-	defer close(r.done)
-	ctx := f.sink.open
-	r.err = f.use(ctx, func(own cluster.Numbers) (_ cluster.Numbers, err error) {
-		f.mu.Lock()
-		f.fencing = nil
-		f.mu.Unlock()
-		r.own, _, err = f.id.Fence(ctx, own, r.partitions)
-		return r.own, err
+// fenceAgain makes brokers refuse what is on its way to some partitions, and returns the numbers to go on with.
+func (f *fence) fenceAgain(partitions []cluster.Partition) (own cluster.Numbers, err error) {
+	err = f.use(f.sink.open, func(before cluster.Numbers) (cluster.Numbers, error) {
+		var err error
+		own, _, err = f.id.Fence(f.sink.open, before, partitions)
+		return own, err
 	})
+	return own, err
 }
 
-// noting makes lanes known together.
-type noting struct {
-	lanes map[sinks.Lane]sinks.Place
-	done  chan struct{} // closed when what follows is set
-	err   error
+// laneAt is a lane, and where it begins for this process.
+type laneAt struct {
+	lane  sinks.Lane
+	place sinks.Place
 }
 
-// makeKnown notes a lane, and the producer ID, unless they are known. What is asked for meanwhile is noted at once.
-func (f *fence) makeKnown(ctx context.Context, lane sinks.Lane, place sinks.Place) error {
+// makeKnown notes a lane, and the producer ID, unless they are known.
+func (f *fence) makeKnown(ctx context.Context, one laneAt) error {
 	f.mu.Lock()
-	_, known := f.lanes[lane]
-	if _, noted := f.lanes[f.producerLane()]; known && noted {
-		f.mu.Unlock()
+	_, known := f.lanes[one.lane]
+	_, noted := f.lanes[f.producerLane()]
+	f.mu.Unlock()
+	if known && noted {
 		return nil
 	}
-	r := f.note
-	if r == nil {
-		r = &noting{lanes: map[sinks.Lane]sinks.Place{}, done: make(chan struct{})}
-		f.note = r
-		f.sink.background.Go(func() { f.runNoting(r) })
-	}
-	if !known {
-		r.lanes[lane] = place
-	}
-	f.mu.Unlock()
-	select {
-	case <-r.done:
-		return r.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	_, err := f.noting.Ask(ctx, one)
+	return err
 }
 
-func (f *fence) runNoting(r *noting) {
-	defer close(r.done)
-	<-f.noting
-	defer func() { f.noting <- struct{}{} }()
+// note is makeKnown for many lanes.
+func (f *fence) note(all []laneAt) (_ struct{}, err error) {
+	lanes := map[sinks.Lane]sinks.Place{}
 	f.mu.Lock()
-	f.note = nil
-	if _, known := f.lanes[f.producerLane()]; !known {
-		r.lanes[f.producerLane()] = 0
+	for _, one := range append(all, laneAt{lane: f.producerLane()}) {
+		if _, known := f.lanes[one.lane]; !known {
+			lanes[one.lane] = one.place
+		}
 	}
 	f.mu.Unlock()
-	if err := f.claim.Note(f.sink.open, r.lanes); err != nil {
-		r.err = f.noteError(fmt.Errorf("a lane cannot be noted in the replicated state: %w", err))
-		return
+	if err := f.claim.Note(f.sink.open, lanes); err != nil {
+		return struct{}{}, f.noteError(fmt.Errorf("a lane cannot be noted in the replicated state: %w", err))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for lane := range r.lanes {
+	for lane := range lanes {
 		f.lanes[lane], _ = partitionOfLane(lane)
 	}
+	return struct{}{}, nil
 }
 
 // part returns how far a partition is written; nil if this process has not begun to.
@@ -344,5 +300,13 @@ func (f *fence) begin(p cluster.Partition, end int64) *written {
 	w := &written{next: record.ProducerSequence{Producer: f.own.Producer, Epoch: f.own.Epoch}}
 	w.behind.Store(end)
 	f.parts[p] = w
+	delete(f.gone, p)
 	return w
+}
+
+// hasTail says whether a partition may hold anything.
+func (f *fence) hasTail(p cluster.Partition) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.gone[p]
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -111,6 +112,22 @@ func TestALaneThatDoesNotExistAnyMoreHoldsNobodyUp(t *testing.T) {
 	}
 	publish(t, s, lane, pods("a", 1, 3))
 	wantVersions(t, read(t, brokers, topicA), 1, 3)
+}
+
+// TestALaneWhoseTopicIsMadeAfterTheFenceIsReadWhenInDoubt: that it has no tail holds for what an older process left.
+func TestALaneWhoseTopicIsMadeAfterTheFenceIsReadWhenInDoubt(t *testing.T) {
+	c, brokers := fake(t, kfake.NumBrokers(1))
+	s := open(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, CheckTopics: checkOff})
+	lane := laneName(topicA, 0, 1)
+	fenced(t, s, lane)
+	insist(t, s, lane, pods("a", 1, 2))
+	c.Fault(faultAt(t, kerr.RequestTimedOut, 2)) // applied by kfake
+	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 5)); n != 0 || err == nil {
+		t.Fatalf("published %d: %v", n, err)
+	}
+	c.Fault(faultAt(t, kerr.OutOfOrderSequenceNumber, 2))
+	insist(t, s, lane, pods("a", 2, 9))
+	wantVersions(t, read(t, brokers, topicA), 1, 9)
 }
 
 // TestTailsOfThousandsOfLanesCostAFewRequests reads what 4,000 lanes of three brokers hold.
@@ -227,5 +244,41 @@ func TestATopicThatIsMadeAnewUnderAFencedLaneGoesOn(t *testing.T) {
 		if place := s.Places()[lane]; int64(place) != ends(t, brokers, topicA)[0] {
 			t.Errorf("the place is %d, the end %v", place, ends(t, brokers, topicA))
 		}
+	}
+}
+
+// TestABrokerThatFailsStopsItsOwnFencedLanesOnly: others may answer, and an [sinks.UnavailableError] would hold their lanes,
+// too.
+func TestABrokerThatFailsStopsItsOwnFencedLanesOnly(t *testing.T) {
+	for name, at := range map[string]struct {
+		key  kmsg.Key
+		lane func(t *testing.T, c *kfake.Cluster, s *Sink, lane sinks.Lane) // brings it to where it asks
+	}{
+		"asked where the lane ends": {kmsg.ListOffsets, func(*testing.T, *kfake.Cluster, *Sink, sinks.Lane) {}},
+		"read for what was in doubt": {kmsg.Fetch, func(t *testing.T, c *kfake.Cluster, s *Sink, lane sinks.Lane) {
+			publish(t, s, lane, pods("a", 1, 2))
+			c.Fault(faultAt(t, kerr.OutOfOrderSequenceNumber, 2))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, brokers := fake(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
+			s := open(t, Config{Brokers: brokers, Topic: topicA})
+			lane := laneName(topicA, 0, 1)
+			fenced(t, s, lane)
+			at.lane(t, c, s, lane)
+			var cut atomic.Bool
+			cut.Store(true)
+			c.ControlKey(int16(at.key), func(kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				return nil, errors.New("the connection is cut"), cut.Load()
+			})
+			_, err := s.Publish(t.Context(), lane, pods("a", 2, 3))
+			var all *sinks.UnavailableError
+			if err == nil || errors.As(err, &all) {
+				t.Errorf("publish: %v; want an error of the lane", err)
+			}
+			cut.Store(false)
+			insist(t, s, lane, pods("a", 2, 9))
+		})
 	}
 }

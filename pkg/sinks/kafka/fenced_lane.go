@@ -37,16 +37,13 @@ func (l *lane) begin(ctx context.Context, f *fence) error {
 	end := int64(0)
 	if w != nil {
 		end = w.behind.Load()
-	} else if err := l.sink.retryLayout(ctx, l.topic, func(by *cluster.Layout) (err error) {
-		lead, err := by.Lead(l.partition)
-		if err == nil {
-			end, err = l.sink.cluster.EndOf(ctx, lead, l.place())
-		}
+	} else if err := l.askLeader(ctx, func(by cluster.Lead) (err error) {
+		end, err = l.sink.cluster.EndOf(ctx, by, l.place())
 		return err
 	}); err != nil {
 		return fmt.Errorf("%s: asking for its end: %w", l, err)
 	}
-	if err := f.makeKnown(ctx, l.name, sinks.Place(end)); err != nil {
+	if err := f.makeKnown(ctx, laneAt{l.name, sinks.Place(end)}); err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}
 	if w == nil {
@@ -59,7 +56,7 @@ func (l *lane) begin(ctx context.Context, f *fence) error {
 // resolve finds out what of a lane is there, after brokers or network left that open: what may be on its way is turned away,
 // and then the partition is read.
 func (l *lane) resolve(ctx context.Context, f *fence) error {
-	own, err := f.fenceAgain(ctx, l.place())
+	own, err := f.fencing.Ask(ctx, l.place())
 	if err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}
@@ -70,7 +67,7 @@ func (l *lane) resolve(ctx context.Context, f *fence) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", l, err)
 	}
 	l.held = held
 	l.next, l.newest = record.ProducerSequence{Producer: own.Producer, Epoch: own.Epoch}, time.Time{}
@@ -84,7 +81,7 @@ func (l *lane) fencedAside(ctx context.Context, f *fence) (record.ProducerSequen
 	if err := l.enter(ctx, f); err != nil {
 		return record.ProducerSequence{}, err
 	}
-	own, err := f.fenceAgain(ctx, l.place())
+	own, err := f.fencing.Ask(ctx, l.place())
 	l.written.doubt = true
 	return record.ProducerSequence{Producer: own.Producer, Epoch: own.Epoch}, err
 }

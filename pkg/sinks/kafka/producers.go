@@ -55,9 +55,18 @@ func (s *Sink) State(low uint64) []byte {
 	defer m.mu.Unlock()
 	if low >= m.newest { // nothing of the process before is published any more, so nobody will ask
 		m.previous = nil
-		s.repairs.settled(low)
 	}
 	return s.repairs.appendState(encodeStates(m.own, m.previous))
+}
+
+// Settled is [sinks.Settler.Settled].
+func (s *Sink) Settled(low uint64) {
+	s.producers.mu.Lock()
+	ours := low >= s.producers.newest
+	s.producers.mu.Unlock()
+	if ours {
+		s.repairs.settled(low)
+	}
 }
 
 // set notes where the numbers of a lane stand.

@@ -61,29 +61,23 @@ func (l *lane) recoverProducer(ctx context.Context) error {
 // recordsWritten returns how many records the partition holds, in all in-sync replicas, of the messages behind the state.
 // certain is false when that cannot be known: what was in flight is then written again.
 func (l *lane) recordsWritten(ctx context.Context) (records int, certain bool, err error) {
-	for tries := 1; ; tries++ {
-		seen := l.topic.current.Load()
-		records, certain, err := l.countWritten(ctx, seen)
-		switch {
-		case err == nil:
-			return records, certain, nil
-		case ctx.Err() != nil:
-			return 0, false, ctx.Err()
-		case unanswerable(err):
-			l.sink.recoveryWarned.Do(func() {
-				l.sink.log.Warn("kafka does not tell what the process before has written last: changes that were in flight then are written again",
-					"topic", l.topic.name, "partition", l.partition, "error", err,
-					"remedy", "grant READ on the topics; brokers before Kafka 2.8 do not tell at all")
-			})
-			return 0, false, nil
+	err = l.askLeader(ctx, func(by cluster.Lead) (err error) {
+		records, certain, err = l.countWritten(ctx, by)
+		if !unanswerable(err) {
+			return err
 		}
-		if _, err := l.sink.refresh(ctx, l.topic, seen); err != nil {
-			return 0, false, err
-		}
-		if tries == 2 { // the first failure is often just a stale connection, or a leader that moved
-			return 0, false, fmt.Errorf("%s: asking what the process before has written: %w", l, err)
-		}
+		records, certain = 0, false
+		l.sink.recoveryWarned.Do(func() {
+			l.sink.log.Warn("kafka does not tell what the process before has written last: changes that were in flight then are written again",
+				"topic", l.topic.name, "partition", l.partition, "error", err,
+				"remedy", "grant READ on the topics; brokers before Kafka 2.8 do not tell at all")
+		})
+		return nil
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("%s: asking what the process before has written: %w", l, err)
 	}
+	return records, certain, nil
 }
 
 // unanswerable says whether a broker that does not tell will not tell later either.
@@ -92,12 +86,8 @@ func unanswerable(err error) bool {
 }
 
 // countWritten asks the leader once.
-func (l *lane) countWritten(ctx context.Context, by *cluster.Layout) (records int, certain bool, err error) {
-	lead, err := by.Lead(l.partition)
-	if err != nil {
-		return 0, false, err
-	}
-	at, err := l.sink.cluster.Producer(ctx, lead.Broker, l.place(), l.state.producer)
+func (l *lane) countWritten(ctx context.Context, by cluster.Lead) (records int, certain bool, err error) {
+	at, err := l.sink.cluster.Producer(ctx, by.Broker, l.place(), l.state.producer)
 	if err != nil {
 		return 0, false, err
 	}
@@ -111,7 +101,7 @@ func (l *lane) countWritten(ctx context.Context, by *cluster.Layout) (records in
 	if records == 0 {
 		return 0, true, nil
 	}
-	return records, true, l.awaitReplicated(ctx, lead)
+	return records, true, l.awaitReplicated(ctx, by)
 }
 
 // awaitReplicated waits until all in-sync replicas have what the leader has now: until then a new leader could begin

@@ -142,7 +142,7 @@ func (r *repairs) end(topic string, m sinks.Message) {
 	defer r.mu.Unlock()
 	one := r.pending[scope(topic, m.Change)]
 	if one == nil {
-		r.sink.log.Warn("a topic is not repaired: the snapshot began before its configuration was changed; keys that the snapshot lacks stay",
+		r.sink.log.Warn("a topic is not repaired: the snapshot began in another process, or before the configuration was changed; keys that the snapshot lacks stay",
 			"topic", topic, "resource", m.Change.Resource.String(), "namespace", m.Change.Namespace)
 		return
 	}
@@ -251,12 +251,9 @@ type pass struct {
 // topic repairs the partitions that are not repaired yet, as far as they can be.
 func (p *pass) topic(ctx context.Context) (first error) {
 	t := p.sink.topic(p.repair.topic)
-	layout := t.current.Load()
-	if layout == nil {
-		var err error
-		if layout, err = p.sink.refresh(ctx, t, nil); err != nil {
-			return err
-		}
+	layout, err := p.sink.refresh(ctx, t, nil)
+	if err != nil {
+		return err
 	}
 	for i := range layout.Leads {
 		n := int32(i)

@@ -82,7 +82,7 @@ func (w *table) snapshot(s *Sink, id, namespace string, position int, objects ..
 // repaired waits until nothing is due any more.
 func (w *table) repaired(s *Sink) {
 	w.Helper()
-	s.State(w.at)
+	s.Settled(w.at)
 	w.until("the topic is repaired", func() bool {
 		s.repairs.mu.Lock()
 		defer s.repairs.mu.Unlock()
@@ -227,7 +227,7 @@ func testNotBefore(w *table) {
 	w.put(s, pod("slow", 1), pod("ghost", 2))
 	s = w.open(slog.New(slog.DiscardHandler), &kept{})
 	w.snapshot(s, "7", "", 10)
-	s.State(w.at - 1) // the lane of "slow" is behind
+	s.Settled(w.at - 1) // the lane of "slow" is behind
 	w.put(s, of(pod("slow", 1), func(c *event.Change) { c.Type, c.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: "7"} }))
 	w.repaired(s)
 	w.want("core/pods/default/slow")
@@ -254,7 +254,7 @@ func testCrash(w *table) {
 	}
 	readNothing()
 	w.snapshot(s, "7", "", 100, pod("here", 50))
-	s.State(w.at)
+	s.Settled(w.at)
 
 	last := 100
 	for life := range 4 {
@@ -269,7 +269,7 @@ func testCrash(w *table) {
 		last += 2
 		switch life {
 		case 0:
-			s.State(w.at)
+			s.Settled(w.at)
 		case 1:
 			w.repaired(s)
 			k.unfinished()
@@ -307,7 +307,7 @@ func testNoRead(w *table) {
 	var log lines
 	s = w.open(log.logger(), &kept{})
 	w.snapshot(s, "7", "", 10, pod("here", 5))
-	s.State(w.at)
+	s.Settled(w.at)
 	w.until("the missing right is told", func() bool {
 		c := s.Cautions()
 		return len(c) == 1 && strings.Contains(c[0], "grant READ on it")
@@ -339,7 +339,7 @@ func testMadeAgain(w *table) {
 	}
 	s = w.open(slog.New(slog.DiscardHandler), &kept{})
 	w.snapshot(s, "7", "", 1000)
-	s.State(w.at)
+	s.Settled(w.at)
 	var making sync.WaitGroup
 	making.Go(func() {
 		for i := range objects {
@@ -385,7 +385,7 @@ func testFenced(w *table) {
 		}
 		return s
 	}
-	old := next()
+	old := next() // nothing is restored, and no state is asked for
 	w.snapshot(old, "7", "", 1000, pod("here", 50))
 	w.put(old, pod("here", 1001))
 	w.repaired(old)

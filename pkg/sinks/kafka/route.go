@@ -85,13 +85,14 @@ func (s *Sink) Resume(lanes []sinks.Lane) {
 // layouts are of age.
 func (s *Sink) Repartitions() (due []sinks.Repartition) {
 	s.lookAround()
-	for _, t := range s.moved.all() {
+	for one := range s.moved.Range {
+		t := one.(*topic)
 		if s.repairs.busy(t.name) {
 			continue
 		}
 		r, now := s.routes[t.name], t.current.Load()
 		if r == nil || !r.waits() && len(now.Leads) == len(r.lanes) {
-			s.moved.remove(t)
+			s.moved.Delete(t)
 			continue
 		}
 		to := sinks.Repartition{From: r.lanes, To: lanesOf(t.name, len(now.Leads)), Gone: len(now.Leads) < len(r.lanes)}
@@ -201,12 +202,9 @@ type waiting struct {
 // publish is [sinks.Sink.Publish] for the lane.
 func (w *waiting) publish(ctx context.Context, batch []sinks.Message) (int, error) {
 	if w.count == 0 {
-		layout := w.topic.current.Load()
-		if layout == nil {
-			var err error
-			if layout, err = w.sink.refresh(ctx, w.topic, nil); err != nil {
-				return 0, err
-			}
+		layout, err := w.sink.refresh(ctx, w.topic, nil)
+		if err != nil {
+			return 0, err
 		}
 		w.count = len(layout.Leads)
 	}

@@ -46,7 +46,7 @@ type Sink struct {
 	looked    time.Time         // when all topics were asked about last
 	lookEvery time.Duration     // how old that may be
 
-	moved      topicSet    // those whose partitions have changed in number since they were routed
+	moved      sync.Map    // of *topic: those whose partitions have changed in number since they were routed
 	looking    atomic.Bool // somebody asks about all topics
 	open       context.Context
 	close      context.CancelFunc
@@ -61,12 +61,14 @@ type Sink struct {
 
 var _ interface {
 	sinks.Router
+	sinks.Divided
 	sinks.Concurrent
 	sinks.Batched
 	sinks.Pinger
 	sinks.Slowed
 	sinks.Forgetter
 	sinks.Repartitioner
+	sinks.Settler
 	sinks.Stateful
 	sinks.Cautious
 	sinks.Fenced

@@ -20,8 +20,8 @@ func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitt
 	times := map[cluster.Partition]int{}
 	for lane, from := range lanes {
 		p, ok := partitionOfLane(lane)
-		if !ok || f != nil && f.gone[p] {
-			continue // nothing that has records
+		if !ok || f != nil && !f.hasTail(p) {
+			continue
 		}
 		round := times[p]
 		if times[p]++; round == len(rounds) {

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/segmentio/kafka-go"
@@ -29,8 +26,8 @@ func newTopic(name string) *topic {
 	return t
 }
 
-// refresh asks the cluster about the topic, unless someone did since the caller read seen (nil: never). So lanes that
-// fail together ask once.
+// refresh asks the cluster about the topic, unless someone did since the caller read seen. So lanes that fail together ask
+// once. With nil, what is known already is enough.
 func (s *Sink) refresh(ctx context.Context, t *topic, seen *cluster.Layout) (*cluster.Layout, error) {
 	select {
 	case <-t.asking:
@@ -53,35 +50,8 @@ func (s *Sink) refresh(ctx context.Context, t *topic, seen *cluster.Layout) (*cl
 func (s *Sink) learn(t *topic, now *cluster.Layout) {
 	before := t.current.Swap(now)
 	if before == nil || len(before.Leads) != len(now.Leads) {
-		s.moved.add(t)
+		s.moved.Store(t, nil)
 	}
-}
-
-// topicSet is a set of topics. It is safe for concurrent use.
-type topicSet struct {
-	mu     sync.Mutex
-	topics map[*topic]bool
-}
-
-func (s *topicSet) add(t *topic) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.topics == nil {
-		s.topics = map[*topic]bool{}
-	}
-	s.topics[t] = true
-}
-
-func (s *topicSet) remove(t *topic) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.topics, t)
-}
-
-func (s *topicSet) all() []*topic {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.topics))
 }
 
 // find describes a topic, and creates it first, or checks it, where that is asked for.
@@ -109,19 +79,28 @@ func (s *Sink) find(ctx context.Context, t *topic) (*cluster.Layout, error) {
 	return found, nil
 }
 
-// retryLayout asks something of brokers that a layout names, with another layout when that was not right any more.
-func (s *Sink) retryLayout(ctx context.Context, t *topic, ask func(by *cluster.Layout) error) error {
-	const tries = 3
+// askLeader asks something of the broker that leads the partition, and again where that may have been another one. Its
+// errors are those of the lane alone, unless no broker answers: others work.
+func (l *lane) askLeader(ctx context.Context, ask func(by cluster.Lead) error) error {
+	const tries = 3 // the first failure is often just a stale connection
 	for try := 1; ; try++ {
-		seen := t.current.Load()
-		err := ask(seen)
+		seen := l.topic.current.Load()
+		by, err := seen.Lead(l.partition)
 		if err == nil {
+			err = ask(by)
+		}
+		switch {
+		case err == nil:
 			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case protocol.ClassifyError(err) == protocol.Unauthorized:
+			return l.sink.cluster.Refused(l.topic.name, err)
 		}
-		if try == tries || ctx.Err() != nil || protocol.ClassifyError(err) == protocol.Unauthorized {
-			return s.cluster.Explain(ctx, t.name, err)
+		if _, err := l.sink.refresh(ctx, l.topic, seen); err != nil {
+			return err
 		}
-		if _, err := s.refresh(ctx, t, seen); err != nil {
+		if try == tries {
 			return err
 		}
 	}

@@ -44,13 +44,13 @@ type Cluster struct {
 	log      *slog.Logger
 	open     context.Context
 	shut     context.CancelCauseFunc
-	asking   chan struct{} // holds a token while topics are asked about
 	running  sync.WaitGroup
+
+	descriptions *Rounds[string, description] // of topics
 
 	mu        sync.Mutex
 	addresses map[int32]string // of brokers
 	links     map[endpoint]*link
-	inquiry   *inquiry // that is asked next; nil: nobody wants to know anything
 }
 
 // endpoint is one end of a connection.
@@ -99,12 +99,16 @@ func New(cfg Options, log *slog.Logger) (*Cluster, error) {
 	}
 	c := &Cluster{
 		brokers: strings.Join(cfg.Brokers, ", "), seeds: cfg.Brokers,
-		timeout: cfg.Timeout, log: log, throttle: newThrottle(cfg.ClientID, log), asking: make(chan struct{}, 1),
+		timeout: cfg.Timeout, log: log, throttle: newThrottle(cfg.ClientID, log),
 		addresses: map[int32]string{}, links: map[endpoint]*link{},
 	}
 	c.Dialer = &connection.Dialer{ClientID: cfg.ClientID, TLS: cfg.TLS, Mechanism: mechanism, Timeout: cfg.Timeout,
 		Reach: new(net.Dialer).DialContext, Throttle: c.throttle}
 	c.open, c.shut = context.WithCancelCause(context.Background())
+	c.descriptions = NewRounds(c.running.Go, func(topics []string) (d description, err error) {
+		d.found, d.controller, err = c.DescribeAll(c.open, topics)
+		return d, err
+	})
 	return c, nil
 }
 

@@ -2,6 +2,7 @@
 // knows nothing of changes.
 //
 //	cluster.go      connections, and who is asked over which
+//	rounds.go       many questions are one
 //	metadata.go     who leads the partitions of topics; topics are configured and made
 //	reader.go       partitions are read back
 //	producers.go    producer IDs, and what brokers know of them

@@ -56,21 +56,17 @@ func (c *Cluster) Ping(ctx context.Context) error {
 	return err
 }
 
-// inquiry is a question about many topics, which many may wait for.
-type inquiry struct {
-	topics   []string
-	answered chan struct{} // closed when what follows is set
-
+// description is an answer about many topics.
+type description struct {
 	found      map[string]*Layout
 	controller int32
-	err        error
 }
 
 // Describe asks about a topic: who leads its partitions, and for that matter the cluster. One without partitions is not
 // ready.
 func (c *Cluster) Describe(ctx context.Context, topic string) (found *Layout, controller int32, err error) {
 	err = retryOnce(ctx, func() (err error) {
-		found, controller, err = c.inquireAbout(ctx, topic)
+		found, controller, err = c.describeOnce(ctx, topic)
 		return err
 	})
 	if err == nil && len(found.Leads) == 0 {
@@ -79,41 +75,17 @@ func (c *Cluster) Describe(ctx context.Context, topic string) (found *Layout, co
 	return found, controller, err
 }
 
-// inquireAbout is describe once. What is asked meanwhile is one question.
-func (c *Cluster) inquireAbout(ctx context.Context, topic string) (*Layout, int32, error) {
-	c.mu.Lock()
-	q := c.inquiry
-	if q == nil {
-		q = &inquiry{answered: make(chan struct{})}
-		c.inquiry = q
-		c.running.Go(func() { c.inquire(q) })
+// describeOnce is Describe without a second attempt. Topics that are asked about at the same time are in one request.
+func (c *Cluster) describeOnce(ctx context.Context, topic string) (*Layout, int32, error) {
+	all, err := c.descriptions.Ask(ctx, topic)
+	if err != nil {
+		return nil, anyBroker, err
 	}
-	q.topics = append(q.topics, topic)
-	c.mu.Unlock()
-	select {
-	case <-q.answered:
-	case <-ctx.Done():
-		return nil, anyBroker, ctx.Err()
-	}
-	if q.err != nil {
-		return nil, q.controller, q.err
-	}
-	found := q.found[topic]
+	found := all.found[topic]
 	if found == nil {
-		return nil, q.controller, errors.New("the broker answered for other topics than asked for")
+		return nil, all.controller, errors.New("the broker answered for other topics than asked for")
 	}
-	return found, q.controller, found.Err
-}
-
-// inquire asks a question when the one before is answered.
-func (c *Cluster) inquire(q *inquiry) {
-	c.asking <- struct{}{}
-	defer func() { <-c.asking }()
-	c.mu.Lock()
-	c.inquiry = nil
-	c.mu.Unlock()
-	q.found, q.controller, q.err = c.DescribeAll(c.open, q.topics)
-	close(q.answered)
+	return found, all.controller, found.Err
 }
 
 // DescribeAll asks about some topics.

@@ -33,19 +33,22 @@ type Span struct {
 	Known      bool  // lead, first and end are
 	Next       int64 // offset to go on with
 	Each       func(*kproto.Record) error
+	Taken      func() error // nil, or called behind the records of each answer, where Next and Last are behind them, too
 
 	Identified bool // what was read last must still be there
 	Last       protocol.BatchID
+	confirmed  bool // it was, a request ago
 }
 
 func (s *Span) left() bool { return s.Next < s.End }
 
-// goesOn says whether the batch before next is read once more, to see that it is last.
-func (s *Span) goesOn() bool { return s.Identified && s.Next > s.First }
+// goesOn says whether the batch before next is read once more, to see that it is last. An answer may have room for that one
+// only, so the next request is about what is behind it.
+func (s *Span) goesOn() bool { return s.Identified && !s.confirmed && s.Next > s.First }
 
 // Read calls the function of each span for its records, of one after the other. It asks each broker for many partitions at
 // once. An offset that a partition does not have means its oldest record. No partition is in two spans. What a function
-// returns ends it, and is returned as it is.
+// returns ends it, and is returned as it is. That one broker of several is away is an ordinary error.
 func (c *Cluster) Read(ctx context.Context, spans []*Span) error {
 	for try := 1; ; try++ {
 		err := c.readOnce(ctx, spans)
@@ -59,11 +62,10 @@ func (c *Cluster) Read(ctx context.Context, spans []*Span) error {
 			return fmt.Errorf("no right to read a topic, which tells what it holds: grant READ on it: %w", err)
 		case protocol.ClassifyError(err) == protocol.Unauthorized:
 			return c.Explain(ctx, "", err)
-		case try < readTries && ctx.Err() == nil:
-		case protocol.FromBroker(err), errors.Is(err, ErrNoPartition):
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case try == readTries:
 			return err
-		default:
-			return c.Explain(ctx, "", err)
 		}
 		for _, one := range spans {
 			one.Known = one.Known && !one.left() // who leads it may be another one now
@@ -107,8 +109,8 @@ func (c *Cluster) locate(ctx context.Context, spans []*Span) (byLeader map[int32
 	}
 	slices.Sort(topics)
 	found, _, err := c.DescribeAll(ctx, slices.Compact(topics))
-	if err != nil {
-		return nil, err
+	if err != nil { // no broker answers, and not only one
+		return nil, c.Explain(ctx, "", err)
 	}
 	byLeader = map[int32][]*Span{}
 	for _, s := range spans {
@@ -246,14 +248,14 @@ func (c *Cluster) fetch(ctx context.Context, leader int32, spans []*Span) (progr
 			if s == nil {
 				return progress, protocol.ErrMalformed
 			}
-			before := s.Next
+			before, confirmed := s.Next, s.confirmed
 			if err := protocol.CodeError(p.ErrorCode, ""); err != nil {
 				return progress, fmt.Errorf("reading %s: %w", s.Partition, err)
 			}
 			if err := s.take(protocol.Batches(p.RecordBatches)); err != nil {
 				return progress, fmt.Errorf("reading %s: %w", s.Partition, err)
 			}
-			progress = progress || s.Next > before
+			progress = progress || s.Next > before || s.confirmed && !confirmed
 		}
 	}
 	return progress, nil
@@ -261,9 +263,11 @@ func (c *Cluster) fetch(ctx context.Context, leader int32, spans []*Span) (progr
 
 // take calls the function of the span for records. What it was called for counts as read, whatever it returned.
 func (s *Span) take(records protocol.Batches) error {
-	if s.goesOn() && len(records) > 0 && records.At(s.Next-1) != s.Last {
+	looked := s.goesOn() && len(records) > 0
+	if looked && records.At(s.Next-1) != s.Last {
 		return ErrMadeAnew
 	}
+	s.confirmed = looked
 	next, err := records.Each(s.Next, func(r *kproto.Record) error {
 		s.Next = r.Offset + 1
 		if err := s.Each(r); err != nil {
@@ -273,6 +277,11 @@ func (s *Span) take(records protocol.Batches) error {
 	})
 	if s.Next = max(s.Next, next); err == nil && len(records) > 0 {
 		s.Last = records.At(s.Next - 1)
+	}
+	if err == nil && s.Taken != nil {
+		if err := s.Taken(); err != nil {
+			return &CallerError{err}
+		}
 	}
 	return err
 }

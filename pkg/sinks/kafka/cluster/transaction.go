@@ -107,6 +107,15 @@ func (t *Transactional) Init(ctx context.Context, own Numbers) (Numbers, error) 
 	return got, err
 }
 
+// Kept returns an error where the ID has another producer ID than before: who takes over, be it this process, gets to know,
+// as nothing turns away what was sent under the old one.
+func (t *Transactional) Kept(before, now Numbers) error {
+	if now.Producer == before.Producer {
+		return nil
+	}
+	return &sinks.DeposedError{Reason: fmt.Sprintf("the transactional ID %q has another producer ID now: it had expired, or its epochs are used up", t.ID)}
+}
+
 // add makes partitions part of the transaction, and returns those that are and those that do not exist.
 func (t *Transactional) add(ctx context.Context, own Numbers, all []Partition) (there, gone []Partition, err error) {
 	for chunk := range slices.Chunk(all, partitionsAtOnce) {

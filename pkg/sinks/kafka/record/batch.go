@@ -85,15 +85,22 @@ func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int,
 		}
 		count, records = count+1, records+more
 	}
-	start := len(dst)
-	dst = append(dst, make([]byte, LengthPrefix+HeaderSize)...)
-	dst, err = e.compress(dst, e.records)
-	if err != nil {
+	if b, err = e.finish(dst, records, s); err != nil {
 		return nil, 0, 0, err
+	}
+	return b, count, records, nil
+}
+
+// finish appends the batch of what is in e.records.
+func (e *Encoder) finish(dst []byte, records int, s ProducerSequence) ([]byte, error) {
+	start := len(dst)
+	dst, err := e.compress(append(dst, make([]byte, LengthPrefix+HeaderSize)...), e.records)
+	if err != nil {
+		return nil, err
 	}
 	e.writeHeader(dst[start:], records, s)
 	e.trim()
-	return dst, count, records, nil
+	return dst, nil
 }
 
 // RawBytes is the size of the records of the last batch before compression.

@@ -23,14 +23,7 @@ func (e *Encoder) EncodeEntries(dst []byte, entries []sinks.StateEntry, s Produc
 		e.records = binary.AppendVarint(e.records, int64(len(e.prefix)+len(entry.Value)+1))
 		e.records = append(append(append(e.records, e.prefix...), entry.Value...), noHeaders)
 	}
-	start := len(dst)
-	dst, err := e.compress(append(dst, make([]byte, LengthPrefix+HeaderSize)...), e.records)
-	if err != nil {
-		return nil, err
-	}
-	e.writeHeader(dst[start:], len(entries), s)
-	e.trim()
-	return dst, nil
+	return e.finish(dst, len(entries), s)
 }
 
 // Number writes other numbers into a batch, which has to be stamped again.

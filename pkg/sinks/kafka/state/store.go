@@ -281,8 +281,8 @@ func (s *Store) renew(ask func() (cluster.Numbers, error)) error {
 	if err != nil {
 		return err
 	}
-	if own.Producer != s.own.Producer {
-		return &sinks.DeposedError{Reason: fmt.Sprintf("the transactional ID %q has another producer ID now: it had expired, or its epochs are used up", s.id.ID)}
+	if err := s.id.Kept(s.own, own); err != nil {
+		return err
 	}
 	s.own, s.sequence, s.kept = own, 0, time.Now().Round(0)
 	return nil
