@@ -58,7 +58,7 @@ func newNaming(cfg *config.Config, j *journal.Journal, client *apiserver.Client,
 	n.follow(cfg)
 	n.attributor = attribution.New(attribution.Options{
 		Limits:  attribution.Limits{Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending), Likely: c.Likely},
-		Journal: j,
+		Journal: j, Cluster: cfg.Cluster.Name,
 		Selected: func(group, resource string) bool {
 			_, yes := (*n.rule.Load())(event.Resource{Group: group, Resource: resource})
 			return yes
@@ -73,16 +73,15 @@ func newNaming(cfg *config.Config, j *journal.Journal, client *apiserver.Client,
 		}
 		n.intakes = append(n.intakes, n.webhook)
 	}
+	reading := audit.Options{Take: n.attributor.Take, Place: j.Place, Lost: n.attributor.Lost, Logger: log}
 	for _, path := range c.Files {
-		n.intakes = append(n.intakes, audit.NewFile(path, n.attributor.Take, j.Place, n.attributor.Lost, log))
+		n.intakes = append(n.intakes, audit.NewFile(path, reading))
 	}
 	for _, name := range c.Kafka.Topics {
-		n.intakes = append(n.intakes, topic.New(topic.Options{
-			Config: c.Kafka, Topic: name, Take: n.attributor.Take, Place: j.Place, Lost: n.attributor.Lost, Logger: log,
-		}))
+		n.intakes = append(n.intakes, topic.New(c.Kafka, name, reading))
 	}
 	if c.CountersEvery > 0 {
-		n.counters = audit.NewCounters(c.CountersEvery, client.Metrics, n.attributor.LostSince)
+		n.counters = audit.NewCounters(c.CountersEvery, client.Metrics, n.attributor.Lost)
 	}
 	return n, nil
 }

@@ -30,7 +30,7 @@ func (c *composition) show(s *admin.Snapshot, stored journal.Stat) {
 	s.Cluster.UID, s.Cluster.Unchecked = c.source.Identity()
 	s.Cluster.ClockSkew = c.source.ClockSkew()
 	for _, n := range c.source.Namespaces() {
-		s.Namespaces = append(s.Namespaces, admin.NamespaceStatus{Name: n.Name, Missing: n.Missing, Unknown: n.Unknown})
+		s.Namespaces = append(s.Namespaces, admin.NamespaceStatus(n))
 	}
 	ready, reasons := c.source.Ready()
 	for _, r := range c.source.Status() {

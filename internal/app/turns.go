@@ -121,7 +121,7 @@ func (a *app) takeTurns(ctx context.Context) error {
 		case <-ctx.Done():
 			a.configuring.stop() // so that nothing is handed over any more
 			end(nil)
-			return <-ended
+			return a.deposed(<-ended)
 		}
 		if err = a.deposed(err); err != nil {
 			next.answer(err)
@@ -133,8 +133,8 @@ func (a *app) takeTurns(ctx context.Context) error {
 	}
 }
 
-// deposed takes note that another process has taken over, where this one may stand by for the next turn, and returns nil. It
-// returns every other error.
+// deposed takes note that another process has taken over, where this one may stand by for the next turn or is told to stop,
+// and returns nil. It returns every other error.
 func (a *app) deposed(err error) error {
 	var by *sinks.DeposedError
 	if !errors.As(err, &by) {
@@ -144,7 +144,7 @@ func (a *app) deposed(err error) error {
 	if a.turns.election == nil {
 		return fmt.Errorf("another exporter works in place of this one, and no election says who may: set election.lease, or run one exporter: %w", err)
 	}
-	a.log.Warn("another exporter works in place of this one, which stands by", "reason", by.Reason)
+	a.log.Warn("another exporter works in place of this one", "reason", by.Reason)
 	return nil
 }
 

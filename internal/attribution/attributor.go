@@ -3,7 +3,6 @@ package attribution
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -25,6 +24,8 @@ type Journal interface {
 	Newest() uint64
 	KeepEvidence(ctx context.Context, evidence []event.Evidence, place, position string) error
 	Evidence(each func(event.Evidence) error) error
+	Resources() ([]string, error)
+	LoadResource(name string, known func(event.Known)) (event.StoredResource, error)
 	Conclude(ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64) error
 }
 
@@ -32,6 +33,7 @@ type Journal interface {
 type Options struct {
 	Limits
 	Journal Journal
+	Cluster string // name of the cluster, as changes have it
 	// Selected says whether changes of a resource are emitted: requests to others are forgotten at once.
 	Selected func(group, resource string) bool
 	// Crowded says that the journal is filling up, so that nothing may hold its changes any longer.
@@ -68,7 +70,7 @@ type Attributor struct {
 // New returns an attributor. Run starts it.
 func New(options Options) *Attributor {
 	a := &Attributor{
-		options: options, join: NewJoin(options.Limits), gaps: newGaps(),
+		options: options, join: NewJoin(options.Limits), gaps: newGaps(options.Cluster),
 		again: make(chan struct{}), resume: make(chan struct{}),
 		state: condition.New(options.Logger, hears), unresolved: map[Reason]*atomic.Uint64{},
 	}
@@ -103,35 +105,6 @@ func (a *Attributor) Run(ctx context.Context) error {
 	}
 }
 
-// load takes up what an earlier process waited with. A journal that was filled before anybody was named is not gone through.
-func (a *Attributor) load(ctx context.Context) error {
-	cursor, settled, err := a.options.Journal.Cursor(Sink)
-	if err != nil {
-		return err
-	}
-	if !settled {
-		cursor = event.Cursor{Low: a.options.Journal.Newest()}
-		if err := a.options.Journal.Settle(ctx, Sink, cursor, nil); err != nil {
-			return err
-		}
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.read, a.join.began = cursor.Low, time.Now()
-	return a.options.Journal.Evidence(func(e event.Evidence) error {
-		mark, request, err := decodeEvidence(e)
-		switch {
-		case err != nil:
-			return fmt.Errorf("evidence %d: %w", e.Number, err)
-		case mark != nil:
-			a.join.Remember(mark)
-		default:
-			a.hold(request)
-		}
-		return nil
-	})
-}
-
 // follow gives the changes of the journal to the join.
 func (a *Attributor) follow(ctx context.Context) error {
 	for {
@@ -162,7 +135,7 @@ func (a *Attributor) take(records []event.Record) {
 				a.unresolved[Compared].Add(1)
 			}
 		}
-		a.gaps.emits(r.Change)
+		a.gaps.emits(r.Change.Resource)
 	}
 	a.wake()
 }
@@ -171,10 +144,8 @@ func (a *Attributor) take(records []event.Record) {
 // are durable. place and position, if place is not empty, are stored with them: how far a file has been read. It fails when
 // the journal does.
 func (a *Attributor) Take(ctx context.Context, origin string, events []audit.Event, place, position string) error {
-	select {
-	case <-a.resume:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := a.loaded(ctx); err != nil {
+		return err
 	}
 	now := time.Now()
 	a.events.Add(uint64(len(events)))
@@ -197,6 +168,16 @@ func (a *Attributor) Take(ctx context.Context, origin string, events []audit.Eve
 	return nil
 }
 
+// loaded waits until evidence was loaded.
+func (a *Attributor) loaded(ctx context.Context) error {
+	select {
+	case <-a.resume:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // hold gives a request to the join, or lets go of its evidence. The caller holds mu.
 func (a *Attributor) hold(r *Request) {
 	if !a.join.Request(r) {
@@ -210,17 +191,6 @@ func (a *Attributor) heard() time.Time {
 		return time.Unix(0, n)
 	}
 	return time.Time{}
-}
-
-// Lost says that audit events were lost on their way, for a reason in one sentence.
-func (a *Attributor) Lost(reason string) { a.LostSince(time.Time{}, reason) }
-
-// LostSince says it where it is known since when.
-func (a *Attributor) LostSince(since time.Time, reason string) {
-	a.lost.Add(1)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.gaps.lose(since, time.Now(), reason)
 }
 
 // useful returns the events that may name somebody, as they are kept.
@@ -251,113 +221,4 @@ func (a *Attributor) useful(origin string, events []audit.Event, now time.Time) 
 		}
 	}
 	return requests, evidence, nil
-}
-
-// conclude writes what can be concluded.
-func (a *Attributor) conclude(ctx context.Context, now time.Time) error {
-	found, changes, cursor := a.decide(now)
-	for i := range found.Done {
-		if c := &found.Done[i]; c.By != nil {
-			changes = append(changes, record(c, now))
-		} else {
-			a.unresolved[c.Reason].Add(1)
-		}
-	}
-	a.report()
-	if len(changes)+len(found.Done)+len(found.Marks)+len(found.Drop) == 0 && !a.behind(cursor) {
-		return nil
-	}
-	keep, err := evidenceOf(found.Marks)
-	if err != nil {
-		return err
-	}
-	if err := a.options.Journal.Conclude(ctx, Sink, event.Cursor{Low: cursor}, changes, keep, found.Drop); err != nil {
-		return err
-	}
-	a.settled = cursor
-	a.mu.Lock()
-	a.wake()
-	a.mu.Unlock()
-	for i := range found.Done {
-		switch c := &found.Done[i]; {
-		case c.By == nil:
-		case c.Likely:
-			a.likely.Add(1)
-		default:
-			a.attributed.Add(1)
-		}
-	}
-	return nil
-}
-
-func evidenceOf(marks []*Mark) (all []event.Evidence, err error) {
-	for _, m := range marks {
-		value, err := json.Marshal(m)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, event.Evidence{Number: m.Number, Value: value})
-	}
-	return all, nil
-}
-
-// wake tells who awaits decisions that there are more of them. The caller holds mu.
-func (a *Attributor) wake() {
-	close(a.again)
-	a.again = make(chan struct{})
-}
-
-// behind says whether the stored cursor holds much of the journal that nobody waits for.
-func (a *Attributor) behind(cursor uint64) bool { return cursor > a.settled+1000 }
-
-func (a *Attributor) decide(now time.Time) (found Findings, gaps []*event.Change, cursor uint64) {
-	crowded := a.options.Crowded != nil && a.options.Crowded()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.join.Decide(now)
-	if crowded {
-		a.join.Expire()
-	}
-	found = a.join.Fetch()
-	if n := a.join.crowded; n > 0 {
-		a.join.crowded = 0
-		a.lost.Add(n)
-		a.gaps.lose(time.Time{}, now, fmt.Sprintf("%d audit events had to make room for newer ones", n))
-	}
-	gaps = a.gaps.observe(found.Done, a.heard())
-	cursor = a.read
-	if oldest, waits := a.join.Waiting(); waits {
-		cursor = oldest - 1
-	}
-	a.pendingBytes.Store(int64(a.join.bytes.changes + a.join.bytes.requests))
-	a.pendingCount.Store(int64(len(a.join.changes)))
-	return found, gaps, cursor
-}
-
-// record makes the record that says who made a change.
-func record(c *Conclusion, now time.Time) *event.Change {
-	of := &event.Change{
-		Type: event.Attributed, Cluster: c.Cluster, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name,
-		UID: c.UID, ResourceVersion: c.Version, ObservedAt: now.UTC(),
-		Attribution: &event.Attribution{Of: c.ID, By: identityOf(c.By), Certainty: event.Exact},
-	}
-	if c.Likely {
-		of.Attribution.Certainty = event.Likely
-	}
-	if c.RequestedBy != nil {
-		asked := identityOf(c.RequestedBy)
-		of.Attribution.RequestedBy = &asked
-	}
-	return of
-}
-
-func identityOf(r *Request) event.Identity {
-	i := event.Identity{
-		User: r.User, UID: r.UserUID, Groups: r.Groups, Verb: r.Verb, Subresource: r.Subresource, Received: r.Received.Time(),
-		UserAgent: r.UserAgent, SourceIPs: r.SourceIPs, AuditID: r.ID,
-	}
-	if as := r.Impersonated; as != nil {
-		i.User, i.UID, i.Groups, i.Impersonator = as.Name, as.UID, as.Groups, r.User
-	}
-	return i
 }

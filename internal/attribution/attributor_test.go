@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,13 +27,19 @@ type process struct {
 
 func start(t *testing.T, dir string, limits attribution.Limits) *process {
 	t.Helper()
+	return startFor(t, dir, limits, "pods")
+}
+
+// startFor names who changes one resource.
+func startFor(t *testing.T, dir string, limits attribution.Limits, selected string) *process {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{attribution.Sink}, Evidence: true, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &process{t: t, journal: j, Attributor: attribution.New(attribution.Options{
-		Limits: limits, Journal: j, Selected: func(_, resource string) bool { return resource == "pods" }, Logger: log,
+		Limits: limits, Journal: j, Cluster: "c", Selected: func(_, resource string) bool { return resource == selected }, Logger: log,
 	})}
 	ctx, cancel := context.WithCancel(t.Context())
 	journaling, naming := make(chan error, 1), make(chan error, 1)
@@ -164,6 +171,9 @@ func TestSilenceIsSaidWhenItEnds(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("nobody says that no audit events come")
 		}
+	}
+	if said := p.Stats().Condition.Explanation(); !strings.Contains(said, "since the start") {
+		t.Errorf("said %q", said)
 	}
 	p.request("ann", "create", 201, "other", "9")
 	r := p.await(event.AttributionGap, 0).Change
@@ -309,4 +319,104 @@ func TestAFloodOfEventsTakesBoundedRoom(t *testing.T) {
 			t.Fatalf("%d are stored; %+v", stored, s)
 		}
 	}
+}
+
+// TestALossOutlivesTheProcess loses audit events, and stops before any resource is known that they could concern; the next
+// process says it, though nothing has changed any more.
+func TestALossOutlivesTheProcess(t *testing.T) {
+	dir, limits := t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20}
+	since := time.Now().Add(-time.Hour).UTC()
+	p := start(t, dir, limits)
+	if err := p.Lost(t.Context(), since, "the log was eaten"); err != nil {
+		t.Fatal(err)
+	}
+	p.stop()
+	p = start(t, dir, limits)
+	p.change(event.Added, "u1", "5", "")
+	told := p.await(event.AttributionGap, 0)
+	if gap := told.Change.Gap; gap.Reason != "the log was eaten" || gap.From != since.Format(time.RFC3339Nano) {
+		t.Errorf("%+v", gap)
+	}
+	p.stop()
+	p = start(t, dir, limits)
+	defer p.stop()
+	if err := p.Lost(t.Context(), time.Time{}, "the log was eaten again"); err != nil {
+		t.Fatal(err)
+	}
+	again := p.await(event.AttributionGap, told.Offset)
+	if again.Change.Gap.Reason != "the log was eaten again" || again.Change.Resource != pods || again.Change.Cluster != "c" {
+		t.Errorf("%+v", again.Change)
+	}
+	p.nothingIsLeft()
+}
+
+// TestLossesOfOneReasonAreSaidOnceAMinute loses again and again, as an API server does that sends what cannot be read.
+func TestLossesOfOneReasonAreSaidOnceAMinute(t *testing.T) {
+	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
+	defer p.stop()
+	p.change(event.Added, "u1", "5", "")
+	lose := func(reason string) {
+		if err := p.Lost(t.Context(), time.Time{}, reason); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose("this")
+	first := p.await(event.AttributionGap, 0)
+	for range 100 {
+		lose("this")
+	}
+	lose("that")
+	if next := p.await(event.AttributionGap, first.Offset).Change.Gap; next.Reason != "that" {
+		t.Errorf("%+v", next)
+	}
+	kept := 0
+	if err := p.journal.Evidence(func(event.Evidence) error { kept++; return nil }); err != nil || kept != 1 {
+		t.Errorf("%d losses are kept until they are said: %v", kept, err)
+	}
+}
+
+// TestARuleThatIsRemovedLeavesNothingBehind stops with a change and an event that wait, and with an event whose change does
+// not come any more, and goes on with rules that do not select their resource.
+func TestARuleThatIsRemovedLeavesNothingBehind(t *testing.T) {
+	dir, limits := t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}
+	p := start(t, dir, limits)
+	p.request("ann", "patch", 200, "u1", "6")
+	p.change(event.Updated, "u1", "6", "5")
+	p.request("bob", "create", 201, "u2", "7")
+	p.stop()
+	limits.Settle, limits.Window = 0, time.Second
+	p = startFor(t, dir, limits, "services")
+	defer p.stop()
+	if r := p.await(event.Attributed, 0).Change; r.Attribution.By.User != "ann" {
+		t.Errorf("%+v", r.Attribution)
+	}
+	p.request("eve", "create", 201, "u3", "8")
+	p.nothingIsLeft()
+	if s := p.Stats(); s.Kept != 0 || s.Pending != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestAnswersThatAreNotLoggedAnyMoreNameNobody has the level of a resource lowered from RequestResponse to Metadata while a
+// change of the same object waits: its own event names, the other one does not, nor does it hide that nobody is known.
+func TestAnswersThatAreNotLoggedAnyMoreNameNobody(t *testing.T) {
+	p := start(t, t.TempDir(), attribution.Limits{Settle: 500 * time.Millisecond, Window: 2 * time.Second, Bytes: 1 << 20})
+	defer p.stop()
+	p.change(event.Updated, "u1", "6", "5")
+	p.request("ann", "patch", 200, "u1", "6")
+	p.change(event.Updated, "u1", "7", "6")
+	p.request("bob", "patch", 200, "", "") // without an answer
+	r := p.await(event.Attributed, 0).Change
+	if r.ResourceVersion != "6" || r.Attribution.By.User != "ann" {
+		t.Errorf("%+v", r)
+	}
+	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.NoEvent] == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a change waits for ever")
+		}
+	}
+	if s := p.Stats(); s.Attributed != 1 || s.Pending != 0 {
+		t.Errorf("%+v", s)
+	}
+	p.nothingIsLeft()
 }

@@ -46,31 +46,24 @@ func (o *object) markOf(p *pending) *pending {
 	return nil
 }
 
+// weighed are the claims of one change, by what they are worth. Those that cannot be true are left out.
+type weighed struct {
+	certain  []claim // nobody else can have been answered so
+	own      []claim // answered with the change's own version: one of them made it, others can have found it there
+	inferred []claim // made another change that can have caused this one
+	late     bool    // there was one that came when the change was there already
+}
+
 // name returns the request that alone can have made a change, or why there is none.
 func (j *Join) name(o *object, p *pending) finding {
-	var own, inferred, certain []claim
-	late := false
-	for _, c := range j.claimsOf(o, p) {
-		switch {
-		case c.idle(p):
-		case c.firm(&p.Change):
-			certain = append(certain, c)
-		case c.late(&p.Change, j.limits.Skew), c.kind == byVersion && j.answers.before(c.Request, p.Version):
-			late = true
-		case c.own():
-			own = append(own, c)
-		default:
-			inferred = append(inferred, c)
-		}
-	}
-	if len(certain) > 0 {
-		if !one(certain) {
+	w := j.weigh(o, p)
+	if len(w.certain) > 0 {
+		if !one(w.certain) { // two records that cannot both be true
 			return finding{reason: Several}
 		}
-		return finding{by: earliest(certain).Request, firm: true}
+		return finding{by: earliest(w.certain).Request, firm: true}
 	}
-	own = append(own, j.deletersOf(o, p)...)
-	for _, left := range [][]claim{own, inferred} {
+	for _, left := range [][]claim{append(w.own, j.deletersOf(o, p)...), w.inferred} {
 		if len(left) == 0 {
 			continue
 		}
@@ -85,10 +78,27 @@ func (j *Join) name(o *object, p *pending) finding {
 	switch {
 	case p.mark != nil && p.mark.Deletes:
 		return finding{by: p.mark.By}
-	case late:
+	case w.late:
 		return finding{reason: Late}
 	}
 	return finding{reason: NoEvent}
+}
+
+func (j *Join) weigh(o *object, p *pending) (w weighed) {
+	for _, c := range j.claimsOf(o, p) {
+		switch {
+		case c.idle(p):
+		case c.firm(&p.Change):
+			w.certain = append(w.certain, c)
+		case c.late(&p.Change, j.limits.Skew), c.kind == byVersion && j.answers.before(c.Request, p.Version):
+			w.late = true
+		case c.own():
+			w.own = append(w.own, c)
+		default:
+			w.inferred = append(w.inferred, c)
+		}
+	}
+	return w
 }
 
 // claimsOf returns the claims of a change: those of its object, and those of its name that can be of no other object.
@@ -149,14 +159,17 @@ func only(all []claim) *claim {
 	return nil
 }
 
-// earliest is the first claim, of those that changed something if there are any.
+// earliest is the first claim, of those that may have changed something at every attempt if there are any.
 func earliest(all []claim) *claim {
-	first := slices.MinFunc(all, func(a, b claim) int {
-		return cmp.Or(cmp.Compare(a.Unchanged, b.Unchanged), cmp.Compare(a.Received, b.Received))
-	})
+	changed := slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return c.Unchanged != "" })
+	if len(changed) == 0 {
+		changed = all
+	}
+	first := slices.MinFunc(changed, func(a, b claim) int { return cmp.Compare(a.Received, b.Received) })
 	return &first
 }
 
+// one says whether all claims are of one identity.
 func one(all []claim) bool {
 	for _, c := range all[1:] {
 		if c.Actor() != all[0].Actor() {

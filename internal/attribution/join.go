@@ -44,7 +44,7 @@ type Limits struct {
 // same output. It is not safe for concurrent use.
 type Join struct {
 	limits   Limits
-	began    time.Time          // nobody has waited since before: what an exporter that was away has to catch up with comes after
+	began    time.Time          // what came before counts as come at this time: an exporter that was away has to catch up first
 	objects  map[string]*object // by UID
 	changes  []*pending         // by offset
 	requests []*held            // by arrival
@@ -155,7 +155,7 @@ func (j *Join) Request(r *Request) bool {
 	if r.Number == 0 {
 		r.Number = j.Number()
 	}
-	j.next = max(j.next, r.Number+1)
+	j.Reserve(r.Number)
 	h.open = len(h.claims)
 	j.requests = append(j.requests, h)
 	j.known[identity(r)] = true
@@ -173,6 +173,9 @@ func (j *Join) Request(r *Request) bool {
 	}
 	return true
 }
+
+// Reserve takes note of a number that something has.
+func (j *Join) Reserve(number uint64) { j.next = max(j.next, number+1) }
 
 // Number returns a number that nothing has.
 func (j *Join) Number() uint64 {

@@ -36,7 +36,7 @@ func (j *Join) remember(o *object, p *pending, by *Request) {
 
 // Remember takes a mark, of an earlier process for instance.
 func (j *Join) Remember(m *Mark) {
-	j.next = max(j.next, m.Number+1)
+	j.Reserve(m.Number)
 	if gone, made := j.marks.put(m.UID, m); made {
 		j.found.Drop = append(j.found.Drop, gone.Number)
 	}
@@ -79,20 +79,18 @@ func (j *Join) learnName(c *Change) {
 	}
 }
 
-// decodeEvidence reads what was kept: a mark, or a request.
-func decodeEvidence(e event.Evidence) (*Mark, *Request, error) {
-	m := &Mark{}
-	if err := json.Unmarshal(e.Value, m); err != nil {
-		return nil, nil, err
+// decodeEvidence reads what was kept: a *[Mark], a *[Loss] or a *[Request].
+func decodeEvidence(e event.Evidence) (any, error) {
+	m := &Mark{Number: e.Number}
+	if err := json.Unmarshal(e.Value, m); err != nil || m.UID != "" && m.By != nil {
+		return m, err
 	}
-	if m.UID != "" && m.By != nil {
-		m.Number = e.Number
-		return m, nil, nil
+	l := &Loss{Numbers: []uint64{e.Number}}
+	if err := json.Unmarshal(e.Value, l); err != nil || l.Reason != "" {
+		return l, err
 	}
-	r := &Request{}
-	if err := json.Unmarshal(e.Value, r); err != nil {
-		return nil, nil, err
-	}
-	r.Number, r.Stage = e.Number, audit.Complete
-	return nil, r, nil
+	r := &Request{Number: e.Number}
+	err := json.Unmarshal(e.Value, r)
+	r.Stage = audit.Complete
+	return r, err
 }

@@ -47,6 +47,10 @@ func (a *Attributor) report() {
 		a.state.Become(hears, "", "")
 		return
 	}
-	a.state.Become(deaf, "no audit event came since "+stamp(a.heard())+", and changes did",
+	since := "the start"
+	if heard := a.heard(); !heard.IsZero() {
+		since = stamp(heard)
+	}
+	a.state.Become(deaf, "no audit event came since "+since+", and changes did",
 		"see that the API servers write them and that they reach this exporter: exporter audit-policy prints what that needs")
 }

@@ -15,7 +15,7 @@ import (
 // what never left an API server.
 type Counters struct {
 	read  func(ctx context.Context) (io.ReadCloser, error)
-	lost  func(since time.Time, reason string)
+	lost  Lost
 	every time.Duration
 
 	servers map[string]float64 // errors counted, by the start time of the API server
@@ -29,7 +29,7 @@ const maxRead = 30 * time.Second
 
 // NewCounters returns a reader. read returns the metrics of an API server in the text format of Prometheus, of any one at
 // each call; lost is told what was lost, between a time and now.
-func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser, error), lost func(time.Time, string)) *Counters {
+func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser, error), lost Lost) *Counters {
 	return &Counters{read: read, lost: lost, every: every, servers: map[string]float64{}}
 }
 
@@ -72,29 +72,43 @@ func (c *Counters) look(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	c.compare(started, errors, now)
+	return c.compare(ctx, started, errors, now)
+}
+
+// compare says what was lost. An API server is known by the time of its start; which one answers is up to what is in
+// between. What cannot be stored is compared again.
+func (c *Counters) compare(ctx context.Context, started string, errors float64, now time.Time) error {
+	seconds, err := strconv.ParseFloat(started, 64)
+	if err != nil {
+		return fmt.Errorf("%s: %w", processStart, err)
+	}
+	if reason := c.difference(started, seconds, errors); reason != "" {
+		if err := c.lost(ctx, c.last, reason); err != nil {
+			return err
+		}
+	}
+	c.servers[started], c.newest, c.last = errors, max(c.newest, seconds), now
 	return nil
 }
 
-// compare says what has changed. An API server is known by the time of its start; which one answers is up to what is in
-// between.
-func (c *Counters) compare(started string, errors float64, now time.Time) {
+// difference says what was lost since the counters were read before; "" where nothing was.
+func (c *Counters) difference(started string, seconds, errors float64) string {
 	before, known := c.servers[started]
-	seconds, err := strconv.ParseFloat(started, 64)
-	first := len(c.servers) == 0
-	switch {
-	case err != nil:
-		return
-	case known && errors > before:
-		c.lost(c.last, fmt.Sprintf("an API server lost %.0f audit events before it sent them", errors-before))
-	case !known && !first && seconds > c.newest:
-		at := time.UnixMilli(int64(seconds * 1000)).UTC().Format(time.RFC3339)
-		c.lost(c.last, "an API server was started at "+at+": if one was killed before, the audit events that it had not sent are lost")
+	if !known && len(c.servers) == 0 {
+		return "" // it is the first, and what was lost before anybody asked for names is not said
 	}
-	if !known && errors > 0 && !first {
-		c.lost(c.last, fmt.Sprintf("an API server lost %.0f audit events before it sent them", errors))
+	reason := ""
+	if errors > before {
+		reason = fmt.Sprintf("an API server lost %.0f audit events before it sent them", errors-before)
 	}
-	c.servers[started], c.newest, c.last = errors, max(c.newest, seconds), now
+	if known || seconds <= c.newest {
+		return reason
+	}
+	at := time.UnixMilli(int64(seconds * 1000)).UTC().Format(time.RFC3339)
+	if reason != "" {
+		reason = ", and " + reason
+	}
+	return "an API server was started at " + at + ": if one was killed before, the audit events that it had not sent are lost" + reason
 }
 
 const (

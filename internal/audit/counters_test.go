@@ -15,7 +15,7 @@ func TestWhatAnAPIServerCountsAsLostIsSaid(t *testing.T) {
 	answer, refused := "", error(nil)
 	c := NewCounters(time.Minute, func(context.Context) (io.ReadCloser, error) {
 		return io.NopCloser(strings.NewReader(answer)), refused
-	}, func(_ time.Time, reason string) { told = append(told, reason) })
+	}, func(_ context.Context, _ time.Time, reason string) error { told = append(told, reason); return nil })
 	look := func(start int, webhook, buffered int, want string) {
 		t.Helper()
 		told = nil

@@ -3,342 +3,255 @@ package audit
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
-	"sync/atomic"
 	"time"
-
-	"github.com/kubecdc/kubecdc/internal/condition"
 )
 
 const (
 	pollEvery = 250 * time.Millisecond
 	maxLine   = 8 << 20 // of one event, in bytes
-	maxBatch  = 256     // events taken at once
 )
 
-var (
-	readable   = condition.State{Name: "ok", Message: "audit log is read"}
-	unreadable = condition.State{Name: "unreadable", Severity: condition.Degraded, Message: "audit log cannot be read; it is tried again"}
-)
-
-// File follows an audit log file through its rotations, from where it was read to the last time.
+// File follows an audit log file of one API server through its rotations, from where it was read to the last time.
 type File struct {
-	path  string
-	take  Take
-	place func(name string) (string, error) // what was stored as its position
-	lost  func(reason string)
-	state *condition.Condition
+	*Log
+	path string
 
-	malformed atomic.Uint64
+	open    *os.File // that is read; nil: none is
+	at      filePosition
+	awaited bool // there was no such file when it was looked for first
 }
 
-// NewFile returns a reader of the file at path. place returns what take has stored last; lost is told when a part of the log
-// is gone that was not read.
-func NewFile(path string, take Take, place func(string) (string, error), lost func(reason string), log *slog.Logger) *File {
-	return &File{path: path, take: take, place: place, lost: lost, state: condition.New(log.With("file", path), readable)}
+// NewFile returns a reader of the file at path. It opens nothing.
+func NewFile(path string, o Options) *File {
+	return &File{Log: NewLog(path, "give the exporter the right to read it, or correct audit.files", o), path: path}
 }
-
-// Status says whether the file can be read; Malformed counts lines that were no audit events.
-func (f *File) Status() (status condition.Status, malformed uint64) {
-	return f.state.Status(), f.malformed.Load()
-}
-
-// Name is the path of the file.
-func (f *File) Name() string { return f.path }
 
 // Run follows the file until ctx ends. It fails only where events cannot be stored.
 func (f *File) Run(ctx context.Context) error {
-	for {
-		var stored *storeError
-		switch err := f.follow(ctx); {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.As(err, &stored):
-			return stored.error
-		case err != nil:
-			f.state.Become(unreadable, err.Error(), "give the exporter the right to read it, or correct audit.files")
-		}
-		if !sleep(ctx, pollEvery) {
-			return context.Cause(ctx)
-		}
-	}
+	defer f.close()
+	return Repeat(ctx, pollEvery, f.poll, f.Report)
 }
 
-// storeError is an error of Take: nothing more can be done.
-type storeError struct{ error }
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
+func (f *File) close() {
+	if f.open != nil {
+		f.open.Close()
 	}
+	f.open = nil
 }
 
-// follow reads file after file, beginning where it stopped last.
-func (f *File) follow(ctx context.Context) error {
-	open, at, err := f.resume(ctx)
-	if err != nil {
-		return err
-	}
-	f.state.Become(readable, "", "")
-	for {
-		if at, err = f.read(ctx, open, at); err != nil {
-			return errors.Join(err, open.Close())
-		}
-		next, err := f.next(open, at)
+// poll reads what has come, in as many files as the log has gone on in. After an error it begins where it has stored last.
+func (f *File) poll(ctx context.Context) (err error) {
+	defer func() {
 		if err != nil {
-			return errors.Join(err, open.Close())
+			f.close()
 		}
-		if next == nil {
-			if !sleep(ctx, pollEvery) {
-				return errors.Join(context.Cause(ctx), open.Close())
-			}
-			continue
-		}
-		// What was written between the last read and the rotation is read from the old file first.
-		if _, err := f.read(ctx, open, at); err != nil {
-			return errors.Join(err, open.Close(), next.Close())
-		}
-		if err := open.Close(); err != nil {
-			return errors.Join(err, next.Close())
-		}
-		open, at = next, 0
-	}
-}
-
-// next returns the file that now has the path, if that is another one or was emptied; nil if it is the same.
-func (f *File) next(open *os.File, at int64) (*os.File, error) {
-	now, err := os.Stat(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // between the two steps of a rotation
-	}
-	if err != nil {
-		return nil, err
-	}
-	was, err := open.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if os.SameFile(was, now) {
-		if now.Size() < at {
-			f.lost("the audit log " + f.path + " was cut short while it was read")
-			return os.Open(f.path)
-		}
-		return nil, nil
-	}
-	if later, err := f.rotated(now.ModTime(), was.ModTime()); err == nil && later > 0 {
-		f.lost(fmt.Sprintf("the audit log %s was rotated %d times between two reads", f.path, later+1))
-	}
-	return os.Open(f.path)
-}
-
-// rotated counts the files of earlier rotations that were written after one moment and before another.
-func (f *File) rotated(before, after time.Time) (n int, err error) {
-	siblings, err := f.siblings()
-	for _, s := range siblings {
-		if s.at.After(after) && s.at.Before(before) {
-			n++
+	}()
+	if f.open == nil {
+		if err := f.resume(ctx); err != nil {
+			return err
 		}
 	}
-	return n, err
-}
-
-// read takes every whole line from an offset on and returns where it stopped.
-func (f *File) read(ctx context.Context, open *os.File, at int64) (int64, error) {
-	if _, err := open.Seek(at, io.SeekStart); err != nil {
-		return at, err
-	}
-	lines := bufio.NewReaderSize(open, 256<<10)
-	var events []Event
-	done := at // of the events not yet taken, too
-	for {
-		line, size, err := f.line(lines)
-		if size > 0 {
-			done += int64(size)
-			if e, scanned := f.scan(line); scanned {
-				events = append(events, e)
-			}
+	for more := true; more; {
+		if err := f.read(ctx); err != nil {
+			return err
 		}
-		end := errors.Is(err, io.EOF)
-		if done > at && (end || len(events) >= maxBatch) {
-			if err := f.store(ctx, open, events, done); err != nil {
-				return at, err
-			}
-			events, at = nil, done
+		if more, err = f.advance(ctx); err != nil {
+			return err
 		}
-		if end {
-			return at, nil
-		}
-		if err != nil {
-			return at, err
-		}
-	}
-}
-
-// line returns the next whole line and its size with its end; size 0 where there is none yet. One that is too long is passed
-// over, and returned empty.
-func (f *File) line(lines *bufio.Reader) (line []byte, size int, err error) {
-	for {
-		part, err := lines.ReadSlice('\n')
-		size += len(part)
-		if len(line)+len(part) <= maxLine {
-			line = append(line, part...)
-		} else {
-			line = line[:0]
-		}
-		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
-			continue
-		case err != nil:
-			return nil, 0, err // what has no end yet is read again
-		}
-		return line, size, nil
-	}
-}
-
-func (f *File) scan(line []byte) (Event, bool) {
-	if line = bytes.TrimSpace(line); len(line) == 0 {
-		return Event{}, false
-	}
-	e, err := Scan(line)
-	if err != nil {
-		f.malformed.Add(1)
-		return Event{}, false
-	}
-	return e, true
-}
-
-func (f *File) store(ctx context.Context, open *os.File, events []Event, at int64) error {
-	mark, err := markOf(open, at)
-	if err != nil {
-		return err
-	}
-	if err := f.take(ctx, f.path, events, f.path, mark.String()); err != nil {
-		return &storeError{err}
 	}
 	return nil
 }
 
-// resume opens the file that was read last, which may have been rotated away since, where it was read to.
-func (f *File) resume(ctx context.Context) (*os.File, int64, error) {
-	stored, err := f.place(f.path)
+// resume opens the file that was read last, which may have been rotated away since.
+func (f *File) resume(ctx context.Context) error {
+	stored, err := f.Place(f.path)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	last, known := parseMark(stored)
-	if !known { // what was written before anybody asked for names is not gone through
-		open, err := os.Open(f.path)
-		if err != nil {
-			return nil, 0, err
-		}
-		end, err := open.Seek(0, io.SeekEnd)
-		if err == nil { // so that after a restart what came meanwhile is not taken for what was there before
-			err = f.store(ctx, open, nil, end)
-		}
-		if err != nil {
-			return nil, 0, errors.Join(err, open.Close())
-		}
-		return open, end, nil
+	last, known := parseFilePosition(stored)
+	if !known {
+		return f.begin(ctx)
 	}
-	siblings, err := f.siblings()
+	rotated, err := rotatedFiles(f.path)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	for _, s := range append([]sibling{{path: f.path}}, siblings...) {
-		open, err := os.Open(s.path)
-		if err != nil {
-			continue
+	if last.offset > 0 {
+		if f.open = last.find(append([]string{f.path}, rotated.paths()...)); f.open != nil {
+			f.at = last
+			return nil
 		}
-		if last.fits(open) {
-			return open, last.at, nil
+		if _, err := os.Stat(f.path); err != nil {
+			return err // what it goes on in is not there yet
 		}
-		open.Close()
+		reason := "the audit log " + f.path + " does not go on where it was read to: it was rotated away, compressed or cut"
+		if err := f.Lose(ctx, last.since, reason); err != nil {
+			return err
+		}
 	}
-	f.lost("the audit log " + f.path + " does not go on where it was read to: it was rotated away")
+	return f.enter(rotated.since(last.since), last.since)
+}
+
+// begin opens a file that was never read. What was written before anybody asked for names is not gone through, but what is
+// written from now on is, also in a file that is not there yet.
+func (f *File) begin(ctx context.Context) error {
 	open, err := os.Open(f.path)
-	return open, 0, err
-}
-
-// sibling is a file of an earlier rotation: the API server puts the time between name and ending.
-type sibling struct {
-	path string
-	at   time.Time
-}
-
-func (f *File) siblings() ([]sibling, error) {
-	ext := filepath.Ext(f.path)
-	stem := strings.TrimSuffix(filepath.Base(f.path), ext)
-	entries, err := os.ReadDir(filepath.Dir(f.path))
 	if err != nil {
-		return nil, err
+		f.awaited = f.awaited || errors.Is(err, fs.ErrNotExist)
+		return err
 	}
-	var found []sibling
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), stem+"-") || filepath.Ext(e.Name()) != ext {
+	f.open = open
+	end := int64(0)
+	if !f.awaited {
+		if end, err = lastLine(open); err != nil {
+			return err
+		}
+	}
+	if f.at, err = positionIn(open, end, time.Now()); err != nil {
+		return err
+	}
+	// It is stored, so that after a restart what came meanwhile is not taken for what was there before.
+	return f.Store(ctx, Part{Origin: f.path, Place: f.path, Position: f.at.String()})
+}
+
+// enter goes on at the beginning of the first of some files that were rotated, or of the one at the path of the log.
+func (f *File) enter(rotated rotation, since time.Time) error {
+	path := f.path
+	if len(rotated) > 0 {
+		path = rotated[0].path
+	}
+	open, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	f.close()
+	f.open, f.at = open, filePosition{since: since}
+	return nil
+}
+
+// advance goes on in the file that the log was continued in, once there is one.
+func (f *File) advance(ctx context.Context) (more bool, err error) {
+	now, err := os.Stat(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // between the two steps of a rotation
+	}
+	if err != nil {
+		return false, err
+	}
+	was, err := f.open.Stat()
+	if err != nil {
+		return false, err
+	}
+	if os.SameFile(was, now) {
+		return f.restart(ctx)
+	}
+	if err := f.read(ctx); err != nil { // what was written between the last read and the rotation
+		return false, err
+	}
+	rotated, err := rotatedFiles(f.path)
+	if err != nil {
+		return false, err
+	}
+	if n := rotated.compressedAfter(was); n > 0 {
+		reason := fmt.Sprintf("%d files of the audit log %s were rotated and compressed before they were read", n, f.path)
+		if err := f.Lose(ctx, f.at.since, reason); err != nil {
+			return false, err
+		}
+	}
+	return true, f.enter(rotated.after(was), f.at.since)
+}
+
+// restart goes back to the beginning of a file that was emptied, and written to again, in its place.
+func (f *File) restart(ctx context.Context) (more bool, err error) {
+	if f.at.fits(f.open) {
+		return false, nil
+	}
+	if err := f.Lose(ctx, f.at.since, "the audit log "+f.path+" was cut short while it was read"); err != nil {
+		return false, err
+	}
+	return true, f.enter(nil, f.at.since)
+}
+
+// read takes every whole line that has come, as long as the file is the one that was begun.
+func (f *File) read(ctx context.Context) error {
+	if info, err := f.open.Stat(); err != nil || info.Size() <= f.at.offset {
+		return err
+	}
+	if _, err := f.open.Seek(f.at.offset, io.SeekStart); err != nil {
+		return err
+	}
+	lines := bufio.NewReaderSize(f.open, 256<<10)
+	for more := true; more; {
+		var part Part
+		var end int64
+		var err error
+		if part, end, more, err = f.readPart(lines); err != nil {
+			return err
+		}
+		if end == f.at.offset || !f.at.fits(f.open) {
+			return nil
+		}
+		next, err := positionIn(f.open, end, part.Newest())
+		if err != nil {
+			return err
+		}
+		part.Position = next.String()
+		if err := f.Store(ctx, part); err != nil {
+			return err
+		}
+		f.at = next
+	}
+	return nil
+}
+
+// readPart reads the lines that are taken at once, and returns where they end, and whether there may be more.
+func (f *File) readPart(lines *bufio.Reader) (part Part, end int64, more bool, err error) {
+	part = Part{Origin: f.path, Place: f.path, Since: f.at.since}
+	end = f.at.offset
+	for len(part.Events) < maxBatch {
+		line, size, err := readLine(lines)
+		if errors.Is(err, io.EOF) {
+			return part, end, false, nil
+		}
+		if err != nil {
+			return part, end, false, err
+		}
+		end += int64(size)
+		if line = bytes.TrimSpace(line); len(line) == 0 && size <= maxLine {
 			continue
 		}
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
-			found = append(found, sibling{filepath.Join(filepath.Dir(f.path), e.Name()), info.ModTime()})
+		if e, err := Scan(line); err == nil {
+			part.Events = append(part.Events, e)
+		} else {
+			part.Malformed++
 		}
 	}
-	slices.SortFunc(found, func(a, b sibling) int { return cmp.Compare(b.at.UnixNano(), a.at.UnixNano()) })
-	return found, nil
+	return part, end, true, nil
 }
 
-// mark is a place in a file: how far, and how the file begins, by which it is known again under another name.
-type mark struct {
-	at, head int64
-	sum      string
-}
-
-const maxHead = 1024
-
-func markOf(open *os.File, at int64) (mark, error) {
-	m := mark{at: at, head: min(at, maxHead)}
-	var err error
-	m.sum, err = headOf(open, m.head)
-	return m, err
-}
-
-func headOf(open *os.File, size int64) (string, error) {
-	b := make([]byte, size)
-	if _, err := open.ReadAt(b, 0); err != nil {
-		return "", err
+// readLine returns the next whole line and its size with its end. One that is too long is passed over, and returned empty.
+// What has no end yet is read again later.
+func readLine(lines *bufio.Reader) (line []byte, size int, err error) {
+	for {
+		part, err := lines.ReadSlice('\n')
+		size += len(part)
+		if size <= maxLine {
+			line = append(line, part...)
+		} else {
+			line = nil
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err != nil:
+			return nil, 0, err
+		default:
+			return line, size, nil
+		}
 	}
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:8]), nil
-}
-
-// String is the form that is stored.
-func (m mark) String() string { return fmt.Sprintf("%d %d %s", m.at, m.head, m.sum) }
-
-func parseMark(text string) (m mark, ok bool) {
-	n, err := fmt.Sscanf(text, "%d %d %s", &m.at, &m.head, &m.sum)
-	return m, err == nil && n == 3 && m.head >= 0 && m.head <= maxHead && m.at >= m.head
-}
-
-// fits says whether it is a place in a file.
-func (m mark) fits(open *os.File) bool {
-	info, err := open.Stat()
-	if err != nil || info.Size() < m.at {
-		return false
-	}
-	sum, err := headOf(open, m.head)
-	return err == nil && sum == m.sum
 }

@@ -36,7 +36,23 @@ func (r *reading) Take(_ context.Context, _ string, events []audit.Event, place,
 	for _, e := range events {
 		r.ids = append(r.ids, e.ID)
 	}
-	r.places[place] = position
+	if place != "" {
+		r.places[place] = position
+	}
+	r.tell()
+	return nil
+}
+
+func (r *reading) place(name string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.places[name], nil
+}
+
+func (r *reading) lose(_ context.Context, _ time.Time, reason string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lost = append(r.lost, reason)
 	r.tell()
 	return nil
 }
@@ -48,39 +64,35 @@ func (r *reading) tell() {
 	}
 }
 
+// file is a reader of the file.
+func (r *reading) file() *audit.File {
+	return audit.NewFile(r.path, audit.Options{Take: r.Take, Place: r.place, Lost: r.lose, Logger: slog.New(slog.DiscardHandler)})
+}
+
 // run follows the file until the returned function is called.
 func (r *reading) run() (stop func()) {
 	r.t.Helper()
-	f := audit.NewFile(r.path, r.Take, func(name string) (string, error) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.places[name], nil
-	}, func(reason string) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.lost = append(r.lost, reason)
-		r.tell()
-	}, slog.New(slog.DiscardHandler))
+	return r.runFile(r.file())
+}
+
+func (r *reading) runFile(f *audit.File) (stop func()) {
+	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(ctx) }()
 	return func() { cancel(); <-done }
 }
 
+// event is a line of a log.
+func event(id string) string {
+	return fmt.Sprintf(`{"apiVersion":"audit.k8s.io/v1","auditID":%q,"stage":"ResponseComplete"}`+"\n", id)
+}
+
 // add appends events with these IDs to the file.
 func (r *reading) add(ids ...string) {
 	r.t.Helper()
-	f, err := os.OpenFile(r.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		r.t.Fatal(err)
-	}
 	for _, id := range ids {
-		if _, err := fmt.Fprintf(f, `{"apiVersion":"audit.k8s.io/v1","auditID":%q,"stage":"ResponseComplete"}`+"\n", id); err != nil {
-			r.t.Fatal(err)
-		}
-	}
-	if err := f.Close(); err != nil {
-		r.t.Fatal(err)
+		r.append(event(id))
 	}
 }
 
@@ -194,20 +206,8 @@ func TestALogThatIsGoneIsSaidToBeLost(t *testing.T) {
 func TestAHalfWrittenLineIsReadWhenItIsWhole(t *testing.T) {
 	r := begun(t)
 	defer r.run()()
-	half := func(text string) {
-		f, err := os.OpenFile(r.path, os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	half(`{"auditID":"a","stage":`)
-	half(`"ResponseComplete"}` + "\n")
+	r.append(`{"auditID":"a","stage":`)
+	r.append(`"ResponseComplete"}` + "\n")
 	r.add("b")
 	r.await("a", "b")
 }

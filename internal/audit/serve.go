@@ -12,11 +12,13 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/netutil"
 
 	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
 const (
@@ -48,7 +50,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 		if err != nil {
 			w.state.Become(unserved, err.Error(), "end who has the port, or correct audit.webhook.listen")
 		}
-		sleep(ctx, listenEvery)
+		_ = ratelimit.Sleep(ctx, listenEvery)
 	}
 	return nil
 }
@@ -88,27 +90,50 @@ func (w *Webhook) handshake(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return config, nil
 }
 
+// believed says whether the certificate of a client is still good, and its authority one of those that are configured now.
+// Connections of API servers stay open for days.
+func (w *Webhook) believed(state *tls.ConnectionState) bool {
+	config, _ := w.keys.read(&w.config)
+	options := x509.VerifyOptions{
+		Roots: config.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, c := range state.PeerCertificates[1:] {
+		options.Intermediates.AddCert(c)
+	}
+	_, err := state.PeerCertificates[0].Verify(options)
+	return err == nil
+}
+
 // keys are what a connection is judged by, as read from files.
 type keys struct {
-	mu     sync.Mutex
-	config *tls.Config
+	current atomic.Pointer[keysRead]
+	reading sync.Mutex // held by whoever reads the files; nobody waits for it
+}
+
+type keysRead struct {
+	config *tls.Config // of the last time without an error
 	err    error
 	at     time.Time
 }
 
-// read returns what the files say; with an error it is what they said before, nil at the first time.
+// read returns what the files say, or said a moment ago; with an error it is what they said before, nil at the first time.
 func (k *keys) read(from *WebhookConfig) (*tls.Config, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if time.Since(k.at) < readEvery {
-		return k.config, k.err
+	now := k.current.Load()
+	if now != nil && (time.Since(now.at) < readEvery || !k.reading.TryLock()) {
+		return now.config, now.err
 	}
-	k.at = time.Now()
+	if now == nil { // nobody else has it yet
+		k.reading.Lock()
+		now = &keysRead{}
+	}
+	defer k.reading.Unlock()
+	next := &keysRead{config: now.config, at: time.Now()}
 	var config *tls.Config
-	if config, k.err = from.load(); k.err == nil {
-		k.config = config
+	if config, next.err = from.load(); next.err == nil {
+		next.config = config
 	}
-	return k.config, k.err
+	k.current.Store(next)
+	return next.config, next.err
 }
 
 func (c *WebhookConfig) load() (*tls.Config, error) {

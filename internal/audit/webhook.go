@@ -1,7 +1,7 @@
 package audit
 
 import (
-	"context"
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -14,10 +14,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/condition"
 )
-
-// Take takes events of one origin and returns when they are durable. place and position, if place is not empty, are stored
-// in the same write.
-type Take func(ctx context.Context, origin string, events []Event, place, position string) error
 
 // WebhookConfig configures a [Webhook].
 type WebhookConfig struct {
@@ -41,13 +37,15 @@ const (
 	bodyTimeout = 10 * time.Second // for a body to come, once there is room for it
 )
 
+const stopping = "not taken: the exporter is stopping"
+
 // Webhook takes audit events as API servers send them in their webhook backend. It answers when they are durable, so that an
 // API server sends again what was not. What it takes of the machine is bounded however much is sent: connections, bytes of
 // bodies, and one body that is scanned at a time. Who sends more waits for the answer.
 type Webhook struct {
 	config WebhookConfig
 	take   Take
-	lost   func(reason string)
+	lost   Lost
 	log    *slog.Logger
 	state  *condition.Condition
 	keys   keys
@@ -60,7 +58,7 @@ type Webhook struct {
 
 // NewWebhook reads the certificates. It opens nothing. lost is told of events that an API server sent and will not send
 // again, though they could not be taken.
-func NewWebhook(config WebhookConfig, take Take, lost func(reason string), log *slog.Logger) (*Webhook, error) {
+func NewWebhook(config WebhookConfig, take Take, lost Lost, log *slog.Logger) (*Webhook, error) {
 	w := &Webhook{
 		config: config, take: take, lost: lost, log: log, state: condition.New(log.With("listen", config.Listen), serving),
 		room: newRoom(maxBodies), scan: make(chan struct{}, 1),
@@ -94,11 +92,16 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		}
 		http.Error(response, "audit.webhook.clients does not name this client", http.StatusForbidden)
 		return
+	case !w.believed(request.TLS):
+		w.refused.Add(1)
+		response.Header().Set("Connection", "close") // with another certificate it may send the same again
+		http.Error(response, "the certificate of this client is not good any more", http.StatusServiceUnavailable)
+		return
 	case request.Method != http.MethodPost:
 		http.Error(response, "audit events are posted", http.StatusMethodNotAllowed)
 		return
 	case request.ContentLength > maxBody:
-		w.refuse(response, fmt.Errorf("the body has %d bytes, and %d at most are taken: send smaller batches, see --audit-webhook-batch-max-size",
+		w.refuse(response, request, fmt.Errorf("the body has %d bytes, and %d at most are taken: send smaller batches, see --audit-webhook-batch-max-size",
 			request.ContentLength, maxBody), http.StatusRequestEntityTooLarge)
 		return
 	}
@@ -116,11 +119,11 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 // answer takes the events of a body. What it answers with no number of 5xx or 429 an API server does not send again.
 func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, name string) {
 	_ = http.NewResponseController(response).SetReadDeadline(time.Now().Add(bodyTimeout)) // a server of net/http can
-	body, err := io.ReadAll(http.MaxBytesReader(response, request.Body, maxBody))
+	body, err := readBody(http.MaxBytesReader(response, request.Body, maxBody), request.ContentLength)
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		w.refuse(response, fmt.Errorf("the body has more than %d bytes: send smaller batches, see --audit-webhook-batch-max-size", maxBody),
+		w.refuse(response, request, fmt.Errorf("the body has more than %d bytes: send smaller batches, see --audit-webhook-batch-max-size", maxBody),
 			http.StatusRequestEntityTooLarge)
 		return
 	case err != nil: // who sent it does not get an answer, and sends it again
@@ -130,16 +133,26 @@ func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, na
 	events, err := w.scanned(body)
 	if err != nil {
 		w.malformed.Add(1)
-		w.refuse(response, err, http.StatusBadRequest)
+		w.refuse(response, request, err, http.StatusBadRequest)
 		return
 	}
 	// The connection stands for the API server: behind a proxy several of them share an address.
 	origin := name + "@" + request.RemoteAddr
 	if err := w.take(request.Context(), origin, events, "", ""); err != nil {
-		http.Error(response, "not taken: the exporter is stopping", http.StatusServiceUnavailable)
+		http.Error(response, stopping, http.StatusServiceUnavailable)
 		return
 	}
 	response.WriteHeader(http.StatusOK)
+}
+
+// readBody reads a body into no more memory than was taken for it: one that grows leaves as much behind again several times.
+func readBody(body io.Reader, size int64) ([]byte, error) {
+	if size < 0 { // no API server sends such bodies
+		return io.ReadAll(body)
+	}
+	b := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
+	_, err := b.ReadFrom(body)
+	return b.Bytes(), err
 }
 
 // scanned returns the events of a body. One body at a time is scanned, so that a flood has one core at most.
@@ -150,10 +163,13 @@ func (w *Webhook) scanned(body []byte) (events []Event, err error) {
 	return events, err
 }
 
-// refuse answers that events of a listed client are not taken, and says that they are lost.
-func (w *Webhook) refuse(response http.ResponseWriter, err error, code int) {
-	w.lost("audit events that an API server sent could not be taken: " + err.Error())
-	http.Error(response, err.Error(), code)
+// refuse answers that events of a listed client are not taken, once it is stored that they are lost.
+func (w *Webhook) refuse(response http.ResponseWriter, request *http.Request, reason error, code int) {
+	if err := w.lost(request.Context(), time.Time{}, "audit events that an API server sent could not be taken: "+reason.Error()); err != nil {
+		http.Error(response, stopping, http.StatusServiceUnavailable)
+		return
+	}
+	http.Error(response, reason.Error(), code)
 }
 
 // listed returns the name in a client's certificate that is listed.

@@ -59,7 +59,7 @@ func serveAt(t testing.TB, listen string) *serving {
 	s.Webhook, err = audit.NewWebhook(audit.WebhookConfig{
 		Listen: s.listen, Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
 		ClientCA: filepath.Join(dir, "ca.pem"), Clients: []string{"kube-apiserver"},
-	}, s.take, func(reason string) { s.lost.Store(&reason) }, slog.New(slog.DiscardHandler))
+	}, s.take, func(_ context.Context, _ time.Time, reason string) error { s.lost.Store(&reason); return nil }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

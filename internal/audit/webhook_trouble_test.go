@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -71,6 +72,40 @@ func TestRotatedCertificatesAreUsedWhileItRuns(t *testing.T) {
 	})
 }
 
+// TestAnOpenConnectionIsEndedWhenItsAuthorityIsNotBelievedAnyMore sends over one connection, over which it would send
+// forever, and has the events taken again once the client has a certificate of the new authority.
+func TestAnOpenConnectionIsEndedWhenItsAuthorityIsNotBelievedAnyMore(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		s := serve(t)
+		transport := &http.Transport{TLSClientConfig: s.clientOf(t, s.authority, "kube-apiserver"), ForceAttemptHTTP2: http2}
+		defer transport.CloseIdleConnections()
+		client := &http.Client{Transport: transport}
+		post := func() (int, error) {
+			response, err := client.Post(s.url, "application/json", strings.NewReader(list))
+			if err != nil {
+				return 0, err
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			return response.StatusCode, response.Body.Close()
+		}
+		if code, err := post(); err != nil || code != http.StatusOK {
+			t.Fatal(code, err)
+		}
+		s.authority = certificates.New(t)
+		s.authority.IssueTo(t, s.dir)
+		await(t, "it is refused, so that it tries again", func() bool {
+			code, err := post()
+			return err == nil && code == http.StatusServiceUnavailable
+		})
+		if code, err := post(); err == nil {
+			t.Errorf("the connection is still open: %d", code)
+		}
+		if code, err := s.post(t, "kube-apiserver", list); err != nil || code != http.StatusOK {
+			t.Errorf("a certificate of the new authority: %d %v", code, err)
+		}
+	}
+}
+
 func TestABodyThatIsTooLargeIsSaidToBeLost(t *testing.T) {
 	s := serve(t)
 	code, err := s.post(t, "kube-apiserver", `{"apiVersion":"audit.k8s.io/v1","items":[`+strings.Repeat(" ", 33<<20)+`]}`)
@@ -129,7 +164,7 @@ func TestAFloodOfBodiesTakesBoundedMemory(t *testing.T) {
 	}
 	await(t, "there is no room", func() bool { return heap()-before > 40<<20 })
 	for range 50 {
-		if grown := heap() - before; grown > 160<<20 { // the buffers of what is read grow by doubling
+		if grown := heap() - before; grown > 160<<20 {
 			t.Fatalf("%d MiB", grown>>20)
 		}
 		runtime.Gosched()

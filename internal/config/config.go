@@ -201,7 +201,7 @@ type Rate struct {
 type Audit struct {
 	// The API servers send their events here.
 	Webhook audit.WebhookConfig `mapstructure:"webhook"`
-	// Paths of audit log files that API servers write. They are followed through rotation.
+	// Paths of audit log files, each of one API server. They are followed through rotation.
 	Files []string `mapstructure:"files"`
 	// Kafka topics of audit events, as managed clouds and log shippers fill them.
 	Kafka topic.Config `mapstructure:"kafka"`
@@ -219,7 +219,7 @@ type Audit struct {
 	// Guesses are emitted where nothing is certain: the one identity that was at the object when it changed, as the audit
 	// log tells, in a member of its own, "likely". A guess can be wrong.
 	Likely bool `mapstructure:"likely"`
-	// How far the clock of an API server may be ahead of the exporter's.
+	// How far the clock of an API server may be ahead of the exporter's. 0s: not at all.
 	ClockSkew time.Duration `mapstructure:"clockSkew"`
 	// Bound of the memory for changes and events that wait; at the bound the oldest give way, which is counted.
 	MaxPending Bytes `mapstructure:"maxPending"`

@@ -58,7 +58,7 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 	case n.Kind == yaml.AliasNode:
 		d.report(path, Problem{Line: n.Line, Message: "YAML aliases are not supported; write the value out"})
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
-		d.report(path, Problem{Line: n.Line, Message: "has no value", Expected: d.expected(v.Type(), path)})
+		d.report(path, Problem{Line: n.Line, Message: "has no value", Expected: d.expected(v.Type(), path) + orDefaults(v.Type())})
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		Preset(v.Interface())
@@ -172,7 +172,7 @@ func (d *decoder) expected(t reflect.Type, path string) string {
 	case reflect.PointerTo(t).Implements(textType), t.Kind() == reflect.String:
 		return `a string (in quotes where it looks like something else)`
 	case t.Kind() == reflect.Struct:
-		return "a mapping with " + choices(fieldsOf(t)) + "; {} takes every default"
+		return "a mapping with " + choices(fieldsOf(t))
 	case t.Kind() == reflect.Slice:
 		return "a list"
 	case t.Kind() == reflect.Bool:
@@ -181,6 +181,17 @@ func (d *decoder) expected(t reflect.Type, path string) string {
 		return "a number"
 	}
 	return "a whole number"
+}
+
+// orDefaults says how everything is left as it is in a mapping that has been begun.
+func orDefaults(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(textType) {
+		return "; {} takes every default"
+	}
+	return ""
 }
 
 // describe says what stands at path, without the value where it is, or may be, a secret.

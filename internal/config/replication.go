@@ -15,17 +15,35 @@ func (d *decoder) validateState(c *Config) {
 	if !c.State.On() {
 		return
 	}
+	expected := "the name of a sink of kafka or nats"
+	if able := keepers(c.Sinks); len(able) > 0 {
+		expected += ": " + strings.Join(able, ", ")
+	}
+	p := Problem{Found: strconv.Quote(c.State.Sink), Expected: expected}
 	i := slices.IndexFunc(c.Sinks, func(s Sink) bool { return s.Name == c.State.Sink })
 	switch {
 	case i < 0:
-		d.report("state.sink", Problem{Message: "no sink has this name", Found: strconv.Quote(c.State.Sink), Expected: "the name of a sink of kafka or nats"})
-		return
-	case c.Sinks[i].Kafka == nil && c.Sinks[i].NATS == nil:
-		d.report("state.sink", Problem{Message: "this sink has no bus that keeps a state", Found: strconv.Quote(c.State.Sink),
-			Expected: "the name of a sink of kafka or nats"})
+		p.Message = "no sink has this name"
+	case !c.Sinks[i].keepsState():
+		p.Message = "this sink has no bus that keeps a state"
+	default:
+		d.validateStateName(c.State.Name, c.Sinks[i])
 		return
 	}
-	d.validateStateName(c.State.Name, c.Sinks[i])
+	d.report("state.sink", p)
+}
+
+// keepsState says whether the bus of a sink can keep a state.
+func (s Sink) keepsState() bool { return s.Kafka != nil || s.NATS != nil }
+
+// keepers are the names of the sinks whose bus can.
+func keepers(sinks []Sink) (names []string) {
+	for _, s := range sinks {
+		if s.keepsState() && s.Name != "" {
+			names = append(names, s.Name)
+		}
+	}
+	return names
 }
 
 // longestStateName leaves room for what is appended to it, in the 249 bytes of a topic and the 255 of a stream.

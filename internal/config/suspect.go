@@ -22,6 +22,42 @@ func (d *decoder) suspect(c *Config) {
 	}
 	d.suspectSinks(c)
 	d.suspectRoutes(c)
+	d.suspectIdle(c)
+	d.suspectJournal(c.Journal)
+}
+
+// suspectIdle warns of values that somebody has set, and that mean nothing because what they belong to is off.
+func (d *decoder) suspectIdle(c *Config) {
+	const intake, bus, lease = "audit.webhook, audit.files or audit.kafka", "state.sink", "election.lease"
+	usual := Default()
+	named, state, election := c.Audit.On(), c.State.On(), c.Election.On()
+	for _, k := range []struct {
+		path     string
+		on, said bool
+		needs    string
+	}{
+		{"audit.settle", named, c.Audit.Settle != usual.Audit.Settle, intake},
+		{"audit.window", named, c.Audit.Window != usual.Audit.Window, intake},
+		{"audit.countersEvery", named, c.Audit.CountersEvery != usual.Audit.CountersEvery, intake},
+		{"audit.wait", named, c.Audit.Wait != usual.Audit.Wait, intake},
+		{"audit.likely", named, c.Audit.Likely, intake},
+		{"audit.clockSkew", named, c.Audit.ClockSkew != usual.Audit.ClockSkew, intake},
+		{"audit.maxPending", named, c.Audit.MaxPending != usual.Audit.MaxPending, intake},
+		{"state.name", state, c.State.Name != usual.State.Name, bus},
+		{"election.duration", election, c.Election.Duration != usual.Election.Duration, lease},
+	} {
+		if k.said && !k.on {
+			d.warn(k.path, Problem{Message: "means nothing without " + k.needs})
+		}
+	}
+}
+
+// suspectJournal warns of a bound that another one keeps from being reached.
+func (d *decoder) suspectJournal(j Journal) {
+	if _, said := d.lines["journal.maxDeadLetters"]; said && j.MaxDeadLetters > j.MaxBytes/2 {
+		d.warn("journal.maxDeadLetters", Problem{Message: "more than half of journal.maxBytes, so that half is the bound", Found: j.MaxDeadLetters.String(),
+			Expected: "at most " + (j.MaxBytes / 2).String()})
+	}
 }
 
 // suspectRest warns of objects that a rule leaves and that a later rule seems to take in: a resource belongs to the first

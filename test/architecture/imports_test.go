@@ -48,8 +48,8 @@ var mayImport = map[string][]string{
 	"pkg/sinks/webhook":          {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
 
 	"internal/condition":   nil,
-	"internal/audit":       {"pkg/rawjson", "internal/condition"},
-	"internal/audit/topic": {"internal/audit", "internal/condition", "pkg/sinks/kafka/auth"},
+	"internal/audit":       {"pkg/rawjson", "pkg/ratelimit", "internal/condition"},
+	"internal/audit/topic": {"internal/audit", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/protocol"},
 	"internal/attribution": {"pkg/event", "pkg/rawjson", "internal/audit", "internal/condition"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "internal/condition"},
 	"internal/config":      {"internal/audit", "internal/audit/topic", "pkg/event", "pkg/format", "pkg/shape", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
@@ -64,11 +64,12 @@ var mayImport = map[string][]string{
 
 	"internal/election": {"internal/condition"},
 
-	"internal/exit":    nil,
-	"internal/app":     {"*"},
-	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/state"},
-	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
-	"internal/top":     {"internal/admin", "internal/exit"},
+	"internal/exit":      nil,
+	"internal/paragraph": nil,
+	"internal/app":       {"*"},
+	"internal/inspect":   {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/state"},
+	"internal/tap":       {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
+	"internal/top":       {"internal/admin", "internal/exit"},
 
 	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap", "internal/top"},
 }

@@ -2,155 +2,179 @@ package topic
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"strconv"
+	"time"
 
 	"github.com/segmentio/kafka-go"
+	kproto "github.com/segmentio/kafka-go/protocol"
 
 	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 // partition is one that is read.
 type partition struct {
 	*Topic
 	id    int
-	place string // under which its offset is stored
+	added bool // it appeared while the topic was read: nothing of it is from before anybody asked for names
+
+	begun bool // at is known
+	at    position
+	from  int64      // records before this offset are passed over
+	part  audit.Part // what was read of an answer
 }
 
-// read reads from the stored offset until something fails.
-func (p *partition) read(ctx context.Context, added bool) error {
-	d, err := p.dialer()
-	if err != nil {
+// name is for people.
+func (p *partition) name() string { return "partition " + strconv.Itoa(p.id) }
+
+// poll reads what has come.
+func (p *partition) poll(ctx context.Context) error {
+	s := &cluster.Span{Partition: cluster.Partition{Topic: p.topic, Index: int32(p.id)}}
+	var err error
+	if s.Lead, err = p.layout.Load().Lead(s.Index); err != nil {
 		return err
 	}
-	at, err := p.resume(ctx, d, added)
-	if err != nil {
-		return err
-	}
-	reader := kafka.NewReader(kafka.ReaderConfig{
-		Brokers: p.Config.Brokers, Topic: p.Topic.Topic, Partition: p.id, Dialer: d, MinBytes: 1, MaxBytes: maxFetch,
-		QueueCapacity: maxBatch, IsolationLevel: kafka.ReadCommitted,
-		MaxWait: maxWait, ReadBackoffMin: maxWait, ReadBackoffMax: maxWait, // a stop waits for them
-	})
-	if err := reader.SetOffset(at); err != nil {
-		return closed(reader, err)
-	}
-	return closed(reader, p.consume(ctx, d, reader, at))
-}
-
-// closed closes what was read from, after something failed.
-func closed(c io.Closer, err error) error {
-	_ = c.Close() // the error before says more
-	return err
-}
-
-// resume returns the offset of the next record. It is stored before anything is read: after a restart, what came meanwhile
-// is not taken for what was there before.
-func (p *partition) resume(ctx context.Context, d *kafka.Dialer, added bool) (int64, error) {
-	stored, err := p.Place(p.place)
-	if err != nil {
-		return 0, err
-	}
-	first, last, err := p.bounds(ctx, d)
-	if err != nil {
-		return 0, err
-	}
-	p.state.Become(readable, "", "")
-	at, err := strconv.ParseInt(stored, 10, 64)
-	switch {
-	case err != nil && added:
-		at = first
-	case err != nil: // what was written before anybody asked for names is not gone through
-		at = last
-	case at >= first && at <= last:
-		return at, nil
-	default:
-		p.Lost(fmt.Sprintf("partition %d of the audit topic %s does not go on where it was read to, at %d: it has %d to %d",
-			p.id, p.Topic.Topic, at, first, last))
-		at = first
-	}
-	return at, p.store(ctx, nil, at)
-}
-
-// bounds are the offsets of the first record and behind the last one.
-func (p *partition) bounds(ctx context.Context, d *kafka.Dialer) (first, last int64, err error) {
-	for _, broker := range p.Config.Brokers {
-		var leader *kafka.Conn
-		if leader, err = d.DialLeader(ctx, "tcp", broker, p.Topic.Topic, p.id); err == nil {
-			first, last, err = leader.ReadOffsets()
-			return first, last, closed(leader, err)
-		}
-	}
-	return 0, 0, err
-}
-
-// consume takes records in batches of what has come.
-func (p *partition) consume(ctx context.Context, d *kafka.Dialer, reader *kafka.Reader, at int64) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	come := make(chan kafka.Message, maxBatch)
-	go func() {
-		defer close(come)
-		for {
-			m, err := reader.FetchMessage(ctx)
-			if err != nil {
-				cancel(err)
-				return
-			}
-			select {
-			case come <- m:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	for first := range come {
-		if first.Offset > at {
-			if err := p.skipped(ctx, d, at); err != nil {
-				return err
-			}
-		}
-		events := p.scan(nil, first)
-		at = first.Offset + 1
-		for n := 1; n < maxBatch && len(come) > 0; n++ {
-			m, more := <-come
-			if !more {
-				break
-			}
-			events, at = p.scan(events, m), m.Offset+1
-		}
-		if err := p.store(ctx, events, at); err != nil {
+	if p.begun {
+		end, err := p.cluster.EndOf(ctx, s.Lead, s.Partition)
+		if err != nil || end == p.at.next {
 			return err
 		}
 	}
-	return context.Cause(ctx)
+	if err := p.cluster.Extents(ctx, s.Lead.Broker, []*cluster.Span{s}); err != nil {
+		return err
+	}
+	if err := p.begin(ctx, s); err != nil {
+		return err
+	}
+	if reason := p.missing(s); reason != "" {
+		return p.restart(ctx, s.First, reason)
+	}
+	return p.read(ctx, s)
 }
 
-// skipped says so where the records at an offset are gone. Between the records of transactions offsets are missing anyway.
-func (p *partition) skipped(ctx context.Context, d *kafka.Dialer, at int64) error {
-	first, _, err := p.bounds(ctx, d)
-	if err == nil && first > at {
-		p.Lost(fmt.Sprintf("partition %d of the audit topic %s lost %d records before they were read", p.id, p.Topic.Topic, first-at))
+// begin finds out where to go on. It is stored, so that after a restart what came meanwhile is not taken for what was there
+// before.
+func (p *partition) begin(ctx context.Context, s *cluster.Span) error {
+	if p.begun {
+		return nil
+	}
+	stored, err := p.Place(p.place(p.id))
+	if err != nil {
+		return err
+	}
+	var known bool
+	if p.at, known = parsePosition(stored); !known {
+		p.at = position{next: s.First, since: time.Now()}
+		if !p.added { // what was written before anybody asked for names is not gone through
+			p.at.next = s.End
+		}
+		if err := p.store(ctx); err != nil {
+			return err
+		}
+	}
+	p.begun = true
+	return nil
+}
+
+// missing says which records are gone that were not read; "" if none are.
+func (p *partition) missing(s *cluster.Span) string {
+	where := p.name() + " of the audit topic " + p.topic
+	switch at := p.at.next; {
+	case at > s.End:
+		return fmt.Sprintf("%s was read to offset %d and ends at %d: it was made anew, or has lost records", where, at, s.End)
+	case at < s.First:
+		return fmt.Sprintf("%s lost %d records before they were read", where, s.First-at)
+	}
+	return ""
+}
+
+// restart says what is lost, and goes on with the oldest record that there is.
+func (p *partition) restart(ctx context.Context, first int64, reason string) error {
+	if err := p.Lose(ctx, p.at.since, reason); err != nil {
+		return err
+	}
+	p.at = position{next: first, since: p.at.since}
+	return p.store(ctx)
+}
+
+// read takes what is left of a span. What was read last before is looked at once more: if it is another batch now, the topic
+// was made anew, whatever its offsets are.
+func (p *partition) read(ctx context.Context, s *cluster.Span) error {
+	s.Next, s.Last, s.Identified = p.at.next, p.at.last, p.at.identified()
+	if !s.Identified && s.Next > s.First {
+		s.Next-- // to know it again; it is not taken
+	}
+	p.part, p.from = audit.Part{}, p.at.next
+	s.Each = p.scan
+	s.Taken = func() error {
+		p.at.next, p.at.last = max(s.Next, p.from), s.Last
+		return p.store(ctx)
+	}
+	err := p.cluster.Fill(ctx, s.Lead.Broker, []*cluster.Span{s})
+	var said *cluster.CallerError
+	switch {
+	case errors.As(err, &said):
+		return said.Err
+	case errors.Is(err, cluster.ErrMadeAnew):
+		return p.restart(ctx, s.First, p.name()+" of the audit topic "+p.topic+" does not hold what was read of it: it was made anew")
+	case errors.Is(err, kafka.OffsetOutOfRange):
+		return nil // records were removed meanwhile; it is asked again which
 	}
 	return err
 }
 
-// scan appends the events of a record.
-func (p *partition) scan(events []audit.Event, m kafka.Message) []audit.Event {
-	before := len(events)
-	err := audit.Each(m.Value, func(e audit.Event) error { events = append(events, e); return nil })
-	if err != nil {
-		p.malformed.Add(1)
-		return events[:before]
+// scan takes the events of a record.
+func (p *partition) scan(r *kproto.Record) error {
+	if r.Offset < p.from {
+		return nil
 	}
-	return events
-}
-
-// store hands over events. It is not known which API server each is from, so they have no origin: no clocks are compared.
-func (p *partition) store(ctx context.Context, events []audit.Event, at int64) error {
-	if err := p.Take(ctx, "", events, p.place, strconv.FormatInt(at, 10)); err != nil {
-		return &storeError{err}
+	value, err := protocol.Bytes(r.Value)
+	if err != nil || len(value) == 0 {
+		return err
+	}
+	before := len(p.part.Events)
+	if audit.Each(value, func(e audit.Event) error { p.part.Events = append(p.part.Events, e); return nil }) != nil {
+		p.part.Events = p.part.Events[:before]
+		p.part.Malformed++
 	}
 	return nil
+}
+
+// store hands over what was read, with the position behind it. It is not known which API server each event is from, so they
+// have no origin: no clocks are compared.
+func (p *partition) store(ctx context.Context) error {
+	p.part.Since = p.at.since
+	p.at.since = p.part.Newest()
+	p.part.Place, p.part.Position = p.place(p.id), p.at.String()
+	err := p.Store(ctx, p.part)
+	p.part = audit.Part{}
+	return err
+}
+
+// position is a place in a partition: the offset of the next record, and what was read before it, by which the partition is
+// known again.
+type position struct {
+	next  int64
+	last  protocol.BatchID // zero where nothing was read
+	since time.Time        // when the newest event before it had been answered, or when it was begun
+}
+
+func (p position) identified() bool { return p.last != protocol.BatchID{} }
+
+// String is the form that is stored.
+func (p position) String() string {
+	return fmt.Sprintf("%d %d %d %d", p.next, p.last.Base, p.last.CRC, p.since.UnixMilli())
+}
+
+// parsePosition reads what String has written; before it had more than an offset, too.
+func parsePosition(text string) (p position, ok bool) {
+	var ms int64
+	n, _ := fmt.Sscanf(text, "%d %d %d %d", &p.next, &p.last.Base, &p.last.CRC, &ms)
+	if ms > 0 {
+		p.since = time.UnixMilli(ms)
+	}
+	return p, n >= 1
 }

@@ -69,27 +69,30 @@ func (r *reading) take(_ context.Context, origin string, events []audit.Event, p
 	if origin != "" {
 		r.t.Errorf("origin %q", origin)
 	}
-	r.places[place] = position
+	if place != "" {
+		r.places[place] = position
+	}
+	return nil
+}
+
+func (r *reading) place(name string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.places[name], nil
+}
+
+func (r *reading) lose(_ context.Context, _ time.Time, reason string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lost = append(r.lost, reason)
 	return nil
 }
 
 // run reads until the returned function is called.
 func (r *reading) run() (stop func() error) {
 	r.t.Helper()
-	r.reader = topic.New(topic.Options{
-		Config: topic.Config{Brokers: r.brokers, Topics: []string{name}}, Topic: name, Take: r.take,
-		Place: func(name string) (string, error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return r.places[name], nil
-		},
-		Lost: func(reason string) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.lost = append(r.lost, reason)
-		},
-		Logger: slog.New(slog.DiscardHandler),
-	})
+	r.reader = topic.New(topic.Config{Brokers: r.brokers, Topics: []string{name}}, name,
+		audit.Options{Take: r.take, Place: r.place, Lost: r.lose, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	r.ended = make(chan error, 1)
 	go func() { r.ended <- r.reader.Run(ctx) }()
@@ -168,8 +171,8 @@ func TestATopicIsReadFromItsEndAndThenFromWhereItWasReadTo(t *testing.T) {
 	if err := stop(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if len(r.lost) > 0 {
-		t.Error(r.lost)
+	if len(r.lost) != 1 || !strings.Contains(r.lost[0], "no audit event") {
+		t.Errorf("lost %q", r.lost)
 	}
 }
 
@@ -236,8 +239,8 @@ func TestMistakesAreNamedByTheirKeys(t *testing.T) {
 	}
 }
 
-// TestARealBrokerIsRead takes compressed records of transactions, between which offsets are missing, and goes on where it
-// stopped.
+// TestARealBrokerIsRead takes compressed records of transactions, between which offsets are missing, goes on where it
+// stopped, and notices that the topic was made anew, both times with more records than were read.
 func TestARealBrokerIsRead(t *testing.T) {
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
@@ -251,20 +254,18 @@ func TestARealBrokerIsRead(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.TransactionalID("writer"), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
-	if err != nil {
-		t.Fatal(err)
+	writer := func(o ...kgo.Opt) *kgo.Client {
+		client, err := kgo.NewClient(append(o, kgo.SeedBrokers(broker.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+			kgo.ProducerBatchCompression(kgo.ZstdCompression()))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		return client
 	}
-	t.Cleanup(client.Close)
-	of := kmsg.NewCreateTopicsRequestTopic()
-	of.Topic, of.NumPartitions, of.ReplicationFactor = name, 2, 1
-	create := kmsg.NewPtrCreateTopicsRequest()
-	create.Topics = []kmsg.CreateTopicsRequestTopic{of}
-	if _, err := create.RequestWith(t.Context(), client); err != nil {
-		t.Fatal(err)
-	}
+	client := writer(kgo.TransactionalID("writer"))
 	r := &reading{t: t, client: client, brokers: broker.Brokers(), places: map[string]string{}}
+	r.create(2)
 	transact := func(commit kgo.TransactionEndTry, ids ...string) {
 		t.Helper()
 		if err := client.BeginTransaction(); err != nil {
@@ -280,16 +281,27 @@ func TestARealBrokerIsRead(t *testing.T) {
 	r.begun()
 	transact(kgo.TryCommit, "a", "b")
 	r.has("a", "b")
-	if err := stop(); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
+	r.ends(stop)
 	transact(kgo.TryCommit, "c")
 	stop = r.run()
 	r.has("a", "b", "c")
-	if err := stop(); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
+	if _, malformed := r.reader.Status(); malformed > 0 || len(r.lost) > 0 {
+		t.Errorf("%d malformed, lost %q", malformed, r.lost)
 	}
-	if len(r.lost) > 0 {
-		t.Error(r.lost)
+	r.client = writer()
+	more := []string{"d", "e", "f", "g", "h", "i", "j", "k"}
+	r.makeAnew(2)
+	r.write(0, more...)
+	r.has("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k")
+	r.ends(stop)
+	r.makeAnew(1)
+	r.write(0, "l", "m", "n", "o", "p", "q", "r", "s", "t")
+	stop = r.run()
+	r.has("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t")
+	r.says("partition 0 of the audit topic audit does not hold what was read of it: it was made anew")
+	r.says("partition 1 of the audit topic audit is gone: the topic was made anew")
+	r.ends(stop)
+	if len(r.lost) != 3 {
+		t.Errorf("lost %q", r.lost)
 	}
 }

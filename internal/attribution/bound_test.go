@@ -1,0 +1,74 @@
+package attribution_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/attribution"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// TestEventsAreTakenWhileTheJournalIsFull fills the journal up, because a sink is away, with changes that wait for their
+// authors: events are still taken, and no change waits for a name any more.
+func TestEventsAreTakenWhileTheJournalIsFull(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{attribution.Sink, "away"}, MaxBytes: 1 << 20, Evidence: true, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, journal: j, Attributor: attribution.New(attribution.Options{
+		Limits: attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}, Journal: j, Cluster: "c", Logger: log,
+		Selected: func(string, string) bool { return true },
+		Crowded:  func() bool { s := j.Stat(); return s.RetainedBytes > s.MaxBytes/2 },
+	})}
+	running, end := context.WithCancel(t.Context())
+	defer end()
+	naming, stopNaming := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- j.Run(running) }()
+	go func() { ended <- p.Run(naming) }()
+	n := fill(t, j)
+	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.Crowded] < uint64(n); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("of %d changes: %+v", n, p.Stats())
+		}
+	}
+	p.request("ann", "create", 201, "another", "9")
+	if s := p.Stats(); s.Kept != 1 || s.Pending != 0 {
+		t.Errorf("%+v", s)
+	}
+	stopNaming()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	end()
+	if err := errors.Join(<-ended, j.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// fill appends changes until the journal takes no more, and returns how many it took.
+func fill(t *testing.T, j *journal.Journal) (n int) {
+	t.Helper()
+	for {
+		body := make([]byte, 50<<10)
+		_, _ = rand.Read(body)
+		uid := strconv.Itoa(n + 1)
+		c := &event.Change{Type: event.Updated, Cluster: "c", Resource: pods, Name: uid, UID: uid, ResourceVersion: uid, Previous: "0", ObservedAt: time.Now(),
+			After: []byte(`{"metadata":{"name":"` + uid + `"},"data":"` + hex.EncodeToString(body) + `"}`)}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		err := j.Append(ctx, event.Observation{Resource: pods, Scope: "pods", Changes: []*event.Change{c}})
+		cancel()
+		if err != nil {
+			return n
+		}
+		n++
+	}
+}

@@ -1,0 +1,66 @@
+package attribution
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// load takes up what an earlier process waited with. A journal that was filled before anybody was named is not gone through.
+func (a *Attributor) load(ctx context.Context) error {
+	cursor, settled, err := a.options.Journal.Cursor(Sink)
+	if err != nil {
+		return err
+	}
+	if !settled {
+		cursor = event.Cursor{Low: a.options.Journal.Newest()}
+		if err := a.options.Journal.Settle(ctx, Sink, cursor, nil); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.read, a.join.began = cursor.Low, time.Now()
+	if err := a.loadResources(); err != nil {
+		return err
+	}
+	return a.options.Journal.Evidence(a.loadEvidence)
+}
+
+// loadResources learns which resources a loss concerns, before anything is emitted of them. The caller holds mu.
+func (a *Attributor) loadResources() error {
+	names, err := a.options.Journal.Resources()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		stored, err := a.options.Journal.LoadResource(name, nil)
+		if err != nil {
+			return err
+		}
+		if r := stored.Resource; a.options.Selected(r.Group, r.Resource) {
+			a.gaps.emits(r)
+		}
+	}
+	return nil
+}
+
+// loadEvidence takes up what an earlier process kept. The caller holds mu.
+func (a *Attributor) loadEvidence(e event.Evidence) error {
+	kept, err := decodeEvidence(e)
+	if err != nil {
+		return fmt.Errorf("evidence %d: %w", e.Number, err)
+	}
+	a.join.Reserve(e.Number)
+	switch kept := kept.(type) {
+	case *Mark:
+		a.join.Remember(kept)
+	case *Loss:
+		a.gaps.lose(kept)
+	case *Request:
+		a.hold(kept)
+	}
+	return nil
+}

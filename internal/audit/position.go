@@ -1,0 +1,107 @@
+package audit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// filePosition is a place in a file: how far, and how the file begins, by which it is known again under another name.
+type filePosition struct {
+	offset int64
+	head   int64 // how much of the beginning sum is of, in bytes
+	sum    string
+	since  time.Time // when the newest event before it had been answered; of a log that was begun here: when
+}
+
+const maxHead = 1024
+
+// positionIn returns the position at an offset of a file. since is when the newest event before it had been answered.
+func positionIn(open *os.File, offset int64, since time.Time) (filePosition, error) {
+	p := filePosition{offset: offset, head: min(offset, maxHead), since: since}
+	var err error
+	p.sum, err = sumOf(open, p.head)
+	return p, err
+}
+
+func sumOf(open *os.File, size int64) (string, error) {
+	b := make([]byte, size)
+	if _, err := open.ReadAt(b, 0); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// String is the form that is stored.
+func (p filePosition) String() string {
+	return fmt.Sprintf("%d %d %s %d", p.offset, p.head, p.sum, milliseconds(p.since))
+}
+
+// parseFilePosition reads what String has written; before it had a time, too.
+func parseFilePosition(text string) (p filePosition, ok bool) {
+	var ms int64
+	n, _ := fmt.Sscanf(text, "%d %d %s %d", &p.offset, &p.head, &p.sum, &ms)
+	if ms > 0 {
+		p.since = time.UnixMilli(ms)
+	}
+	return p, n >= 3 && p.head >= 0 && p.head <= maxHead && p.offset >= p.head
+}
+
+// milliseconds is 0 for no time.
+func milliseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// fits says whether it is a place in a file: the file begins as it did, and is as long.
+func (p filePosition) fits(open *os.File) bool {
+	info, err := open.Stat()
+	if err != nil || info.Size() < p.offset {
+		return false
+	}
+	sum, err := sumOf(open, p.head)
+	return err == nil && (sum == p.sum || p.head == 0)
+}
+
+// find opens the file that it is a place in; nil where that is none of them.
+func (p filePosition) find(paths []string) *os.File {
+	for _, path := range paths {
+		open, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		if p.fits(open) {
+			return open
+		}
+		open.Close()
+	}
+	return nil
+}
+
+// lastLine returns where the last line of a file begins that has no end yet, or would begin.
+func lastLine(open *os.File) (int64, error) {
+	end, err := open.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, err
+	}
+	for b := make([]byte, 64<<10); end > 0; {
+		from := max(0, end-int64(len(b)))
+		n, err := open.ReadAt(b[:end-from], from)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		if i := bytes.LastIndexByte(b[:n], '\n'); i >= 0 {
+			return from + int64(i) + 1, nil
+		}
+		end = from
+	}
+	return 0, nil
+}

@@ -1,0 +1,88 @@
+package audit
+
+import (
+	"cmp"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// rotation are the files that a log was rotated into, those first that were written to last the longest ago.
+type rotation []rotatedFile
+
+type rotatedFile struct {
+	path       string
+	info       fs.FileInfo
+	compressed bool
+}
+
+// rotatedFiles finds them: the API server puts the time between name and ending, others put something behind the name.
+func rotatedFiles(path string) (rotation, error) {
+	base, ext := filepath.Base(path), filepath.Ext(path)
+	stem := strings.TrimSuffix(base, ext)
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	var found rotation
+	for _, e := range entries {
+		name := strings.TrimSuffix(e.Name(), ".gz")
+		byAPIServer := strings.HasPrefix(name, stem+"-") && filepath.Ext(name) == ext
+		byOthers := name != base && (strings.HasPrefix(name, base+".") || strings.HasPrefix(name, base+"-"))
+		if !byAPIServer && !byOthers && e.Name() != base+".gz" {
+			continue
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			found = append(found, rotatedFile{filepath.Join(filepath.Dir(path), e.Name()), info, name != e.Name()})
+		}
+	}
+	slices.SortFunc(found, func(a, b rotatedFile) int {
+		return cmp.Or(a.info.ModTime().Compare(b.info.ModTime()), cmp.Compare(a.path, b.path))
+	})
+	return found, nil
+}
+
+// readable leaves out what was compressed.
+func (all rotation) readable() rotation {
+	return slices.DeleteFunc(slices.Clone(all), func(r rotatedFile) bool { return r.compressed })
+}
+
+// paths are those of the files that can be read, the newest first.
+func (all rotation) paths() (found []string) {
+	for _, r := range slices.Backward(all.readable()) {
+		found = append(found, r.path)
+	}
+	return found
+}
+
+// since returns the files that can be read and were written to after a time.
+func (all rotation) since(t time.Time) rotation {
+	return slices.DeleteFunc(all.readable(), func(r rotatedFile) bool { return !r.info.ModTime().After(t) })
+}
+
+// after returns the files that can be read and were written to after another one, which may be one of them.
+func (all rotation) after(was fs.FileInfo) rotation {
+	left := all.readable()
+	if i := slices.IndexFunc(left, func(r rotatedFile) bool { return os.SameFile(r.info, was) }); i >= 0 {
+		return left[i+1:]
+	}
+	return left.since(was.ModTime())
+}
+
+// compressedAfter counts the files that were compressed after another one had been written to last: without that one itself,
+// which may be one of them.
+func (all rotation) compressedAfter(was fs.FileInfo) (n int) {
+	itself := 1
+	for _, r := range all {
+		switch {
+		case os.SameFile(r.info, was):
+			itself = 0
+		case r.compressed && r.info.ModTime().After(was.ModTime()):
+			n++
+		}
+	}
+	return max(0, n-itself)
+}
