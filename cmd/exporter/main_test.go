@@ -99,7 +99,7 @@ func TestBadConfigurationExitsTwoAndStartsNothing(t *testing.T) {
 func TestGoodConfigurationValidates(t *testing.T) {
 	path := write(t, "good.yaml", "resources: [{select: [pods]}]\nsinks: [{name: out, stdout: {}}]\n")
 	code, stdout, stderr := try(t, "validate", "--config", path)
-	if code != exit.OK || !strings.Contains(stdout, "ok (1 rules, 1 sinks)") || stderr != "" {
+	if code != exit.OK || !strings.Contains(stdout, "ok (rules: 1, sinks: 1)") || stderr != "" {
 		t.Errorf("exit %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 }

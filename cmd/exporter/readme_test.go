@@ -36,7 +36,7 @@ func TestTheConfigurationOfTheReadmeDelivers(t *testing.T) {
 			}
 		}
 	}
-	if found < 3 {
+	if found < 2 {
 		t.Fatalf("%d configurations in pages", found)
 	}
 }

@@ -39,7 +39,7 @@ the exit code is 3.`,
 		for _, w := range cfg.Warnings {
 			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
 		}
-		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok (%d rules, %d sinks)\n", *path, len(cfg.Resources), len(cfg.Sinks)); err != nil || !*online {
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok (rules: %d, sinks: %d)\n", *path, len(cfg.Resources), len(cfg.Sinks)); err != nil || !*online {
 			return err
 		}
 		app.QuietClients()

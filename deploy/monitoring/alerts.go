@@ -108,7 +108,7 @@ var Alerts = []Alert{
 	},
 	{
 		Name: "KubecdcDeadLettersFull", Expr: letters, For: "1m", Severity: Critical,
-		Summary: "{{ $labels.instance }} takes no dead letter more",
+		Summary: "{{ $labels.instance }} takes no more dead letters",
 		Meaning: "Dead letters have reached `journal.maxDeadLetters`. A change that is refused for ever waits in its lane from now on, " +
 			"with what follows it there; everything else goes on.",
 		Look: []string{"`kubecdc_sink_dead_letters_kept`: which sink refuses so much", "`exporter deadletter list --sink SINK --config FILE`, or the status page: the reasons"},
@@ -162,7 +162,7 @@ var Alerts = []Alert{
 		Name: "KubecdcSinkLagging", Expr: `kubecdc_sink_lag_seconds > 60 unless ` + thisSink + ` (` + down + ` or kubecdc_sink_lanes_backing_off > 0)`,
 		For: "5m", Severity: Warning,
 		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} is {{ $value | humanizeDuration }} behind",
-		Meaning: "The destination takes changes more slowly than the cluster makes them, or one call hangs. " + wait + ".",
+		Meaning: "The destination takes changes more slowly than the cluster makes them, or one call hangs. Nothing is lost meanwhile: changes wait in the journal.",
 		Look: []string{"`kubecdc_sink_publish_seconds` and `kubecdc_sink_delivered_total`: slow answers, or many changes",
 			"`kubecdc_resource_changes_total` by resource: what makes so many"},
 		Do:     []string{"more partitions or lanes, a nearer broker, `delivery.rate` if it is set; or select and shape less"},
@@ -203,7 +203,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcResourceNotWatched",
 		Expr: sick + ` unless ` + here + ` ` + apiAway, For: "10m", Severity: Warning,
-		Summary: "{{ $labels.resource }} is {{ $labels.state }} since ten minutes",
+		Summary: "{{ $labels.resource }} has been {{ $labels.state }} for ten minutes",
 		Meaning: "This resource is not watched while others are: its part of the API does not answer, as with a conversion webhook or an " +
 			"aggregated API server that is down, or its first list takes very long.",
 		Look: []string{readyz, "`kubectl get RESOURCE -A`, `kubectl get apiservices`"},
@@ -256,7 +256,7 @@ var Alerts = []Alert{
 	},
 	{
 		Name: "KubecdcStateLags", Expr: `kubecdc_state_lag_seconds > 300 unless ` + here + ` ` + down, For: "5m", Severity: Warning,
-		Summary: "The replicated state is {{ $value }} seconds behind {{ $labels.instance }}",
+		Summary: "The replicated state is {{ $value | humanizeDuration }} behind {{ $labels.instance }}",
 		Meaning: "Changes are delivered that the state does not cover: a take-over now would look back so far, which takes longer and finds " +
 			"nothing twice. It waits for the slowest sink, and for its own bus.",
 		Look:   []string{"`kubecdc_sink_backlog_changes`: a sink that is behind holds the state back", "`/readyz`: the line of `replica`"},

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kubecdc/kubecdc/internal/paragraph"
 )
 
 const (
@@ -107,7 +109,8 @@ func alertsPage() []byte {
 The rules are in ` + "`deploy/monitoring/rules.yaml`" + ` for Prometheus itself, in the kustomize component
 ` + "`prometheus-rule`" + ` and behind ` + "`prometheusRule.enabled`" + ` of the chart for its operator. One fault is one alert: what only
 follows from another fault is left out. [Metrics](metrics.md) are explained on a page of their own, lines of ` + "`/readyz`" + ` in
-[operations.md](operations.md#reading-readyz).
+[operations.md](operations.md#reading-readyz). Commands name the Pod ` + "`exporter-0`" + `, as the kustomize base does; with the
+chart it has the name of the release: ` + "`kubecdc-0`" + `.
 
 | alert | severity | fires after | says |
 |---|---|---|---|
@@ -117,10 +120,10 @@ follows from another fault is left out. [Metrics](metrics.md) are explained on a
 		if after == "" {
 			after = "at once"
 		}
-		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", a.Name, strings.ToLower(a.Name), a.Severity, after, placeholders.Replace(a.Summary))
+		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", a.Name, strings.ToLower(a.Name), a.Severity, after, capital(placeholders.Replace(a.Summary)))
 	}
 	for _, a := range Alerts {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n", a.Name, capital(a.Meaning))
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n", a.Name, wrapped(a.Meaning, ""))
 		writeList(&b, "What to look at", a.Look)
 		writeList(&b, "What to do", a.Do)
 		fmt.Fprintf(&b, "\n```promql\n%s\n```\n", a.Expr)
@@ -131,16 +134,25 @@ follows from another fault is left out. [Metrics](metrics.md) are explained on a
 func writeList(b *bytes.Buffer, title string, lines []string) {
 	fmt.Fprintf(b, "\n%s:\n\n", title)
 	for _, line := range lines {
-		fmt.Fprintf(b, "- %s\n", line)
+		fmt.Fprintf(b, "- %s\n", wrapped(line, "  "))
 	}
+}
+
+// pageWidth is how many columns a line of the page has at most, but for a word that is longer.
+const pageWidth = 125
+
+// wrapped breaks a text into lines, of which those behind the first one begin with indent.
+func wrapped(text, indent string) string {
+	return strings.Join(paragraph.Wrap(text, pageWidth-len(indent)), "\n"+indent)
 }
 
 // placeholders shows labels of a summary as a reader of the page writes them.
 var placeholders = strings.NewReplacer(
 	"{{ $labels.instance }}", "the exporter", "{{ $labels.sink }}", "SINK", "{{ $labels.resource }}", "RESOURCE", "{{ $labels.state }}", "STATE",
+	"{{ $labels.name }}", "NAME",
 	"{{ $labels.rule }}{{ $labels.route }}", "a rule or route", "{{ $labels.rule }}", "RULE", "{{ $value | humanizePercentage }}", "N %",
 	"{{ $value | humanizeDuration }}", "N", "{{ $value }}", "N",
 )
 
-// capital begins a sentence; some alerts share theirs.
+// capital begins a sentence.
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

@@ -116,7 +116,7 @@ func TestNotReadySaysWhy(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			s := sample()
 			tc.spoil(&s)
-			if w := get(t, s, "/readyz"); w.Code != http.StatusServiceUnavailable || w.Body.String() != tc.line+"not ready: 1 checks failed\n" {
+			if w := get(t, s, "/readyz"); w.Code != http.StatusServiceUnavailable || w.Body.String() != tc.line+"not ready: 1 check failed\n" {
 				t.Errorf("%d %q", w.Code, w.Body)
 			}
 			if w := get(t, s, "/livez"); w.Code != http.StatusOK {
@@ -135,7 +135,7 @@ func TestAFaultOfManyResourcesIsOneLine(t *testing.T) {
 	const fault = "180 of 183 (r000, r001, r002 and 177 more): read tcp 10.0.0.1:40000: connection reset; look at the API server at https://api"
 	const line = "[-]resources " + fault + "\n"
 	w := get(t, s, "/readyz")
-	if got := w.Body.String(); w.Code != http.StatusServiceUnavailable || got != line+"[!]resource/secrets forbidden\nnot ready: 1 checks failed\n" {
+	if got := w.Body.String(); w.Code != http.StatusServiceUnavailable || got != line+"[!]resource/secrets forbidden\nnot ready: 1 check failed\n" {
 		t.Errorf("%d %q", w.Code, got)
 	}
 	if n := strings.Count(get(t, s, "/readyz?verbose").Body.String(), "[-]resource/r"); n != 180 {
@@ -263,7 +263,7 @@ func TestThePageShowsWhoseChangesAreNamed(t *testing.T) {
 	}
 	s.Audit = &AuditStatus{Attributed: 1234, Unresolved: map[string]uint64{"late": 56}, Refused: 7}
 	body := get(t, s, "/").Body.String()
-	for _, want := range []string{"<dd>1,234</dd>", "<dt>Without: late</dt><dd>56</dd>", "<dt>Strangers refused</dt><dd>7</dd>"} {
+	for _, want := range []string{"<dd>1,234</dd>", "<dt>Without a user: late</dt><dd>56</dd>", "<dt>Unknown clients refused</dt><dd>7</dd>"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page has no %s", want)
 		}

@@ -16,6 +16,7 @@ type Overview struct {
 	Unchecked   string         `json:"unchecked"`   // why it cannot be told whether it is still the same cluster; "" when it can
 	Ready       bool           `json:"ready"`       // as /readyz says
 	Role        string         `json:"role"`        // active, taking over, or standby and who works; "" without a replicated state
+	Standby     bool           `json:"standby"`     // this process does not work, so that there are neither resources nor sinks
 	Problems    []Problem      `json:"problems"`    // what is not well, those first that make it not ready
 	APIServer   Stage          `json:"apiServer"`   // watch events
 	Changes     Stage          `json:"changes"`     // that the resources made
@@ -65,9 +66,10 @@ type JournalView struct {
 type SinkView struct {
 	Name        string    `json:"name"`
 	Kind        string    `json:"kind"`
-	Sick        bool      `json:"sick"`
-	Reason      string    `json:"reason"`  // what is amiss, one line
-	Backlog     uint64    `json:"backlog"` // changes that wait
+	Sick        bool      `json:"sick"`     // not all of it works
+	NotReady    bool      `json:"notReady"` // none of it does, which makes the exporter not ready
+	Reason      string    `json:"reason"`   // what is amiss, one line
+	Backlog     uint64    `json:"backlog"`  // changes that wait
 	LagSeconds  float64   `json:"lagSeconds"`
 	Lanes       int       `json:"lanes"` // in memory
 	Failing     int       `json:"failing"`
@@ -82,7 +84,7 @@ type SinkView struct {
 func (f *frame) overview(version string) *Overview {
 	o := &Overview{
 		Version: version, Now: f.at.UTC(), Cluster: f.Cluster.Name, ClusterUID: f.Cluster.UID, Unchecked: f.Cluster.Unchecked,
-		Ready: f.ready(), APIServer: f.stage(countEvents), Changes: f.stage(countChanges),
+		Ready: f.ready(), Standby: !f.active(), APIServer: f.stage(countEvents), Changes: f.stage(countChanges),
 	}
 	if f.Replica != nil {
 		o.Role = f.Replica.words()
@@ -129,8 +131,9 @@ func (f *frame) resource(r ResourceStatus) ResourceView {
 func (f *frame) sink(k SinkStatus) SinkView {
 	return SinkView{
 		Name: k.Name, Kind: k.Kind, Sick: k.NotReady != "" || k.GateClosed || k.Held != "" || len(k.Trouble) > 0,
-		Reason:  oneLine(cmp.Or(k.NotReady, k.Held, k.Reason)),
-		Backlog: f.Journal.backlog(k), LagSeconds: k.lag(f.at).Round(time.Millisecond).Seconds(),
+		NotReady: k.NotReady != "" || k.GateClosed,
+		Reason:   oneLine(cmp.Or(k.NotReady, k.Held, k.Reason)),
+		Backlog:  f.Journal.backlog(k), LagSeconds: k.lag(f.at).Round(time.Millisecond).Seconds(),
 		Lanes: k.Lanes, Failing: k.LanesBackingOff, Behind: k.LanesBehind, Retries: k.Retries, DeadLetters: k.DeadLetters, LastAck: k.LastAck,
 		Stage: f.stage(countSink + k.Name),
 	}

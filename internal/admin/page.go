@@ -19,7 +19,7 @@ import (
 var static embed.FS
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"size": size, "ago": ago, "rate": rate, "span": span, "spark": spark, "moving": moving, "number": number, "plural": plural,
+	"size": size, "ago": ago, "since": since, "rate": rate, "span": span, "spark": spark, "moving": moving, "number": number, "plural": plural,
 }).ParseFS(static, "page.html"))
 
 // contentSecurityPolicy lets the page load its own two files and nothing else.
@@ -90,6 +90,11 @@ func (o *Overview) loud() int {
 		n = len(o.Resources)
 	}
 	return min(n, o.Sick+busiestShown)
+}
+
+// Unready says whether a resource makes the exporter not ready.
+func (d *pageData) Unready() bool {
+	return slices.ContainsFunc(d.Resources, func(r ResourceView) bool { return r.NotReady })
 }
 
 // Loud are the resources to show at once.
@@ -235,9 +240,20 @@ func ago(now, t time.Time) string {
 	return max(now.Sub(t), 0).Round(time.Second).String()
 }
 
-// span writes seconds for people: "0.4s", "2m5s".
+// since writes when t was: "12s ago", or "never".
+func since(now, t time.Time) string {
+	if t.IsZero() {
+		return ago(now, t)
+	}
+	return ago(now, t) + " ago"
+}
+
+// span writes seconds for people: "0s", "0.4s", "2m5s".
 func span(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
+	if d == 0 {
+		return "0s"
+	}
 	if d < 10*time.Second {
 		return fmt.Sprintf("%.1fs", d.Seconds())
 	}

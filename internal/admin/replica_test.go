@@ -25,6 +25,18 @@ func TestAStandbyIsReadyAndSaysWhoWorks(t *testing.T) {
 	}
 }
 
+func TestThePageOfAStandbyShowsNoEmptyPipeline(t *testing.T) {
+	body := get(t, standby(), "/").Body.String()
+	if !strings.Contains(body, "This process stands by") || strings.Contains(body, "Pipeline") || strings.Contains(body, "Resource</th>") {
+		t.Error(body)
+	}
+	works := sample()
+	works.Replica = &ReplicaStatus{Role: RoleActive}
+	if body := get(t, works, "/").Body.String(); strings.Contains(body, "stands by") || !strings.Contains(body, "Pipeline") {
+		t.Error(body)
+	}
+}
+
 func TestWhoCanNeitherWorkNorStandByIsNotReady(t *testing.T) {
 	s := standby()
 	s.Replica.NotReady = "topic kubecdc-state: not authorized; grant READ"

@@ -182,7 +182,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	secure(w, "text/plain; charset=utf-8")
 	if failed > 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprintf(w, "%snot ready: %d checks failed\n", b.String(), failed)
+		fmt.Fprintf(w, "%snot ready: %s failed\n", b.String(), plural(failed, "check"))
 		return
 	}
 	fmt.Fprintf(w, "%sok\n", b.String())

@@ -71,7 +71,7 @@ type RuleStatus struct {
 	Filtered  uint64 // changes its filter did not take
 	Unchanged uint64 // updates that touched nothing it asks for
 	Withheld  uint64 // changes that could not be shaped; they become dead letters without bodies
-	Failed    uint64 // evaluations of its filter that failed; their changes were told
+	Failed    uint64 // evaluations of its filter that failed; their changes were emitted
 	Failure   string // why the last one failed; "" for none
 }
 

@@ -64,7 +64,7 @@ function row(c) {
   const object = document.createElement("b");
   object.textContent = objectOf(c);
   const about = [c.class, c.actor && "by " + c.actor.manager, c.gap?.reason, c.changed?.join(" ")].filter(Boolean).join(" · ");
-  li.append(span("dim", new Date(c.observedAt).toLocaleTimeString()), " ", span(c.type.split(".")[0], c.type), " ",
+  li.append(span("dim", c.observedAt.slice(11, 19)), " ", span(c.type.split(".")[0], c.type), " ",
     c.resource + (c.group ? "." + c.group : ""), " ", object, " ", span("dim", about));
   return li;
 }

@@ -90,7 +90,11 @@ func stateText(r *state.Report, out io.Writer) error {
 	}
 	fmt.Fprintf(w, "format\t%d\nlease\t%s\ncluster\t%s\n", r.Version, r.Lease, r.Cluster)
 	fmt.Fprintf(w, "owner\t%s since %s, take-over %d\n", r.Owner, r.Since.Format(time.RFC3339), r.Takeovers)
-	fmt.Fprintf(w, "complete\t%t\nmark\toffset %d at %s\n", r.Complete, r.Offset, r.Marked.Format(time.RFC3339))
+	complete := "yes"
+	if !r.Complete {
+		complete = "no: until every sink has taken what the journal held when it was begun, it counts for its lanes only"
+	}
+	fmt.Fprintf(w, "complete\t%s\nmark\toffset %d at %s\n", complete, r.Offset, r.Marked.Format(time.RFC3339))
 	fmt.Fprintf(w, "holds\t%d objects, %d bytes\n", r.Objects, r.Bytes)
 	for _, resource := range r.Resources {
 		fmt.Fprintf(w, "\n%s\t%d objects\n", resource.Name, resource.Objects)

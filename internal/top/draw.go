@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -61,6 +62,10 @@ func draw(o *admin.Overview, width, height int, color bool) []string {
 	p := &page{width: width, color: color}
 	p.header(o)
 	p.problems(o, max(2, height/4))
+	if o.Standby {
+		p.line(span{"", "This process stands by: it reads and delivers nothing now."})
+		return p.lines
+	}
 	p.pipeline(o)
 	p.sinks(o, max(2, height/4))
 	p.resources(o, height-len(p.lines)-1)
@@ -75,15 +80,15 @@ func (p *page) header(o *admin.Overview) {
 	case len(o.Problems) > 0:
 		verdict = span{yellow + bold, "! ready, but look"}
 	}
-	cluster := o.Cluster
-	if cluster == "" {
-		cluster = "not known yet"
+	cluster := " · cluster " + cmp.Or(o.Cluster, "not known yet")
+	if o.Standby {
+		cluster = ""
 	}
 	role := ""
 	if o.Role != "" {
 		role = " · " + o.Role
 	}
-	p.line(verdict, span{faint, fmt.Sprintf("  kubecdc %s · cluster %s%s · %s", o.Version, cluster, role, o.Now.Local().Format("15:04:05"))})
+	p.line(verdict, span{faint, fmt.Sprintf("  kubecdc %s%s%s · %s", o.Version, cluster, role, o.Now.Local().Format("15:04:05"))})
 	p.line()
 }
 
@@ -121,7 +126,7 @@ func (p *page) sinks(o *admin.Overview, most int) {
 			break
 		}
 		behind := (time.Duration(k.LagSeconds*1000) * time.Millisecond).Round(100 * time.Millisecond)
-		p.line(span{sick(k.Sick), fmt.Sprintf("%-20s", short(k.Name, 20))},
+		p.line(span{sick(k.Sick, k.NotReady), fmt.Sprintf("%-20s", short(k.Name, 20))},
 			span{"", fmt.Sprintf(" %10s %12d %9s %6d %8d  %d  ", rate(k.Rate), k.Backlog, behind, k.Lanes, k.Failing, k.DeadLetters)},
 			span{cyan, spark(k.Points, 20)})
 	}
@@ -136,14 +141,18 @@ func (p *page) resources(o *admin.Overview, most int) {
 			p.line(span{faint, fmt.Sprintf("and %d more", len(o.Resources)-i)})
 			return
 		}
-		p.line(span{sick(r.Sick), fmt.Sprintf("%-*s %-12s", name, short(r.Name, name), r.State)},
+		p.line(span{sick(r.Sick, r.NotReady), fmt.Sprintf("%-*s %-12s", name, short(r.Name, name), r.State)},
 			span{"", fmt.Sprintf(" %10s %9d  ", rate(r.Rate), r.Known)}, span{cyan, spark(r.Points, 16)})
 	}
 }
 
-func sick(yes bool) string {
-	if yes {
+// sick is the style of what is sick: that of the problem that says why.
+func sick(yes, notReady bool) string {
+	switch {
+	case notReady:
 		return red
+	case yes:
+		return yellow
 	}
 	return ""
 }

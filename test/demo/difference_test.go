@@ -76,10 +76,3 @@ func TestALineHoldsWhatFitsAndCountsTheRest(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
-
-func TestWrapBreaksBetweenWords(t *testing.T) {
-	got := wrap("a real API server\nand averylongword here", 8)
-	if want := []string{"a real", "API", "server", "and", "averylongword", "here"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-}

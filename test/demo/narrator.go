@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/kubecdc/kubecdc/internal/paragraph"
 )
 
 // defaultWidth is that of a line where there is no terminal that knows better: nothing breaks lines in a file.
@@ -75,7 +77,7 @@ func (n *narrator) act(title, about string) {
 // note explains, in as many lines as it takes.
 func (n *narrator) note(text string) {
 	const readable = 100 // longer lines tire the eye
-	for _, line := range wrap(text, min(n.width, readable)-indent) {
+	for _, line := range paragraph.Wrap(text, min(n.width, readable)-indent) {
 		n.print(strings.Repeat(" ", indent) + n.in(dim, line))
 	}
 }
@@ -183,21 +185,6 @@ func more(n int) string {
 		return ""
 	}
 	return fmt.Sprintf(", +%d more", n)
-}
-
-// wrap breaks a text between words. A word longer than a line has a line of its own.
-func wrap(text string, width int) []string {
-	var lines []string
-	line := ""
-	for _, word := range strings.Fields(text) {
-		longer := strings.TrimPrefix(line+" "+word, " ")
-		if line != "" && len([]rune(longer)) > width {
-			lines = append(lines, line)
-			longer = word
-		}
-		line = longer
-	}
-	return append(lines, line)
 }
 
 // in gives a text a style, where there are any.
