@@ -67,7 +67,7 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	KUBECDC_E2E_CHANGES=50000 KUBECDC_E2E_START_OBJECTS=100000 REQUIRE_INTEGRATION=1 \
 		go test -C test/e2e -v -timeout 30m -run 'TestRestartsAndCutWatchesLoseNothing|TestAStartOnManyObjectsReadsThemOnce' .
 	$(MAKE) takeovers
-	KUBECDC_E2E_RELOADS=50 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestEditsWhileItRuns .
+	KUBECDC_E2E_RELOADS=50 KUBECDC_E2E_RATE=500 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestEditsWhileItRuns .
 	KUBECDC_E2E_TAP_SECONDS=600 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestATapOfABusyCluster .
 	KUBECDC_E2E_VIEWED_SECONDS=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 10m -run TestTwentyViewers ./page
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
@@ -91,6 +91,10 @@ memory: ## Prove at full size how little memory a million objects take (minutes)
 .PHONY: sick
 sick: ## Make one topic of ten, and one broker of three, sick for SICK_FOR at 3,000 changes a second, in each way (two hours; an idle machine)
 	SICK_FOR=$(or $(SICK_FOR),10m) REQUIRE_INTEGRATION=1 go test -v -timeout 3h -run TestOneSick ./test/sick
+
+.PHONY: recipes
+recipes: ## Run every recipe whose software can be fetched, the large ones too (minutes)
+	KUBECDC_RECIPES=1 REQUIRE_INTEGRATION=1 go test -v -count=1 -timeout 60m -run 'Recipe' ./test/pages
 
 .PHONY: microbench
 microbench: ## Run the Go benchmarks of single packages

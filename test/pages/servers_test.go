@@ -112,6 +112,7 @@ func (s *servers) installTools(ctx context.Context) (string, error) {
 		"python3":                   "'" + python + "'",
 		"psql":                      "'" + s.sql.Psql() + "'",
 		"kafka-console-consumer.sh": java + "org.apache.kafka.tools.consumer.ConsoleConsumer",
+		"kafka-topics.sh":           java + "org.apache.kafka.tools.TopicCommand",
 		"connect-standalone.sh":     java + "org.apache.kafka.connect.cli.ConnectStandalone",
 	} {
 		script := "#!/bin/sh\nexec " + command + " \"$@\"\n"

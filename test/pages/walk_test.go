@@ -44,8 +44,8 @@ type started struct {
 	log     string
 }
 
-// newWalk copies the checkout.
-func newWalk(t *testing.T, s *servers, commands []command) *walk {
+// newWalk copies the checkout. More places of the pages may be replaced by those of the test, as by strings.NewReplacer.
+func newWalk(t *testing.T, s *servers, commands []command, replaced ...string) *walk {
 	t.Helper()
 	free, err := ports.Free(2)
 	if err != nil {
@@ -53,7 +53,8 @@ func newWalk(t *testing.T, s *servers, commands []command) *walk {
 	}
 	admin, connect := ports.Address(free[0]), ports.Address(free[1])
 	w := &walk{t: t, dir: t.TempDir(), commands: commands}
-	w.replaced = strings.NewReplacer("127.0.0.1:9092", s.kafka.Address(), "localhost:8080", admin, "127.0.0.1:8083", connect)
+	w.replaced = strings.NewReplacer(append(replaced,
+		"127.0.0.1:9092", s.kafka.Address(), "localhost:8080", admin, "127.0.0.1:8083", connect)...)
 	w.env = append(os.Environ(), s.env...)
 	w.env = append(w.env, "KUBECDC_ADMIN_LISTEN="+admin)
 	w.copyCheckout(s.root)
@@ -136,7 +137,7 @@ func (w *walk) await(text, expression string) {
 }
 
 // start starts a command in the background and waits until it is ready.
-func (w *walk) start(b block) {
+func (w *walk) start(b block) *started {
 	w.t.Helper()
 	s := &started{block: b, log: filepath.Join(w.t.TempDir(), "log")}
 	for _, c := range w.commands {
@@ -158,6 +159,7 @@ func (w *walk) start(b block) {
 		w.t.Fatalf("%s: %v", b.place, err)
 	}
 	w.started = append(w.started, s)
+	return s
 }
 
 // printed returns nil once the command has printed what the regular expression says.

@@ -10,16 +10,26 @@ import (
 // Kafka returns the directory that holds the Apache Kafka broker and everything it needs at run time, as jar files:
 // the class path is "DIRECTORY/*". Maven fetches them, from where its own settings say.
 func Kafka(ctx context.Context) (string, error) {
-	return classPath(ctx, "the Kafka broker's class path", "kafka", "test/kafka/pom.xml")
+	return classPath(ctx, "the Kafka broker's class path", "44 MB", "kafka", "test/kafka/pom.xml")
 }
 
 // KafkaTools returns the same of Kafka's console consumer and of Kafka Connect.
 func KafkaTools(ctx context.Context) (string, error) {
-	return classPath(ctx, "the class path of Kafka's tools", "kafka-tools", "test/kafka/tools/pom.xml")
+	return classPath(ctx, "the class path of Kafka's tools", "44 MB", "kafka-tools", "test/kafka/tools/pom.xml")
+}
+
+// Flink returns the same of Flink's SQL client and a cluster inside its process.
+func Flink(ctx context.Context) (string, error) {
+	return classPath(ctx, "the class path of Flink's SQL client", "170 MB", "flink", "test/flink/pom.xml")
+}
+
+// IcebergSink returns the directory of the jar files of Apache Iceberg's sink for Kafka Connect.
+func IcebergSink(ctx context.Context) (string, error) {
+	return classPath(ctx, "the Iceberg sink for Kafka Connect", "80 MB", "iceberg", "test/iceberg/pom.xml")
 }
 
 // classPath copies what a pom.xml depends on into the cache.
-func classPath(ctx context.Context, title, name, description string) (string, error) {
+func classPath(ctx context.Context, title, size, name, description string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
@@ -35,7 +45,7 @@ func classPath(ctx context.Context, title, name, description string) (string, er
 	}
 	return artifact{
 		title: title,
-		takes: "about 20 seconds, 44 MB",
+		takes: "about 20 seconds, " + size,
 		path:  filepath.Join(cache, name, key),
 		make: func(ctx context.Context, temporary, log string) error {
 			return copyDependencies(ctx, pom, temporary, log)

@@ -10,6 +10,16 @@ import (
 // Python returns the Python interpreter of a virtual environment with the packages of test/python/requirements.txt, which
 // names each by version and hash. pip fetches them, from where its own settings say.
 func Python(ctx context.Context) (string, error) {
+	return virtualEnvironment(ctx, "the Python packages of tests", "30 MB", "python", "test/python/requirements.txt")
+}
+
+// ClickHouse returns the same of test/clickhouse/requirements.txt: ClickHouse as a Python module.
+func ClickHouse(ctx context.Context) (string, error) {
+	return virtualEnvironment(ctx, "the embedded ClickHouse", "200 MB", "clickhouse", "test/clickhouse/requirements.txt")
+}
+
+// virtualEnvironment installs what a list of requirements names into the cache and returns the interpreter.
+func virtualEnvironment(ctx context.Context, title, size, name, list string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
@@ -22,20 +32,21 @@ func Python(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w; install Python 3.10 or later and put it on PATH", err)
 	}
-	requirements := filepath.Join(root, "test", "python", "requirements.txt")
+	requirements := filepath.Join(root, filepath.FromSlash(list))
 	key, err := digest([]string{requirements}, base)
 	if err != nil {
-		return "", fmt.Errorf("list of Python packages: %w", err)
+		return "", fmt.Errorf("%s: %w", list, err)
 	}
 	dir, err := artifact{
-		title: "the Python packages of tests",
-		takes: "about 20 seconds, 30 MB",
-		path:  filepath.Join(cache, "python", key),
+		title: title,
+		takes: "about 20 seconds, " + size,
+		path:  filepath.Join(cache, name, key),
 		make: func(ctx context.Context, temporary, log string) error {
 			if err := run(ctx, "python3", base, []string{"-m", "venv", temporary}, root, nil, log); err != nil {
 				return err
 			}
-			install := []string{"-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes", "-r", requirements}
+			install := []string{"-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:",
+				"--require-hashes", "--no-deps", "-r", requirements}
 			return run(ctx, "pip", interpreter(temporary), install, root, nil, log)
 		},
 	}.provide(ctx)
