@@ -36,7 +36,9 @@ const (
 	hotAtLeast   = 0.98
 	// namesOfSeveral is less: two requests to two API servers that were answered with one version leave nobody.
 	namesOfSeveral = 0.97
-	spread, hot    = 15, 2 // names of each kind
+	// namesOverRestarts is less: how pods were before is forgotten, which bindings and evictions need.
+	namesOverRestarts = 0.95
+	spread, hot       = 15, 2 // names of each kind
 )
 
 // audited is a control plane whose API server sends its audit events to an exporter, as exporter audit-policy says it
@@ -50,6 +52,7 @@ type audited struct {
 	stream   string // file of the stream
 	webhook  string // address
 	sendTo   string // host, or host and port, that the API servers send their events to
+	logs     bool   // the exporter reads the log file of the API server, and serves no webhook
 	ca       []byte
 	client   *http.Client
 	by       *answers
@@ -137,18 +140,23 @@ func (a *audited) write(name string, content []byte) {
 
 func (a *audited) settings(kubeconfig string) exporter.Settings {
 	file := func(name string) string { return filepath.Join(a.dir, name) }
+	audit := map[string]any{"settle": settlesIn, "window": concludesIn, "countersEvery": "1s"}
+	if a.logs {
+		audit["files"], audit["countersEvery"] = []string{a.log()}, "0s" // it counts what the webhook does not take
+	} else {
+		audit["webhook"] = map[string]any{
+			"listen": a.webhook, "certificate": file("server.crt"), "key": file("server.key"), "clientCA": file("ca.crt"), "clients": []string{apiServer},
+		}
+	}
 	return exporter.Settings{
-		Dir: a.dir, Kubeconfig: kubeconfig, File: a.stream,
+		Dir: a.dir, Kubeconfig: kubeconfig, File: a.stream, Audit: audit,
 		Resources: []map[string]any{{"select": []string{"configmaps", "secrets", "deployments.apps", "replicasets.apps", "pods", "services"},
 			"namespaces": map[string]any{"include": []string{"busy-*"}}}},
-		Audit: map[string]any{
-			"webhook": map[string]any{
-				"listen": a.webhook, "certificate": file("server.crt"), "key": file("server.key"), "clientCA": file("ca.crt"), "clients": []string{apiServer},
-			},
-			"settle": settlesIn, "window": concludesIn, "countersEvery": "1s",
-		},
 	}
 }
+
+// log is the path of the API server's audit log.
+func (a *audited) log() string { return filepath.Join(a.dir, "plane", "apiserver.audit.log") }
 
 // auditPolicy runs the command of that name.
 func (a *audited) auditPolicy(part string) []byte {
@@ -188,10 +196,9 @@ func (a *audited) apply(at, policy, binding string) {
 func (a *audited) awaitPolicy(u *user) {
 	a.t.Helper()
 	deadline := time.Now().Add(arriveWithin)
-	log := filepath.Join(a.dir, "plane", "apiserver.audit.log")
 	for i := 0; ; i++ {
 		u.mustDo(a.t, "POST", "/api/v1/namespaces/default/secrets", fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"probe-%d"}}`, i))
-		if text, err := os.ReadFile(log); err == nil && bytes.Contains(text, []byte("kubecdc-identity/uid")) {
+		if text, err := os.ReadFile(a.log()); err == nil && bytes.Contains(text, []byte("kubecdc-identity/uid")) {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -273,6 +280,36 @@ func (a *audited) names(atLeast float64) {
 		v.changes, v.named, 100*float64(v.named)/float64(v.changes), v.judged, v.wrong, v.secrets, v.secretsNamed, v.unnamed)
 	if float64(v.named) < atLeast*float64(v.changes) || v.judged < v.named/2 || v.secretsNamed == 0 {
 		a.t.Errorf("too few are named, or judged")
+	}
+}
+
+// TestTheAPIServersLogIsReadThroughItsRotations has the API server rotate its log after each megabyte, again and again while
+// the exporter is away, too.
+func TestTheAPIServersLogIsReadThroughItsRotations(t *testing.T) {
+	a := newAudited(t, func(a *audited, o *controlplane.Options) {
+		a.logs = true
+		o.APIServerArgs = append(o.APIServerArgs, "--audit-log-maxsize=1")
+	})
+	for range 3 {
+		if err := a.exporter.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.load(fewWrites, spread)
+		if err := a.exporter.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		a.load(fewWrites, spread)
+	}
+	if err := a.exporter.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rotated, err := filepath.Glob(strings.TrimSuffix(a.log(), ".log") + "-*.log")
+	if err != nil || len(rotated) < 2 {
+		t.Errorf("the log was rotated into %q: %v", rotated, err)
+	}
+	a.names(namesOverRestarts)
+	if lost := a.metric("kubecdc_audit_lost_total"); lost > 0 {
+		t.Errorf("events were lost %v times", lost)
 	}
 }
 

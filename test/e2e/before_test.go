@@ -29,8 +29,7 @@ func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 		}
 	}
 	each(func(kind workload.Kind, name string) error { return p.cluster.Create(t.Context(), kind, p.name, name) })
-	p.awaitAll()
-	p.awaitCovered(p.all[0]) // what the state lacks is watched again, and brings its state
+	p.settle() // what the state lacks is watched again, and brings its state
 	p.kill(p.all[0])
 	killed := time.Now()
 	p.must(p.all[1].Start(t.Context()))

@@ -143,6 +143,16 @@ func (p *pair) awaitOf(e *exporter.Exporter, path, part string) {
 	}
 }
 
+// settle waits until both buses and the state hold everything that has happened up to now, and returns who works. Both buses
+// have to be there: what one of them misses is waited for.
+func (p *pair) settle() *exporter.Exporter {
+	p.t.Helper()
+	p.awaitAll()
+	works := p.active()
+	p.awaitCovered(works)
+	return works
+}
+
 // awaitCovered waits until the state has all that was delivered up to now.
 func (p *pair) awaitCovered(works *exporter.Exporter) {
 	p.t.Helper()

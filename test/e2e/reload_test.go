@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -124,12 +125,16 @@ func TestEditsWhileItRunsLoseAndRepeatNothing(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
 	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
 	s := newScene(t, kinds, now.configure)
+	untouched := map[string]int{} // resources that no edit concerns, and their watches that the API server has closed before
+	for _, resource := range []string{"configmaps", "services"} {
+		untouched[resource] = s.closedAsSlow(resource)
+	}
 	s.must(s.exporter.Start(t.Context()))
 	started := s.value(`kubecdc_resource_list_requests_total{resource="configmaps"}`)
-	random, times := dice(t), sizeOf(t, "KUBECDC_E2E_RELOADS", edits)
+	random, times, rate := dice(t), sizeOf(t, "KUBECDC_E2E_RELOADS", edits), sizeOf(t, "KUBECDC_E2E_RATE", pipelineRate)
 	var order []int
 	began, refused := time.Now(), 0
-	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 4}, append(kinds, workload.Widgets))
+	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 4, Rate: rate}, append(kinds, workload.Widgets))
 	for i := range times {
 		if i%sorts == 0 { // each sort comes as often as the others
 			order = random.Perm(sorts)
@@ -149,12 +154,15 @@ func TestEditsWhileItRunsLoseAndRepeatNothing(t *testing.T) {
 	}
 	load.AwaitOperations(load.Operations() + writesBetween)
 	load.Stop()
-	t.Logf("%d writes, %.0f a second", load.Operations(), float64(load.Operations())/time.Since(began).Seconds())
+	t.Logf("%d writes, %.0f a second of %d that were asked for", load.Operations(), float64(load.Operations())/time.Since(began).Seconds(), rate)
 	s.awaitAll()
-	for _, resource := range []string{"configmaps", "services"} {
-		s.awaitMetric(fmt.Sprintf("kubecdc_resource_watch_restarts_total{resource=%q}", resource), "0")
-		s.awaitMetric(fmt.Sprintf("kubecdc_resource_relists_total{resource=%q}", resource), "0")
-		s.awaitMetric(fmt.Sprintf("kubecdc_resource_list_requests_total{resource=%q}", resource), started)
+	for resource, closed := range untouched {
+		for series, want := range map[string]string{"relists": "0", "list_requests": started} {
+			if got := s.value(fmt.Sprintf("kubecdc_resource_%s_total{resource=%q}", series, resource)); got != want {
+				t.Errorf("%s: %s is %s, want %s", resource, series, got, want)
+			}
+		}
+		s.neverRestarted(resource, closed)
 	}
 	s.awaitMetric(`kubecdc_config_reloads_total{result="taken"}`, fmt.Sprint(times))
 	s.awaitMetric(`kubecdc_config_reloads_total{result="refused"}`, fmt.Sprint(refused))
@@ -167,6 +175,17 @@ func TestEditsWhileItRunsLoseAndRepeatNothing(t *testing.T) {
 	s.must(s.exporter.Stop())
 	s.selectedThroughout()
 	s.judge(oracle.Rules{})
+}
+
+// neverRestarted sees to it that the watch of a resource was opened once, but where the API server closed it because the
+// machine was too busy to read it in time. before is how many it had closed when the exporter was started.
+func (s *scene) neverRestarted(resource string, before int) {
+	s.t.Helper()
+	restarts, err := strconv.Atoi(s.value(fmt.Sprintf("kubecdc_resource_watch_restarts_total{resource=%q}", resource)))
+	s.must(err)
+	if closed := s.closedAsSlow(resource) - before; restarts > closed {
+		s.t.Errorf("the watch of %s was opened again %d times, and the API server has closed %d", resource, restarts, closed)
+	}
 }
 
 // killedReloads is how often the exporter is killed while it takes up an edit.

@@ -100,8 +100,8 @@ func (s *scene) read(as format.Format, fromKafka, fromNATS bus.Unwrap) {
 // clearWithin bounds what clearing up after a test takes, also where it has left no API server behind.
 const clearWithin = 10 * time.Second
 
-// end stops what the test has left running, shows the log if the test failed, and deletes most of what it wrote: the exporters of
-// other tests would read it at every start.
+// end stops what the test has left running, shows the log if the test failed, and deletes most of what it wrote: the
+// exporters of other tests would read it at every start.
 func (s *scene) end(kinds []workload.Kind) {
 	if err := s.exporter.Kill(); err != nil {
 		s.t.Error(err)

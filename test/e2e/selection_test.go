@@ -158,11 +158,11 @@ func TestAWatcherThatIsTooSlowLosesNothing(t *testing.T) {
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.cluster.Create(t.Context(), large, s.name, "first"))
 	s.awaitAll()
-	before := s.closedAsSlow()
+	before := s.closedAsSlow("configmaps")
 	s.must(s.exporter.Pause())
 	load := s.run(workload.Plan{Objects: 150, Updates: 3}, []workload.Kind{large})
 	s.must(load.Wait())
-	closed := s.closedAsSlow() - before
+	closed := s.closedAsSlow("configmaps") - before
 	s.must(s.exporter.Resume())
 	if closed == 0 {
 		t.Error("the API server has closed no watch: there was nothing to be too slow for")
@@ -171,13 +171,13 @@ func TestAWatcherThatIsTooSlowLosesNothing(t *testing.T) {
 	s.judge(oracle.Rules{})
 }
 
-// closedAsSlow is how many watches of ConfigMaps the API server has closed because they did not read.
-func (s *scene) closedAsSlow() int {
+// closedAsSlow is how many watches of a resource the API server has closed because they did not read.
+func (s *scene) closedAsSlow(resource string) int {
 	s.t.Helper()
 	text, err := s.cluster.Metrics(s.t.Context())
 	s.must(err)
 	for name, value := range series(text, "apiserver_terminated_watchers_total{") {
-		if strings.Contains(name, `resource="configmaps"`) {
+		if strings.Contains(name, fmt.Sprintf("resource=%q", resource)) {
 			return value
 		}
 	}

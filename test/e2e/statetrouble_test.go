@@ -156,9 +156,7 @@ func (p *pair) stateInNATS() stateBus {
 func (p *pair) goesOn(kinds []workload.Kind, rules oracle.Rules) {
 	p.t.Helper()
 	p.must(p.load(50, kinds).Wait())
-	p.awaitAll()
-	works := p.active()
-	p.awaitCovered(works)
+	works := p.settle()
 	p.kill(works)
 	p.away[works] = true
 	p.active()
@@ -173,8 +171,7 @@ func TestADeletedLeaseIsMadeAgain(t *testing.T) {
 	p := newPair(t, kinds, "nats")
 	p.start()
 	p.must(p.load(50, kinds).Wait())
-	p.awaitAll()
-	p.awaitCovered(p.active())
+	p.settle()
 	load := p.load(200, kinds)
 	leases := p.dynamic(p.controlPlane.Kubeconfig()).
 		Resource(schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}).Namespace(p.name)
@@ -198,10 +195,8 @@ func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newPair(t, kinds, "kafka")
 	p.start()
-	works := p.active()
 	p.must(p.load(50, kinds).Wait())
-	p.awaitAll()
-	p.awaitCovered(works) // else the next one begins with a snapshot of its own
+	works := p.settle() // else the next one begins with a snapshot of its own
 	p.must(p.load(100, kinds).Wait())
 	p.must(p.controlPlane.KillAPIServer())
 	p.kill(works)
@@ -254,10 +249,8 @@ func TestATakeOverWaitsForTheBusOfTheState(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
 		p.start()
-		works := p.active()
 		p.must(p.load(100, kinds).Wait())
-		p.awaitAll()
-		p.awaitCovered(works) // else the next one begins with a snapshot of its own
+		works := p.settle() // else the next one begins with a snapshot of its own
 		p.must(b.kill())
 		p.must(p.load(50, kinds).Wait())
 		p.awaitHistory(b.other) // of which the state knows nothing
@@ -300,8 +293,7 @@ func TestALostStateIsWrittenAgain(t *testing.T) {
 				}
 			}
 			load.Stop()
-			p.awaitAll()
-			p.awaitCovered(works)
+			p.settle()
 			p.kill(works)
 			p.away[works] = true
 			p.active()
@@ -331,14 +323,11 @@ func TestAnOlderStateCostsALookBack(t *testing.T) {
 	forEachStateBus(t, kinds, func(p *pair, b stateBus) {
 		p.start()
 		p.must(p.load(100, kinds).Wait())
-		p.awaitAll()
-		works := p.active()
-		p.awaitCovered(works)
+		p.settle()
 		earlier := filepath.Join(p.t.TempDir(), "earlier")
 		p.must(errors.Join(b.kill(), os.CopyFS(earlier, os.DirFS(b.files)), b.restart(p.t.Context())))
 		p.must(p.load(100, kinds).Wait())
-		p.awaitAll()
-		p.awaitCovered(p.active())
+		p.settle()
 		for _, e := range p.all {
 			p.kill(e)
 		}
@@ -384,8 +373,7 @@ func TestAStateBelongsToOneCluster(t *testing.T) {
 		p.must(p.all[0].Start(p.t.Context()))
 		p.active()
 		p.must(p.load(50, kinds).Wait())
-		p.awaitAll()
-		p.awaitCovered(p.all[0])
+		p.settle()
 		p.must(another.cluster.CreateNamespace(p.t.Context(), p.name))
 		p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Kubeconfig = another.controlPlane.Kubeconfig() }))
 		p.must(p.all[1].Launch(p.t.Context()))

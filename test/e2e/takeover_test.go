@@ -356,8 +356,7 @@ func TestClocksAnHourApartChangeNothing(t *testing.T) {
 		p.all[1].Replace(ahead)
 		p.start()
 		p.must(p.load(50, kinds).Wait())
-		p.awaitAll()
-		p.awaitCovered(p.active())
+		p.settle()
 		for range 4 {
 			works, load := p.active(), p.load(100, kinds)
 			p.kill(works)

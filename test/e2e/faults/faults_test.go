@@ -52,15 +52,16 @@ var faults = []fault{
 	{"the journal cannot be written", (*scene).readOnly, "", "read-only file system", one("Absent")},
 	{"the journal is at its bound", (*scene).journalFull, "[-]journal", "journal.maxBytes", []string{"JournalBlocked", "SinkDown webhook"}},
 	{"the journal is broken", (*scene).journalBroken, "[!]journal", "was broken", one("JournalRecovered")},
+	{"the bus of the state is away", (*scene).stateAway, "[-]replica", "not connected to NATS at 127.0.0.1:", one("NobodyWorks")},
+	{"two deployments use one state", (*scene).stateShared, "[-]replica", "belongs to the exporters of the Lease", one("NotReady")},
 	{"audit events do not come", (*scene).auditSilent, "[!]audit", "no audit event came", one("AuditSilent")},
 }
 
 func one(alert string) []string { return []string{alert} }
 
-// TestEachFaultIsNamedByReadinessPageAndAlert stages all faults, and what is over when it is noticed, several at a time. Of
-// the alerts that nothing here stages three are about several exporters, KubecdcDefect takes a sink that is wrong,
-// KubecdcNotReady is for what no other alert names, KubecdcChangesWithheld takes an object that no API server stores, and
-// KubecdcSinkLagging a minute of a sink that is slow and not away: these have their series in deploy/monitoring.
+// TestEachFaultIsNamedByReadinessPageAndAlert stages all faults, and what is over when it is noticed, several at a time. Two
+// alerts nothing here stages: KubecdcDefect takes a sink that is wrong, and KubecdcStateLags five minutes. These have their
+// series in deploy/monitoring.
 func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
 	s := surround(t)
 	for _, f := range faults {
@@ -70,17 +71,17 @@ func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
 			heal := f.stage(c)
 			if f.line == "" {
 				c.awaitEnd(f.says)
-				c.awaitAlerts(c.prometheus, "", f.alerts)
+				c.awaitAlerts(f.alerts)
 				return
 			}
 			c.awaitNamed(f.line, f.says)
-			c.awaitAlerts(c.prometheus, c.exporter.Address(), f.alerts)
+			c.awaitAlerts(f.alerts)
 			if heal == nil {
 				return
 			}
 			heal()
 			c.awaitWell()
-			c.awaitAlerts(c.prometheus, c.exporter.Address(), nil)
+			c.awaitAlerts(nil)
 		})
 	}
 	for _, h := range happenings {
@@ -88,7 +89,7 @@ func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
 			t.Parallel()
 			c := s.scene(t)
 			h.stage(c)
-			c.awaitAlerts(c.prometheus, c.exporter.Address(), h.alerts)
+			c.awaitAlerts(h.alerts)
 		})
 	}
 }

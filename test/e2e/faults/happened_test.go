@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
@@ -28,6 +30,9 @@ var happenings = []happening{
 	{"the exporter is killed again and again", (*scene).killedOften, one("Restarting")},
 	{"the stream is deleted with all that it had", (*scene).streamDeleted, one("DestinationLostChanges nats")},
 	{"an audit log is cut short", (*scene).auditCutShort, one("AuditEventsLost")},
+	{"exporters take over from each other", (*scene).takesTurns, one("TakesTurns")},
+	{"an object cannot be redacted", (*scene).cannotRedact, []string{"ChangesWithheld", "DeadLetters file"}},
+	{"a call hangs", (*scene).callHangs, one("SinkLagging webhook")},
 	{"the journal fills", (*scene).journalFills, []string{"JournalFilling", "SinkDown webhook"}},
 }
 
@@ -74,6 +79,39 @@ func (c *scene) killedOften() {
 			return ""
 		})
 	}
+}
+
+// cannotRedact creates an object that is nested more deeply than anything is read to find secrets in it.
+func (c *scene) cannotRedact() {
+	deep := workload.Kind{
+		Resource: schema.GroupVersionResource{Group: "deep.example.com", Version: "v1", Resource: "trees"},
+		Object: func() *unstructured.Unstructured {
+			spec := mapping{}
+			for range 1000 {
+				spec = mapping{"in": spec}
+			}
+			return &unstructured.Unstructured{Object: mapping{"apiVersion": "deep.example.com/v1", "kind": "Tree", "spec": spec}}
+		},
+	}
+	c.must(c.cluster.Define(c.t.Context(), deep.Resource.Group, deep.Resource.Resource, "Tree"))
+	c.watch("trees.deep.example.com")
+	c.settings.Resources[0]["redact"], c.settings.Resources[0]["redactPaths"] = "mask", []string{"spec.password"}
+	c.start()
+	c.create(deep, "a-thousand-high")
+}
+
+// callHangs has a receiver that takes what it is sent and does not answer for minutes.
+func (c *scene) callHangs() {
+	answers := make(chan struct{})
+	server := c.receiver(func(string) int {
+		<-answers
+		return http.StatusNoContent
+	})
+	c.t.Cleanup(func() { close(answers) })
+	server.Start()
+	c.sink("webhook", mapping{"url": server.URL, "timeout": "10m"}, cloudEvents)
+	c.start()
+	c.create(workload.ConfigMaps, "waits")
 }
 
 // valueOf is the value of a series without labels.

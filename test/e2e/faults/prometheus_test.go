@@ -143,8 +143,8 @@ func (p *prometheus) ask(ctx context.Context, expr string) []json.RawMessage {
 	return answer.Data.Result
 }
 
-// alerts are the names of the alerts of an exporter with the sink or resource they are about, sorted, or of those that are
-// of no exporter: "" asks for these. One that has not lasted long enough yet is followed by a question mark.
+// alerts are the names of the alerts of an exporter with the sink or resource they are about, sorted, or of all that there
+// are: "" asks for these. One that has not lasted long enough yet is followed by a question mark.
 func (p *prometheus) alerts(ctx context.Context, address string) []string {
 	text, err := p.get(ctx, "/api/v1/alerts")
 	must(p.t, err)
@@ -159,7 +159,7 @@ func (p *prometheus) alerts(ctx context.Context, address string) []string {
 	must(p.t, json.Unmarshal(text, &answer))
 	var names []string
 	for _, a := range answer.Data.Alerts {
-		if a.Labels["instance"] != address {
+		if address != "" && a.Labels["instance"] != address {
 			continue
 		}
 		name := strings.TrimPrefix(a.Labels["alertname"], "Kubecdc")

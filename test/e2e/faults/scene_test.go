@@ -49,6 +49,7 @@ type scene struct {
 	settings exporter.Settings
 	exporter *exporter.Exporter
 	ended    bool // by itself, as it should
+	lonely   bool // its Prometheus is its own
 }
 
 var scenes atomic.Int32
@@ -63,12 +64,12 @@ func (s *surroundings) scene(t *testing.T) *scene {
 	return c
 }
 
-// alone gives the scene a Prometheus of its own: that no exporter is there has no name in it.
+// alone gives the scene a Prometheus of its own, for alerts that name no exporter.
 func (c *scene) alone() {
 	c.t.Helper()
 	own := *c.surroundings
 	own.prometheus = startPrometheus(c.t)
-	c.surroundings = &own
+	c.surroundings, c.lonely = &own, true
 }
 
 // watch selects resources in the scene's namespace.
@@ -224,11 +225,14 @@ func (c *scene) awaitWell() {
 }
 
 // awaitAlerts waits until these alerts fire, and no other one, nor is about to.
-func (c *scene) awaitAlerts(p *prometheus, address string, want []string) {
+func (c *scene) awaitAlerts(want []string) {
 	c.t.Helper()
-	same := 0
+	same, address := 0, ""
+	if !c.lonely {
+		address = c.exporter.Address()
+	}
 	c.await("alerts", func() string {
-		got := p.alerts(c.t.Context(), address)
+		got := c.prometheus.alerts(c.t.Context(), address)
 		if same++; !slices.Equal(got, want) {
 			same = 0
 		}

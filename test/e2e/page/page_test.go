@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,16 +35,19 @@ type exporter struct {
 
 func (e *exporter) snapshot() admin.Snapshot {
 	n, now := e.looks.Add(1), time.Now()
+	changes := uint64(0)
 	s := admin.Snapshot{
 		Cluster: admin.ClusterStatus{Name: "prod-eu-1", UID: "49fda238-028f-4c54-84c5-ba4c1ce9a1ea"},
-		Journal: admin.JournalStatus{Oldest: 1, Newest: 40 * n, RetainedBytes: 3 << 30, MaxBytes: 10 << 30},
+		Journal: admin.JournalStatus{Oldest: 1, RetainedBytes: 3 << 30, MaxBytes: 10 << 30},
 		Rules:   []admin.RuleStatus{{Name: "resources[0]", Filtered: 3 * n, Failed: 1, Failure: "no such key: spec"}},
 		Routes:  []admin.RouteStatus{{Name: "routes[0]", Sent: map[string]uint64{"main": n}, Dropped: map[string]uint64{"audit": n}}},
 	}
 	for i := range 100 {
+		made := grown(n, i)
+		changes += made
 		r := admin.ResourceStatus{
 			Name: fmt.Sprintf("widgets%02d.a-rather-long-group-name.demo.kubecdc.io", i), State: "live", Since: now.Add(-time.Hour), Known: 13 * i, LastEvent: now,
-			Position: "4711", Events: n * uint64(i%7), Changes: map[string]uint64{"updated": n * uint64(i%7) * (1 + n%3)},
+			Position: "4711", Events: made, Changes: map[string]uint64{"updated": made},
 		}
 		if i == 40 {
 			r.State, r.NotReady = "unreachable", "https://10.0.0.1:6443 does not answer: connection refused; is the API server up, and does a firewall let the exporter through?"
@@ -54,15 +58,22 @@ func (e *exporter) snapshot() admin.Snapshot {
 		}
 		s.Resources = append(s.Resources, r)
 	}
+	s.Journal.Newest = changes
 	s.Sinks = []admin.SinkStatus{
-		{Name: "audit", Kind: "webhook", Delivered: 40 * n, Low: 40 * n, Lanes: 1, LastAck: now, WindowLimit: 16 << 20},
+		{Name: "audit", Kind: "webhook", Delivered: changes, Low: changes, Lanes: 1, LastAck: now, WindowLimit: 16 << 20},
 		{
-			Name: "main", Kind: "kafka", Delivered: 36 * n, Low: 36 * n, Lanes: 62, LanesBackingOff: 1, LanesBehind: 1, DeadLetters: 2, LastAck: now,
+			Name: "main", Kind: "kafka", Delivered: changes - changes/40, Low: changes - min(changes, 1800), Lanes: 62, LanesBackingOff: 1, LanesBehind: 1, DeadLetters: 2, LastAck: now,
 			OldestObserved: now.Add(-90 * time.Second), WindowBytes: 5 << 20, WindowLimit: 16 << 20,
 			Trouble: []admin.LaneTrouble{{Lane: "k8s.apps.deployments/3", Since: now.Add(-time.Minute), Reason: "the partition has no leader: look at the brokers"}},
 		},
 	}
 	return s
+}
+
+// grown is how many changes one of the resources has made at a look: a few make many, some more at one time than at another.
+func grown(look uint64, resource int) uint64 {
+	busy := uint64(max(0, 7-resource)) * 16
+	return look*busy + uint64(float64(4*busy)*(1+math.Sin(float64(look)/4)))
 }
 
 func (e *exporter) deadLetters(string, int) ([]admin.DeadLetter, error) {
@@ -232,7 +243,7 @@ func picture(ctx context.Context, t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	do(ctx, t, until(`document.querySelector(".spark polyline").getAttribute("points").split(" ").length >= 25`))
+	do(ctx, t, until(`[...document.querySelectorAll(".spark polyline")].every(line => line.getAttribute("points").split(" ").length >= 25)`))
 	png := ask(ctx, t, chromedp.CaptureScreenshot())
 	if err := os.WriteFile(filepath.Join(root, "docs", "img", name), png, 0o644); err != nil {
 		t.Fatal(err)

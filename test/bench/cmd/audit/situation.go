@@ -26,8 +26,8 @@ type situation struct {
 
 	from     *senders
 	exporter *process.Process
-	took     []time.Duration
-	cpu      time.Duration // in its turns
+	took     [][]time.Duration // by turn
+	cpu      time.Duration     // in its turns
 }
 
 func (b *bench) situations() []*situation {
@@ -95,9 +95,11 @@ func (s *situation) turn(ctx context.Context, b *bench, number int) (err error) 
 		return err
 	}
 	s.cpu += s.exporter.Usage().CPU - before
+	var took []time.Duration
 	for i := b.changes / 2; i < all; i++ {
-		s.took = append(s.took, stamps[i].Stored.Sub(answered[i]))
+		took = append(took, stamps[i].Stored.Sub(answered[i]))
 	}
+	s.took = append(s.took, took)
 	stream, err := b.js.Stream(ctx, s.space)
 	if err != nil {
 		return err
@@ -106,7 +108,19 @@ func (s *situation) turn(ctx context.Context, b *bench, number int) (err error) 
 }
 
 // at is what a part of the changes did not exceed.
-func (s *situation) at(part float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(s.took))
+func (s *situation) at(part float64) time.Duration { return quantile(slices.Concat(s.took...), part) }
+
+// inTurn is what a part of the changes did not exceed in the middle one of the turns: a pause of the machine makes a few
+// turns slow, and says nothing here.
+func (s *situation) inTurn(part float64) time.Duration {
+	var turns []time.Duration
+	for _, took := range s.took {
+		turns = append(turns, quantile(took, part))
+	}
+	return quantile(turns, 0.5)
+}
+
+func quantile(all []time.Duration, part float64) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
 	return sorted[int(part*float64(len(sorted)-1))]
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/test/bench/paired"
@@ -219,35 +220,26 @@ func afterwards(ctx context.Context, log *filled, out io.Writer) error {
 	delivering.Go(func() { _ = p.Run(ctx) }) // until stop
 	defer func() { stop(); delivering.Wait() }()
 	for p.Stats().Low < log.Newest() {
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := ratelimit.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintf(out, "%d lanes, used once: ", p.Stats().Lanes)
 	for _, state := range []string{"just now", "two minutes later"} {
 		if state != "just now" {
-			if err := pause(ctx, 2*time.Minute+5*time.Second); err != nil {
+			if err := ratelimit.Sleep(ctx, 2*time.Minute+5*time.Second); err != nil {
 				return err
 			}
 		}
 		const watch = 5 * time.Second
 		cpu := paired.OwnCPU()
-		if err := pause(ctx, watch); err != nil {
+		if err := ratelimit.Sleep(ctx, watch); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "%s %.2f %% of a core, %d lanes, %d KiB; ", state, float64(paired.OwnCPU()-cpu)/float64(watch)*100, p.Stats().Lanes, (heap()-before)>>10)
 	}
 	fmt.Fprintln(out, "bar: under 1 %, memory back")
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // heap is what is alive, in bytes.

@@ -1,0 +1,81 @@
+package faults
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+var leases = workload.Kind{Resource: schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}}
+
+// replicated is an exporter whose state is in a stream of a server, and that competes for a Lease.
+func (c *scene) replicated(url, lease, identity string) {
+	c.settings.Sinks = nil
+	c.sink("nats", c.toNATS(url, createStream))
+	c.settings.State = mapping{"sink": "nats", "name": c.name + "-state"}
+	c.settings.Election = mapping{"lease": c.name + "/" + lease, "duration": "2s", "identity": identity}
+}
+
+// neighbour starts a further exporter with the settings of the scene as they are now, and a directory of its own.
+func (c *scene) neighbour() *exporter.Exporter {
+	c.t.Helper()
+	settings := c.settings
+	settings.Dir = c.t.TempDir()
+	e, err := exporter.New(c.program, settings)
+	c.must(err)
+	c.t.Cleanup(func() { check(c.t, e.Kill()) })
+	c.must(e.Start(c.t.Context()))
+	c.prometheus.watch(e.Address())
+	return e
+}
+
+// awaitActive waits until an exporter works.
+func (c *scene) awaitActive(e *exporter.Exporter) {
+	c.t.Helper()
+	c.await("who works", func() string {
+		_, text, err := get(c.t.Context(), e.Address(), "/metrics")
+		if err != nil {
+			return err.Error()
+		}
+		if !strings.Contains(text, "\nkubecdc_active 1\n") {
+			return "it does not"
+		}
+		return ""
+	})
+}
+
+func (c *scene) stateAway() func() {
+	c.alone()
+	n := c.ownNATS("")
+	c.replicated(n.URL(), "exporter", "one")
+	c.must(n.Kill())
+	c.launch()
+	return func() { c.must(n.Restart(c.t.Context())) }
+}
+
+// stateShared has an exporter that was given the state of another deployment, which works.
+func (c *scene) stateShared() func() {
+	c.replicated(c.nats.URL(), "exporter", "one")
+	c.awaitActive(c.neighbour())
+	c.replicated(c.nats.URL(), "another", "two")
+	c.launch()
+	return nil
+}
+
+// takesTurns has somebody else decide who works, again and again.
+func (c *scene) takesTurns() {
+	c.alone()
+	c.replicated(c.nats.URL(), "exporter", "exporter-0")
+	c.start()
+	c.replicated(c.nats.URL(), "exporter", "exporter-1")
+	both := []*exporter.Exporter{c.exporter, c.neighbour()}
+	for turn := range 8 {
+		next := (turn + 1) % 2
+		c.must(c.cluster.Patch(c.t.Context(), leases, c.name, "exporter", fmt.Sprintf(`{"spec":{"holderIdentity":"exporter-%d"}}`, next)))
+		c.awaitActive(both[next])
+	}
+}
