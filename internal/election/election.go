@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
 // Options configure an election. All are required.
@@ -34,7 +35,7 @@ type Election struct {
 
 	held *coordination.Lease // of Run: as it was last written here; nil where somebody else may have written since
 	sign string              // of Run: the resourceVersion of the Lease as it was last read
-	at   time.Time           // of Run: when that was new, by the clock here: clocks are not compared
+	over time.Time           // of Run: when the holder's time is over without another one, by the clock here: clocks are not compared
 	told time.Time           // of Run: when the API server last answered
 
 	mu      sync.Mutex
@@ -54,12 +55,11 @@ var (
 
 // New returns a candidate. It contacts nothing.
 func New(o Options) (*Election, error) {
-	cfg := rest.CopyConfig(o.Client)
-	cfg.Timeout = max(time.Second, o.Duration*3/10) // an API server that accepts and never answers
-	client, err := newLeases(cfg, o.Namespace, o.Name)
+	client, err := newLeases(rest.CopyConfig(o.Client), o.Namespace, o.Name)
 	if err != nil {
 		return nil, fmt.Errorf("election: %w", err)
 	}
+	client.patience = max(time.Second, o.Duration*3/10)
 	return &Election{
 		leases: client, identity: o.Identity, duration: o.Duration, condition: condition.New(o.Log, answered), changed: make(chan struct{}),
 	}, nil
@@ -68,17 +68,50 @@ func New(o Options) (*Election, error) {
 // Run competes until ctx ends, and then gives the Lease up. It returns nil.
 func (e *Election) Run(ctx context.Context) error {
 	defer e.condition.Close()
+	news, watched := make(chan *coordination.Lease), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for ctx.Err() == nil {
+			e.leases.watch(ctx, news)
+			_ = ratelimit.Sleep(ctx, e.duration) // one that is not allowed, or ends at once, is nobody's burden
+		}
+	}()
+	defer func() { <-watched }()
 	for {
 		e.attempt(ctx)
-		wait := e.duration / 5
-		if e.held == nil {
-			wait += rand.N(wait) // candidates do not come all at once
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !e.wait(ctx, news) {
 			e.release(context.WithoutCancel(ctx))
 			return nil
+		}
+	}
+}
+
+// wait returns true when it is time for the next attempt, and false when ctx ends. Who stands by takes the Lease at once
+// when it is given up, and looks again when the time of its holder is over. That it looks more often than that shows whether
+// the API server answers: a watch may be silent for many reasons.
+func (e *Election) wait(ctx context.Context, news <-chan *coordination.Lease) bool {
+	wait := e.duration / 5
+	if e.held == nil {
+		wait += rand.N(wait) // candidates do not come all at once
+	}
+	again := time.NewTimer(wait)
+	defer again.Stop()
+	for {
+		over := (<-chan time.Time)(nil)
+		if left := time.Until(e.over); e.held == nil && left > 0 {
+			over = time.After(left)
+		}
+		select {
+		case <-again.C:
+			return true
+		case <-over:
+			return true
+		case lease := <-news:
+			if e.held == nil { // who holds it learns from its own writing
+				e.look(ctx, lease)
+			}
+		case <-ctx.Done():
+			return false
 		}
 	}
 }
@@ -97,12 +130,17 @@ func (e *Election) attempt(ctx context.Context) {
 		e.failed(ctx, "read", err)
 		return
 	}
+	e.look(ctx, found)
+}
+
+// look takes the Lease as it was found, if it is to be had.
+func (e *Election) look(ctx context.Context, found *coordination.Lease) {
 	if found.ResourceVersion != e.sign {
-		e.sign, e.at = found.ResourceVersion, time.Now()
+		e.sign, e.over = found.ResourceVersion, time.Now().Add(durationOf(found))
 	}
 	if holder := holderOf(found); holder != e.identity { // what is ours is so only once it was renewed
 		e.saw(holder)
-		if holder != "" && time.Since(e.at) < durationOf(found) {
+		if holder != "" && time.Until(e.over) > 0 {
 			return
 		}
 	}
@@ -146,7 +184,7 @@ func (e *Election) failed(ctx context.Context, what string, err error) {
 	}
 	remedy := "see that the API server can be reached"
 	if forbidden {
-		remedy = "grant get, create and update of Leases there: exporter rbac prints the rights"
+		remedy = "grant get, create, update and watch of Leases there: exporter rbac prints the rights"
 	}
 	e.condition.Become(unknown, fmt.Sprintf("%s the Lease %s/%s: %v", what, e.leases.namespace, e.leases.name, err), remedy)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -45,21 +46,25 @@ func startPlane(t *testing.T) *plane {
 // candidate is an election that runs.
 type candidate struct {
 	*Election
-	stop func()
+	cancel, stop func()
 }
 
-func (p *plane) candidate(t *testing.T, identity string) *candidate {
+func (p *plane) candidate(t *testing.T, identity string, changes ...func(*Options)) *candidate {
 	t.Helper()
-	e, err := New(Options{
+	o := Options{
 		Client: p.config, Namespace: "default", Name: "exporter", Identity: identity, Duration: 2 * time.Second, Log: slog.New(slog.DiscardHandler),
-	})
+	}
+	for _, change := range changes {
+		change(&o)
+	}
+	e, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
-	c := &candidate{e, func() {
+	c := &candidate{e, cancel, func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -98,6 +103,75 @@ func TestTheNextIsElectedWhenTheHolderLeavesInOrder(t *testing.T) {
 	}
 	first.stop()
 	within(t, "the second", second.Await)
+}
+
+// seldom lets candidates read the Lease less often than the tests have patience.
+func seldom(o *Options) { o.Duration = 10 * patience }
+
+func TestWhoStandsByIsToldThatTheLeaseIsGivenUp(t *testing.T) {
+	p := startPlane(t)
+	first := p.candidate(t, "exporter-0", seldom)
+	within(t, "the first", first.Await)
+	second := p.candidate(t, "exporter-1", seldom)
+	within(t, "the second sees the first", second.AwaitOther)
+	first.stop()
+	within(t, "the second", second.Await)
+}
+
+func TestWhoStandsByIsToldThatTheLeaseIsDeleted(t *testing.T) {
+	p := startPlane(t)
+	first := p.candidate(t, "exporter-0", seldom)
+	within(t, "the first", first.Await)
+	second := p.candidate(t, "exporter-1", seldom)
+	within(t, "the second sees the first", second.AwaitOther)
+	if err := p.leases.Delete(t.Context(), "exporter", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the second", second.Await)
+}
+
+// held is a connection that holds an answer back.
+type held struct {
+	http.RoundTripper
+	held, goOn chan struct{}
+}
+
+func (h *held) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := h.RoundTripper.RoundTrip(r)
+	if r.Method != http.MethodPut {
+		return answer, err
+	}
+	select {
+	case h.held <- struct{}{}:
+		<-h.goOn
+	default:
+	}
+	if r.Context().Err() != nil {
+		err = errors.Join(r.Context().Err(), answer.Body.Close())
+		answer = nil
+	}
+	return answer, err
+}
+
+func TestALeaseThatIsRenewedWhileItsHolderStopsIsGivenUp(t *testing.T) {
+	p := startPlane(t)
+	h := &held{held: make(chan struct{}), goOn: make(chan struct{})}
+	first := p.candidate(t, "exporter-0", func(o *Options) {
+		o.Client = rest.CopyConfig(p.config)
+		o.Client.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			h.RoundTripper = next
+			return h
+		})
+	})
+	within(t, "the first", first.Await)
+	<-h.held // the answer to a renewal
+	first.cancel()
+	close(h.goOn)
+	first.stop()
+	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
+	if err != nil || *lease.Spec.HolderIdentity != "" {
+		t.Errorf("the Lease is held by %q, %v", *lease.Spec.HolderIdentity, err)
+	}
 }
 
 func TestAHolderWhoseLeaseIsTakenLearnsIt(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
@@ -15,6 +16,7 @@ import (
 type leases struct {
 	client          rest.Interface
 	namespace, name string
+	patience        time.Duration // with an API server that accepts and never answers
 }
 
 // codecs know Leases and the errors of the API server, and nothing else. client-go's leader election knows all types of
@@ -30,11 +32,13 @@ var codecs = func() runtime.NegotiatedSerializer {
 func newLeases(config *rest.Config, namespace, name string) (leases, error) {
 	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &coordination.SchemeGroupVersion, codecs
 	client, err := rest.RESTClientFor(config)
-	return leases{client, namespace, name}, err
+	return leases{client: client, namespace: namespace, name: name}, err
 }
 
 // get reads the Lease.
 func (l leases) get(ctx context.Context) (*coordination.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
+	defer cancel()
 	found := &coordination.Lease{}
 	err := l.client.Get().Namespace(l.namespace).Resource("leases").Name(l.name).MaxRetries(0).Do(ctx).Into(found)
 	return found, err
@@ -45,9 +49,37 @@ func (l leases) none() *coordination.Lease {
 	return &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: l.name}}
 }
 
+// watch tells what becomes of the Lease, as long as that can be learnt, or until ctx ends.
+func (l leases) watch(ctx context.Context, told chan<- *coordination.Lease) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := l.client.Get().Namespace(l.namespace).Resource("leases").MaxRetries(0).
+		Param("watch", "true").Param("fieldSelector", "metadata.name="+l.name).Watch(ctx)
+	if err != nil {
+		return // the Lease is read now and then
+	}
+	defer events.Stop()
+	for event := range events.ResultChan() {
+		lease, ok := event.Object.(*coordination.Lease)
+		if !ok { // an error
+			return
+		}
+		if event.Type == watch.Deleted {
+			lease = l.none()
+		}
+		select {
+		case told <- lease:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // put creates the Lease, or replaces it in exactly the version that it names, and returns it as it is then; nil with an
-// error.
+// error. It is not given up in between when ctx ends: who stops has to know whether the Lease is there to be released.
 func (l leases) put(ctx context.Context, lease *coordination.Lease) (*coordination.Lease, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.patience)
+	defer cancel()
 	request := l.client.Post()
 	if lease.ResourceVersion != "" {
 		request = l.client.Put().Name(l.name)

@@ -25,7 +25,7 @@ func askElection(ctx context.Context, cfg *config.Config, version string) Checkl
 	}
 	defer client.Close()
 	var missing []string
-	for _, verb := range []string{"get", "update", "create"} {
+	for _, verb := range []string{"get", "update", "watch", "create"} {
 		ctx, cancel := context.WithTimeout(ctx, apiserver.RequestTimeout)
 		answer, err := review(ctx, client, leaseRight(cfg.Election, verb))
 		cancel()

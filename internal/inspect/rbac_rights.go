@@ -84,7 +84,7 @@ func (r rights) addElection(e config.Election) {
 		return
 	}
 	namespace, name := e.Place()
-	lease := right{group: "coordination.k8s.io", resource: "leases", object: name, verbs: `["get", "update"]`, why: "election.lease: " + e.Lease}
+	lease := right{group: "coordination.k8s.io", resource: "leases", object: name, verbs: `["get", "update", "watch"]`, why: "election.lease: " + e.Lease}
 	r.add(namespace, lease)
 	lease.object, lease.verbs = "", `["create"]`
 	r.add(namespace, lease)

@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"internal/journal/disk":        nil,
 	"internal/journal/journaltest": {"pkg/event"},
 
-	"internal/election": {"internal/condition"},
+	"internal/election": {"pkg/ratelimit", "internal/condition"},
 
 	"internal/exit":      nil,
 	"internal/paragraph": nil,

@@ -76,7 +76,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $has := false -}}
 {{- range $there }}{{ if has "leases" .resources }}{{ $has = true }}{{ end }}{{ end -}}
 {{- if not $has -}}
-{{- $use := dict "apiGroups" (list "coordination.k8s.io") "resources" (list "leases") "resourceNames" (list $place._1) "verbs" (list "get" "update") -}}
+{{- $use := dict "apiGroups" (list "coordination.k8s.io") "resources" (list "leases") "resourceNames" (list $place._1) "verbs" (list "get" "update" "watch") -}}
 {{- $make := dict "apiGroups" (list "coordination.k8s.io") "resources" (list "leases") "verbs" (list "create") -}}
 {{- $_ := set $rules $place._0 (concat $there (list $use $make)) -}}
 {{- end -}}
