@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -23,6 +24,7 @@ type situation struct {
 	name  string
 	space string                          // its namespace and stream
 	with  func(context.Context, *senders) // who sends it audit events while it has its turn; nil: no audit
+	other *situation                      // who is sent its own audit events in this one's turn; nil: nobody
 
 	from     *senders
 	exporter *process.Process
@@ -31,11 +33,16 @@ type situation struct {
 }
 
 func (b *bench) situations() []*situation {
+	flooded := &situation{
+		name: fmt.Sprintf("%d events a second", b.events), space: "flood",
+		with: func(ctx context.Context, s *senders) { s.flood(ctx, b.events) },
+	}
 	return []*situation{
 		{name: "without audit", space: "off"},
 		{name: "without audit, again", space: "again"},
 		{name: "no events come", space: "idle", with: func(ctx context.Context, _ *senders) { <-ctx.Done() }},
-		{name: fmt.Sprintf("%d events a second", b.events), space: "flood", with: func(ctx context.Context, s *senders) { s.flood(ctx, b.events) }},
+		flooded,
+		{name: "as many, to another one", space: "beside", other: flooded},
 		{name: "clients stall", space: "stall", with: func(ctx context.Context, s *senders) { s.stall(ctx) }},
 	}
 }
@@ -78,10 +85,10 @@ func (s *situation) stop() error {
 
 // turn makes changes, and has audit events sent meanwhile.
 func (s *situation) turn(ctx context.Context, b *bench, number int) (err error) {
-	if s.with != nil {
+	if sent := cmp.Or(s.other, s); sent.with != nil {
 		sending, stop := context.WithCancel(ctx)
 		done := make(chan struct{})
-		go func() { defer close(done); s.with(sending, s.from) }()
+		go func() { defer close(done); sent.with(sending, sent.from) }()
 		defer func() { stop(); <-done }()
 	}
 	before := s.exporter.Usage().CPU
