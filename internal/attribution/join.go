@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -48,7 +49,7 @@ type Join struct {
 	objects  map[string]*object // by UID
 	changes  []*pending         // by offset
 	requests []*held            // by arrival
-	known    map[string]bool    // of requests that are held: their identity
+	known    map[identity]bool  // of requests that are held
 	marks    newest[*Mark]      // by UID
 	states   newest[stateAt]    // by UID
 	names    newest[holder]     // by name
@@ -94,7 +95,7 @@ type held struct {
 // NewJoin returns an empty join.
 func NewJoin(limits Limits) *Join {
 	return &Join{
-		limits: limits, objects: map[string]*object{}, known: map[string]bool{}, next: 1,
+		limits: limits, objects: map[string]*object{}, known: map[identity]bool{}, next: 1,
 		answers: newAnswers(), marks: keepNewest[*Mark](maxMarks), states: keepNewest[stateAt](maxKnown), names: keepNewest[holder](maxKnown),
 	}
 }
@@ -135,12 +136,16 @@ func (j *Join) Change(c Change) {
 }
 
 // Knows says whether an event is held already: API servers and shippers send some of them twice.
-func (j *Join) Knows(r *Request) bool { return j.known[identity(r)] }
+func (j *Join) Knows(r *Request) bool { return j.known[identityOf(r)] }
 
 // identity is what no two events of different requests share. The audit ID alone is not: a client may choose it.
-func identity(r *Request) string {
-	return r.ID + "\x00" + r.Actor() + "\x00" + r.Verb + "\x00" + r.Resource + "\x00" + r.Namespace + "\x00" + r.Name + "\x00" +
-		r.Received.Time().String()
+type identity struct {
+	id, actor, verb, resource, namespace, name string
+	received                                   audit.Time
+}
+
+func identityOf(r *Request) identity {
+	return identity{r.ID, r.Actor(), r.Verb, r.Resource, r.Namespace, r.Name, r.Received}
 }
 
 // Request takes a request. Where Number is 0 it gives it one. It says whether the request is held: one that claims nothing,
@@ -158,7 +163,7 @@ func (j *Join) Request(r *Request) bool {
 	j.Reserve(r.Number)
 	h.open = len(h.claims)
 	j.requests = append(j.requests, h)
-	j.known[identity(r)] = true
+	j.known[identityOf(r)] = true
 	j.bytes.requests += r.size()
 	for _, c := range h.claims {
 		o := j.object(c.at())
@@ -187,7 +192,7 @@ func (j *Join) Number() uint64 {
 func (j *Join) drop(h *held) {
 	h.dropped = true
 	j.bytes.requests -= h.size()
-	delete(j.known, identity(h.Request))
+	delete(j.known, identityOf(h.Request))
 	j.found.Drop = append(j.found.Drop, h.Number)
 	for _, c := range h.claims {
 		if o := j.objects[c.at()]; o != nil {

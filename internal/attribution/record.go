@@ -11,19 +11,20 @@ func record(c *Conclusion, now time.Time) *event.Change {
 	of := &event.Change{
 		Type: event.Attributed, Cluster: c.Cluster, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name,
 		UID: c.UID, ResourceVersion: c.Version, ObservedAt: now.UTC(),
-		Attribution: &event.Attribution{Of: c.ID, By: identityOf(c.By), Certainty: event.Exact},
+		Attribution: &event.Attribution{Of: c.ID, By: whoOf(c.By), Certainty: event.Exact},
 	}
 	if c.Likely {
 		of.Attribution.Certainty = event.Likely
 	}
 	if c.RequestedBy != nil {
-		asked := identityOf(c.RequestedBy)
+		asked := whoOf(c.RequestedBy)
 		of.Attribution.RequestedBy = &asked
 	}
 	return of
 }
 
-func identityOf(r *Request) event.Identity {
+// whoOf is who made a request, as the record tells it.
+func whoOf(r *Request) event.Identity {
 	i := event.Identity{
 		User: r.User, UID: r.UserUID, Groups: r.Groups, Verb: r.Verb, Subresource: r.Subresource, Received: r.Received.Time(),
 		UserAgent: r.UserAgent, SourceIPs: r.SourceIPs, AuditID: r.ID,

@@ -15,7 +15,7 @@ import (
 const maxBatch = 256
 
 // Take takes events of one origin and returns when they are durable. place and position, if place is not empty, are stored
-// in the same write.
+// in the same write. The slice is the caller's again then.
 type Take func(ctx context.Context, origin string, events []Event, place, position string) error
 
 // Lost says that events were lost between a time and now, for a reason in one sentence. That is durable when it returns nil.

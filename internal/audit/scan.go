@@ -25,9 +25,9 @@ var ErrMalformed = errors.New("no audit event of audit.k8s.io/v1")
 
 func malformed(at int) error { return fmt.Errorf("%w: wrong at byte %d", ErrMalformed, at) }
 
-// Each calls f for every event of an EventList, or for the one event that b is, in order, until f returns an error, which it
-// returns. b is not kept.
-func Each(b []byte, f func(Event) error) error {
+// Append appends every event of an EventList, or the one event that b is, to events. b is not kept. On an error it returns
+// events as they were.
+func Append(events []Event, b []byte) ([]Event, error) {
 	start := rawjson.SkipSpace(b, 0)
 	m := rawjson.Enter(b, start)
 	items := -1
@@ -43,44 +43,37 @@ func Each(b []byte, f func(Event) error) error {
 	}
 	switch {
 	case m.I < 0:
-		return malformed(rawjson.Fail(m.I))
+		return events, malformed(rawjson.Fail(m.I))
 	case rawjson.SkipSpace(b, m.I) != len(b):
-		return malformed(m.I)
+		return events, malformed(m.I)
 	case items < 0:
 		e, err := Scan(b)
 		if err != nil {
-			return err
+			return events, err
 		}
-		return f(e)
+		return append(events, e), nil
 	case version != apiVersion:
-		return fmt.Errorf("%w: the list has another apiVersion", ErrMalformed)
+		return events, fmt.Errorf("%w: the list has another apiVersion", ErrMalformed)
 	}
-	return eachItem(b, items, f)
+	return appendItems(events, b, items)
 }
 
-func eachItem(b []byte, at int, f func(Event) error) error {
-	var failed error
+func appendItems(events []Event, b []byte, at int) ([]Event, error) {
+	all := events
 	end := elements(b, at, func(i int) int {
-		e, end := scanEvent(b, i)
-		if end >= 0 {
-			if failed = f(e); failed != nil {
-				return rawjson.Fail(i)
-			}
-		}
-		return end
+		all = append(all, Event{})
+		return scanEvent(b, i, &all[len(all)-1])
 	})
-	if failed != nil {
-		return failed
-	}
 	if end < 0 {
-		return malformed(rawjson.Fail(end))
+		return events, malformed(rawjson.Fail(end))
 	}
-	return nil
+	return all, nil
 }
 
 // Scan reads one event.
 func Scan(b []byte) (Event, error) {
-	e, end := scanEvent(b, rawjson.SkipSpace(b, 0))
+	var e Event
+	end := scanEvent(b, rawjson.SkipSpace(b, 0), &e)
 	switch {
 	case end < 0:
 		return Event{}, malformed(rawjson.Fail(end))
@@ -92,9 +85,8 @@ func Scan(b []byte) (Event, error) {
 	return e, nil
 }
 
-// scanEvent reads the event that begins at i and returns the index behind it, or a negative one.
-func scanEvent(b []byte, i int) (Event, int) {
-	var e Event
+// scanEvent reads the event that begins at i into an empty one and returns the index behind it, or a negative one.
+func scanEvent(b []byte, i int, e *Event) int {
 	other := false
 	end := members(b, i, func(key []byte, i int) int {
 		switch string(key) {
@@ -138,12 +130,12 @@ func scanEvent(b []byte, i int) (Event, int) {
 		return pass
 	})
 	if other {
-		return Event{}, rawjson.Fail(i)
+		return rawjson.Fail(i)
 	}
 	if e.Verb != "deletecollection" {
 		e.Items = nil // of an object that has a member of this name
 	}
-	return e, end
+	return end
 }
 
 // dryRun says whether a request stored nothing. It is asked of the query alone: an object may have any name.

@@ -5,10 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +34,7 @@ type WebhookConfig struct {
 
 const (
 	maxBody     = 32 << 20         // of one request, in bytes; a batch of 400 events of an API server is rarely above 4 MiB
+	maxSpare    = 4 << 20          // of a body whose memory is kept for the next one
 	bodyTimeout = 10 * time.Second // for a body to come, once there is room for it
 )
 
@@ -51,6 +52,7 @@ type Webhook struct {
 	keys   keys
 	room   *room
 	scan   chan struct{}
+	spare  sync.Pool // of *batch
 
 	refused, malformed atomic.Uint64
 	warned             atomic.Bool
@@ -113,13 +115,30 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		return
 	}
 	defer w.room.give(size)
-	w.answer(response, request, name)
+	b, ok := w.spare.Get().(*batch)
+	if !ok {
+		b = &batch{}
+	}
+	w.answer(response, request, name, b)
+	if b.body.Cap() <= maxSpare {
+		b.body.Reset()
+		clear(b.events[:cap(b.events)])
+		w.spare.Put(b)
+	}
+}
+
+// batch is the memory for one body and its events. It is used again: what a flood of bodies leaves behind would keep the
+// garbage collector busy, for which changes wait.
+type batch struct {
+	body   bytes.Buffer
+	events []Event
 }
 
 // answer takes the events of a body. What it answers with no number of 5xx or 429 an API server does not send again.
-func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, name string) {
+func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, name string, b *batch) {
 	_ = http.NewResponseController(response).SetReadDeadline(time.Now().Add(bodyTimeout)) // a server of net/http can
-	body, err := readBody(http.MaxBytesReader(response, request.Body, maxBody), request.ContentLength)
+	b.body.Grow(int(max(0, request.ContentLength)) + bytes.MinRead)
+	_, err := b.body.ReadFrom(http.MaxBytesReader(response, request.Body, maxBody))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
@@ -130,37 +149,26 @@ func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, na
 		http.Error(response, "the body did not come whole", http.StatusServiceUnavailable)
 		return
 	}
-	events, err := w.scanned(body)
-	if err != nil {
+	if err := w.scanned(b); err != nil {
 		w.malformed.Add(1)
 		w.refuse(response, request, err, http.StatusBadRequest)
 		return
 	}
 	// The connection stands for the API server: behind a proxy several of them share an address.
 	origin := name + "@" + request.RemoteAddr
-	if err := w.take(request.Context(), origin, events, "", ""); err != nil {
+	if err := w.take(request.Context(), origin, b.events, "", ""); err != nil {
 		http.Error(response, stopping, http.StatusServiceUnavailable)
 		return
 	}
 	response.WriteHeader(http.StatusOK)
 }
 
-// readBody reads a body into no more memory than was taken for it: one that grows leaves as much behind again several times.
-func readBody(body io.Reader, size int64) ([]byte, error) {
-	if size < 0 { // no API server sends such bodies
-		return io.ReadAll(body)
-	}
-	b := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
-	_, err := b.ReadFrom(body)
-	return b.Bytes(), err
-}
-
-// scanned returns the events of a body. One body at a time is scanned, so that a flood has one core at most.
-func (w *Webhook) scanned(body []byte) (events []Event, err error) {
+// scanned reads the events of a body. One body at a time is scanned, so that a flood has one core at most.
+func (w *Webhook) scanned(b *batch) (err error) {
 	w.scan <- struct{}{}
 	defer func() { <-w.scan }()
-	err = Each(body, func(e Event) error { events = append(events, e); return nil })
-	return events, err
+	b.events, err = Append(b.events[:0], b.body.Bytes())
+	return err
 }
 
 // refuse answers that events of a listed client are not taken, once it is stored that they are lost.

@@ -135,9 +135,7 @@ func (p *partition) scan(r *kproto.Record) error {
 	if err != nil || len(value) == 0 {
 		return err
 	}
-	before := len(p.part.Events)
-	if audit.Each(value, func(e audit.Event) error { p.part.Events = append(p.part.Events, e); return nil }) != nil {
-		p.part.Events = p.part.Events[:before]
+	if p.part.Events, err = audit.Append(p.part.Events, value); err != nil {
 		p.part.Malformed++
 	}
 	return nil
