@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -43,7 +44,7 @@ func TestStatesBeforeComeBackAfterATakeOver(t *testing.T) {
 	entries, err := p.controlPlane.AuditEntries()
 	p.must(err)
 	for _, e := range entries {
-		if strings.HasPrefix(e.UserAgent, "kubecdc/") && e.Time.After(killed) && p.selects(e) && e.Verb == "list" && e.Stage == "ResponseComplete" {
+		if strings.HasPrefix(e.UserAgent, "kubecdc/") && e.Time.After(killed) && p.selects(e) && e.Verb == "list" && e.Code == http.StatusOK {
 			at, err := url.Parse(e.RequestURI)
 			p.must(err)
 			if at.Query().Get("continue") == "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
@@ -47,7 +50,8 @@ func newReplicas(t *testing.T, n int, kinds []workload.Kind, stateIn string, cha
 	p.all = []*exporter.Exporter{p.exporter}
 	for i := 1; i < n; i++ {
 		settings.Dir = t.TempDir()
-		settings.Election = competing(settings.Stream, i)
+		settings.Election = maps.Clone(settings.Election)
+		settings.Election["identity"] = identity(i)
 		e, err := exporter.New(p.program, settings)
 		p.must(err)
 		p.all = append(p.all, e)
@@ -65,8 +69,14 @@ func newReplicas(t *testing.T, n int, kinds []workload.Kind, stateIn string, cha
 
 // competing is the election of one of several exporters.
 func competing(namespace string, i int) map[string]any {
-	return map[string]any{"lease": namespace + "/exporter", "duration": "2s", "identity": fmt.Sprintf("exporter-%d", i)}
+	return map[string]any{"lease": namespace + "/exporter", "duration": "2s", "identity": identity(i)}
 }
+
+func identity(i int) string { return fmt.Sprintf("exporter-%d", i) }
+
+// stays is a setting for tests in which nobody may take over unless the one that works is taken away: it keeps the Lease
+// although a busy machine lets it stand still for seconds.
+func stays(s *exporter.Settings) { s.Election["duration"] = "15s" }
 
 // start starts all, and waits until one of them works.
 func (p *pair) start() {
@@ -121,12 +131,34 @@ func (p *pair) kill(e *exporter.Exporter) {
 	p.wipe(e)
 }
 
-// fenced is how often an exporter was told that another one works in its place; -1 while it does not say.
+// leave kills an exporter for good, takes its volume, and gives up the Lease that it may have, so that nobody waits for the
+// end of that.
+func (p *pair) leave(e *exporter.Exporter) {
+	p.t.Helper()
+	p.kill(e)
+	p.away[e] = true
+	p.vacate()
+}
+
+// vacate makes the Lease anybody's. Who works and has it makes it again.
+func (p *pair) vacate() {
+	p.t.Helper()
+	p.must(p.cluster.Delete(p.t.Context(), leases, p.name, "exporter"))
+}
+
+var leases = workload.Kind{Resource: schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}}
+
+// fenced is how often an exporter was told that another one works in its place.
 func fenced(t *testing.T, e *exporter.Exporter) int {
-	for _, n := range series(metricsOf(t, e), "kubecdc_fenced_total") {
-		return n
+	t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+		for _, n := range series(metricsOf(t, e), "kubecdc_fenced_total") {
+			return n
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not answer after %v", arriveWithin)
+		}
 	}
-	return -1
 }
 
 // awaitOf waits until the admin server of an exporter answers with a text that holds part.

@@ -15,7 +15,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
@@ -38,13 +37,13 @@ type stateBus struct {
 }
 
 // forEachStateBus runs a test with the state in Kafka, and in NATS.
-func forEachStateBus(t *testing.T, kinds []workload.Kind, test func(*pair, stateBus)) {
+func forEachStateBus(t *testing.T, kinds []workload.Kind, test func(*pair, stateBus), changes ...func(*exporter.Settings)) {
 	t.Run("state in kafka", func(t *testing.T) {
-		p := newPair(t, kinds, "kafka")
+		p := newPair(t, kinds, "kafka", changes...)
 		test(p, p.stateInKafka())
 	})
 	t.Run("state in nats", func(t *testing.T) {
-		p := newPair(t, kinds, "nats")
+		p := newPair(t, kinds, "nats", changes...)
 		test(p, p.stateInNATS())
 	})
 }
@@ -156,9 +155,7 @@ func (p *pair) stateInNATS() stateBus {
 func (p *pair) goesOn(kinds []workload.Kind, rules oracle.Rules) {
 	p.t.Helper()
 	p.must(p.load(50, kinds).Wait())
-	works := p.settle()
-	p.kill(works)
-	p.away[works] = true
+	p.leave(p.settle())
 	p.active()
 	p.must(p.load(50, kinds).Wait())
 	p.awaitAll()
@@ -173,12 +170,11 @@ func TestADeletedLeaseIsMadeAgain(t *testing.T) {
 	p.must(p.load(50, kinds).Wait())
 	p.settle()
 	load := p.load(200, kinds)
-	leases := p.dynamic(p.controlPlane.Kubeconfig()).
-		Resource(schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}).Namespace(p.name)
+	all := p.dynamic(p.controlPlane.Kubeconfig()).Resource(leases.Resource).Namespace(p.name)
 	for range 3 {
-		p.must(leases.Delete(t.Context(), "exporter", metav1.DeleteOptions{}))
+		p.vacate()
 		for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
-			if _, err := leases.Get(t.Context(), "exporter", metav1.GetOptions{}); err == nil {
+			if _, err := all.Get(t.Context(), "exporter", metav1.GetOptions{}); err == nil {
 				break
 			} else if time.Now().After(deadline) {
 				t.Fatal(err)
@@ -193,17 +189,19 @@ func TestADeletedLeaseIsMadeAgain(t *testing.T) {
 // TestATakeOverWaitsForTheAPIServer kills the one that works together with the only API server.
 func TestATakeOverWaitsForTheAPIServer(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	p := newPair(t, kinds, "kafka")
+	p := newPair(t, kinds, "kafka", stays)
 	p.start()
 	p.must(p.load(50, kinds).Wait())
-	works := p.settle() // else the next one begins with a snapshot of its own
+	p.settle() // else the next one begins with a snapshot of its own
 	p.must(p.load(100, kinds).Wait())
+	works := p.active()
 	p.must(p.controlPlane.KillAPIServer())
 	p.kill(works)
 	p.away[works] = true
 	p.awaitOf(p.other(works), "/readyz", "[!]replica read the Lease "+p.name+"/exporter")
 	p.awaitOf(p.other(works), "/metrics", "\nkubecdc_active 0\n")
 	p.must(p.controlPlane.StartAPIServer(t.Context()))
+	p.vacate()
 	p.active()
 	p.must(works.Launch(t.Context()))
 	p.away[works] = false
@@ -221,9 +219,9 @@ func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 		all := p.resources
 		p.resources = all[:1]
 		p.start()
-		works := p.active()
 		p.must(p.load(100, kinds[:1]).Wait())
 		p.awaitAll()
+		works := p.active()
 		p.must(b.kill())
 		p.must(p.load(50, kinds[:1]).Wait())
 		p.awaitHistory(b.other)
@@ -241,7 +239,7 @@ func TestWhoWorksGoesOnWhileTheBusOfTheStateIsAway(t *testing.T) {
 		p.must(b.restart(p.t.Context()))
 		p.resources = all
 		p.goesOn(kinds, oracle.Rules{})
-	})
+	}, stays)
 }
 
 // TestATakeOverWaitsForTheBusOfTheState and says so, and goes on by itself when the bus is back.
@@ -254,8 +252,7 @@ func TestATakeOverWaitsForTheBusOfTheState(t *testing.T) {
 		p.must(b.kill())
 		p.must(p.load(50, kinds).Wait())
 		p.awaitHistory(b.other) // of which the state knows nothing
-		p.kill(works)
-		p.away[works] = true
+		p.leave(works)
 		other := p.other(works)
 		p.awaitOf(other, "/readyz", "[-]replica read the replicated state: ")
 		p.awaitOf(other, "/metrics", "\nkubecdc_active 0\n")
@@ -266,7 +263,7 @@ func TestATakeOverWaitsForTheBusOfTheState(t *testing.T) {
 		p.must(works.Launch(p.t.Context()))
 		p.away[works] = false
 		p.goesOn(kinds, oracle.Rules{})
-	})
+	}, stays)
 }
 
 // TestALostStateIsWrittenAgain purges, deletes and restores the state under the one that works, each time while objects are
@@ -294,14 +291,13 @@ func TestALostStateIsWrittenAgain(t *testing.T) {
 			}
 			load.Stop()
 			p.settle()
-			p.kill(works)
-			p.away[works] = true
+			p.leave(works)
 			p.active()
 			p.must(works.Launch(p.t.Context()))
 			p.away[works] = false
 		}
 		p.goesOn(kinds, oracle.Rules{})
-	})
+	}, stays)
 }
 
 // restore returns what puts the state back to what it is now, some changes later, by the files of its bus.
@@ -358,7 +354,7 @@ func TestAFullStateIsSaidAndFollows(t *testing.T) {
 		p.awaitOf(works, "/metrics", "\nkubecdc_active 1\n")
 		p.must(b.unbound(p.t.Context()))
 		p.goesOn(kinds, oracle.Rules{})
-	})
+	}, stays)
 }
 
 // TestAStateBelongsToOneCluster gives exporters of two clusters one state, by mistake: the second is refused before it turns
