@@ -25,7 +25,7 @@ import (
 var update = flag.Bool("update", false, "write the screenshots of the docs anew")
 
 // appearsWithin bounds how long a browser may take to show something.
-const appearsWithin = 2 * time.Minute
+const appearsWithin = 5 * time.Minute
 
 // exporter is an admin server over made-up numbers that grow with every look.
 type exporter struct {
@@ -126,7 +126,7 @@ func browser(t *testing.T) context.Context {
 		t.Fatal(err)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.Env(env...), chromedp.NoSandbox,
-		chromedp.Flag("hide-scrollbars", false))
+		chromedp.WSURLReadTimeout(appearsWithin), chromedp.Flag("hide-scrollbars", false))
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
