@@ -66,19 +66,17 @@ func (c *scene) filterFails() {
 
 func (c *scene) killedOften() {
 	c.start()
-	for range 4 {
+	c.untilAlert("Restarting", func(int) {
 		c.must(c.exporter.Kill())
 		c.must(c.exporter.Start(c.t.Context()))
 		c.await("Prometheus", func() string {
-			_, text, err := get(c.t.Context(), c.exporter.Address(), "/metrics")
-			c.must(err)
-			began := valueOf(text, "process_start_time_seconds")
-			if len(c.prometheus.ask(c.t.Context(), `process_start_time_seconds{instance="`+c.exporter.Address()+`"} == `+began)) == 0 {
+			began := valueOf(c.page("/metrics"), "process_start_time_seconds")
+			if began == "" || len(c.prometheus.ask(c.t.Context(), `process_start_time_seconds{instance="`+c.exporter.Address()+`"} == `+began)) == 0 {
 				return "no sample of the new process"
 			}
 			return ""
 		})
-	}
+	})
 }
 
 // cannotRedact creates an object that is nested more deeply than anything is read to find secrets in it.

@@ -36,16 +36,19 @@ func (c *scene) neighbour() *exporter.Exporter {
 // awaitActive waits until an exporter works.
 func (c *scene) awaitActive(e *exporter.Exporter) {
 	c.t.Helper()
-	c.await("who works", func() string {
-		_, text, err := get(c.t.Context(), e.Address(), "/metrics")
-		if err != nil {
-			return err.Error()
-		}
-		if !strings.Contains(text, "\nkubecdc_active 1\n") {
-			return "it does not"
-		}
-		return ""
-	})
+	c.await("who works", func() string { return c.works(e) })
+}
+
+// works says why an exporter does not work; "" if it does.
+func (c *scene) works(e *exporter.Exporter) string {
+	_, text, err := get(c.t.Context(), e.Address(), "/metrics")
+	if err != nil {
+		return err.Error()
+	}
+	if !strings.Contains(text, "\nkubecdc_active 1\n") {
+		return "it does not"
+	}
+	return ""
 }
 
 func (c *scene) stateAway() func() {
@@ -73,9 +76,11 @@ func (c *scene) takesTurns() {
 	c.start()
 	c.replicated(c.nats.URL(), "exporter", "exporter-1")
 	both := []*exporter.Exporter{c.exporter, c.neighbour()}
-	for turn := range 8 {
+	c.untilAlert("TakesTurns", func(turn int) {
 		next := (turn + 1) % 2
-		c.must(c.cluster.Patch(c.t.Context(), leases, c.name, "exporter", fmt.Sprintf(`{"spec":{"holderIdentity":"exporter-%d"}}`, next)))
-		c.awaitActive(both[next])
-	}
+		c.await("a turn", func() string { // who is too slow to renew the Lease loses it again
+			c.must(c.cluster.Patch(c.t.Context(), leases, c.name, "exporter", fmt.Sprintf(`{"spec":{"holderIdentity":"exporter-%d"}}`, next)))
+			return c.works(both[next])
+		})
+	})
 }

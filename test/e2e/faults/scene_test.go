@@ -25,7 +25,7 @@ import (
 
 const (
 	// namedWithin bounds every wait. It is far above what it takes, and no measurement.
-	namedWithin = 3 * time.Minute
+	namedWithin = 8 * time.Minute
 	lookEvery   = 250 * time.Millisecond
 	// still is how many looks in a row have to find the same alerts.
 	still = 8
@@ -227,12 +227,9 @@ func (c *scene) awaitWell() {
 // awaitAlerts waits until these alerts fire, and no other one, nor is about to.
 func (c *scene) awaitAlerts(want []string) {
 	c.t.Helper()
-	same, address := 0, ""
-	if !c.lonely {
-		address = c.exporter.Address()
-	}
+	same := 0
 	c.await("alerts", func() string {
-		got := c.prometheus.alerts(c.t.Context(), address)
+		got := c.prometheus.alerts(c.t.Context(), c.instance())
 		if same++; !slices.Equal(got, want) {
 			same = 0
 		}
@@ -241,6 +238,29 @@ func (c *scene) awaitAlerts(want []string) {
 		}
 		return ""
 	})
+}
+
+// untilAlert does something again and again until an alert fires that tells of what happens too often: how fast it happens
+// is the machine's.
+func (c *scene) untilAlert(alert string, do func(turn int)) {
+	c.t.Helper()
+	turn := 0
+	c.await(alert, func() string {
+		if got := c.prometheus.alerts(c.t.Context(), c.instance()); !slices.Contains(got, alert) {
+			do(turn)
+			turn++
+			return fmt.Sprintf("%q after %d turns", got, turn)
+		}
+		return ""
+	})
+}
+
+// instance is the exporter whose alerts are looked at, "" for all.
+func (c *scene) instance() string {
+	if c.lonely {
+		return ""
+	}
+	return c.exporter.Address()
 }
 
 // awaitEnd waits until the exporter has ended by itself, and for what its log says then.
