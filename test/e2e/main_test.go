@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,7 +45,14 @@ var (
 	buildError error
 )
 
+// atOnceAtMost is how many of the tests that share no servers run at a time. They mostly wait.
+const atOnceAtMost = "3"
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", atOnceAtMost); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if err := shared.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the servers:", err)
