@@ -156,8 +156,7 @@ func newTokens(t *testing.T) *tokens {
 	l := &tokens{credentials: newCredentials(t)}
 	l.must(l.cluster.CreateNamespace(t.Context(), "kubecdc"))
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": map[string]any{"name": "exporter"}}}
-	_, err := l.admin.Resource(serviceAccounts).Namespace("kubecdc").Create(t.Context(), o, metav1.CreateOptions{})
-	l.must(err)
+	l.must(createIn(t.Context(), l.admin.Resource(serviceAccounts).Namespace("kubecdc"), o))
 	l.apply(l.command("rbac", "--config", l.config))
 	l.awaitAccess("")
 	return l
@@ -169,17 +168,23 @@ func bound(generation int) string { return fmt.Sprintf("bound-%d", generation) }
 
 func (l *tokens) token(generation int) string {
 	l.t.Helper()
-	o := &unstructured.Unstructured{Object: secret(bound(generation))}
-	made, err := l.admin.Resource(secrets).Namespace("kubecdc").Create(l.t.Context(), o, metav1.CreateOptions{})
-	l.must(err)
+	ours := l.admin.Resource(secrets).Namespace("kubecdc")
+	l.must(createIn(l.t.Context(), ours, &unstructured.Unstructured{Object: secret(bound(generation))}))
+	var made, answer *unstructured.Unstructured
+	l.must(workload.Persist(l.t.Context(), func() (err error) {
+		made, err = ours.Get(l.t.Context(), bound(generation), metav1.GetOptions{})
+		return err
+	}))
 	request := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": map[string]any{"name": "exporter"},
 		"spec": map[string]any{"boundObjectRef": map[string]any{
 			"apiVersion": "v1", "kind": "Secret", "name": made.GetName(), "uid": string(made.GetUID()),
 		}},
 	}}
-	answer, err := l.admin.Resource(serviceAccounts).Namespace("kubecdc").Create(l.t.Context(), request, metav1.CreateOptions{}, "token")
-	l.must(err)
+	l.must(workload.Persist(l.t.Context(), func() (err error) {
+		answer, err = l.admin.Resource(serviceAccounts).Namespace("kubecdc").Create(l.t.Context(), request, metav1.CreateOptions{}, "token")
+		return err
+	}))
 	token, _, err := unstructured.NestedString(answer.Object, "status", "token")
 	l.must(err)
 	if generation == 0 {

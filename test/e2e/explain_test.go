@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -323,8 +324,7 @@ func (l *least) apply(printed []byte) []role {
 			l.t.Fatalf("%v in\n%s", err, printed)
 		}
 		client := l.admin.Resource(rbacKind(o)).Namespace(o.GetNamespace())
-		_, err := client.Create(l.t.Context(), o, metav1.CreateOptions{})
-		l.must(err)
+		l.must(createIn(l.t.Context(), client, o))
 		if strings.HasSuffix(o.GetKind(), "Role") {
 			roles = append(roles, role{client, o.GetName(), o})
 		}
@@ -423,8 +423,21 @@ func (l *least) set(r role, rules []any) {
 	l.t.Helper()
 	o := r.object.DeepCopy()
 	l.must(unstructured.SetNestedSlice(o.Object, rules, "rules"))
-	_, err := r.client.Update(l.t.Context(), o, metav1.UpdateOptions{})
-	l.must(err)
+	l.must(workload.Persist(l.t.Context(), func() error {
+		_, err := r.client.Update(l.t.Context(), o, metav1.UpdateOptions{})
+		return err
+	}))
+}
+
+// createIn creates an object. One that is there already is taken for one whose answer was lost.
+func createIn(ctx context.Context, client dynamic.ResourceInterface, o *unstructured.Unstructured) error {
+	return workload.Persist(ctx, func() error {
+		_, err := client.Create(ctx, o, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
 }
 
 // run runs the exporter from an empty journal until everything is live but one resource, "" for none, and what is

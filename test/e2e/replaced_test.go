@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
@@ -105,8 +106,11 @@ func (l *least) stopped(do func(dir string) error) {
 // uid is that of the cluster.
 func (l *least) uid() string {
 	l.t.Helper()
-	o, err := l.admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Get(l.t.Context(), "kube-system", metav1.GetOptions{})
-	l.must(err)
+	var o *unstructured.Unstructured
+	l.must(workload.Persist(l.t.Context(), func() (err error) {
+		o, err = l.admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Get(l.t.Context(), "kube-system", metav1.GetOptions{})
+		return err
+	}))
 	return string(o.GetUID())
 }
 
@@ -186,7 +190,9 @@ func (i *inhabitant) awaitAgreement() {
 		}
 		want := make(map[string]string)
 		list, err := i.admin.Resource(workload.ConfigMaps.Resource).Namespace("web").List(i.t.Context(), metav1.ListOptions{})
-		i.must(err)
+		if err != nil {
+			return err.Error()
+		}
 		for _, o := range list.Items {
 			want[o.GetName()] = o.GetResourceVersion()
 		}

@@ -88,18 +88,26 @@ func rbacKind(o *unstructured.Unstructured) schema.GroupVersionResource {
 // create creates a role or binding until the end of the test, and says whether it is there.
 func (s *scene) create(r role) bool {
 	s.t.Helper()
-	_, err := r.client.Create(s.t.Context(), r.object, metav1.CreateOptions{})
+	exists := false
+	err := workload.Persist(s.t.Context(), func() error {
+		_, err := r.client.Create(s.t.Context(), r.object, metav1.CreateOptions{})
+		if exists = apierrors.IsAlreadyExists(err); exists {
+			return nil
+		}
+		return err
+	})
 	switch {
-	case apierrors.IsAlreadyExists(err):
+	case exists:
 		return true
 	case apierrors.IsNotFound(err): // its namespace
 		return false
 	}
 	s.must(err)
 	s.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), answersWithin)
+		ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
 		defer cancel()
-		if err := r.client.Delete(ctx, r.name, metav1.DeleteOptions{}); err != nil {
+		err := workload.Persist(ctx, func() error { return r.client.Delete(ctx, r.name, metav1.DeleteOptions{}) })
+		if err != nil && !apierrors.IsNotFound(err) {
 			s.t.Error(err)
 		}
 	})
@@ -127,17 +135,18 @@ func (s *scene) awaitGranted(admin dynamic.Interface, roles []role) {
 	}
 }
 
-// allowed asks an API server whether the exporter may do something. One that is not ready to say allows nothing.
+// allowed asks an API server whether the exporter may do something, until it says so.
 func allowed(t *testing.T, admin dynamic.Interface, attributes map[string]any) bool {
 	t.Helper()
 	reviews := admin.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"})
-	answer, err := reviews.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-		"spec": map[string]any{"user": account, "resourceAttributes": attributes},
-	}}, metav1.CreateOptions{})
-	if apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) {
-		return false
-	}
+	var answer *unstructured.Unstructured
+	err := workload.Persist(t.Context(), func() (err error) {
+		answer, err = reviews.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+			"spec": map[string]any{"user": account, "resourceAttributes": attributes},
+		}}, metav1.CreateOptions{})
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

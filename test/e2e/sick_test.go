@@ -179,8 +179,7 @@ func secret(name string) map[string]any {
 
 func (w *ward) create(resource schema.GroupVersionResource, namespace string, object map[string]any) {
 	w.t.Helper()
-	_, err := w.admin.Resource(resource).Namespace(namespace).Create(w.t.Context(), &unstructured.Unstructured{Object: object}, metav1.CreateOptions{})
-	w.must(err)
+	w.must(createIn(w.t.Context(), w.admin.Resource(resource).Namespace(namespace), &unstructured.Unstructured{Object: object}))
 }
 
 // allow gives the right to read a resource, or takes it.

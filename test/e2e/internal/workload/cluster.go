@@ -82,7 +82,7 @@ func (c *Cluster) CreateSelected(ctx context.Context, kind Kind, namespace, name
 
 // Change makes the change that belongs to step.
 func (c *Cluster) Change(ctx context.Context, kind Kind, namespace, name string, step int) error {
-	return persist(ctx, func() error {
+	return Persist(ctx, func() error {
 		_, err := c.client.Resource(kind.Resource).Namespace(namespace).
 			Patch(ctx, name, types.MergePatchType, []byte(kind.Change(step)), metav1.PatchOptions{})
 		return err
@@ -98,7 +98,7 @@ func (c *Cluster) Patch(ctx context.Context, kind Kind, namespace, name, patch s
 // Delete deletes an object at once.
 func (c *Cluster) Delete(ctx context.Context, kind Kind, namespace, name string) error {
 	now := int64(0)
-	return persist(ctx, func() error {
+	return Persist(ctx, func() error {
 		err := c.client.Resource(kind.Resource).Namespace(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -201,14 +201,14 @@ func (c *Cluster) List(ctx context.Context, kind Kind) (all []unstructured.Unstr
 
 // Clear deletes all objects of a kind in a namespace; "" stands for those without one.
 func (c *Cluster) Clear(ctx context.Context, kind Kind, namespace string) error {
-	return persist(ctx, func() error {
+	return Persist(ctx, func() error {
 		return c.client.Resource(kind.Resource).Namespace(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	})
 }
 
 // Undefine deletes the definition of a custom resource, and with it all its objects.
 func (c *Cluster) Undefine(ctx context.Context, group, plural string) error {
-	return persist(ctx, func() error {
+	return Persist(ctx, func() error {
 		err := c.client.Resource(definitions).Delete(ctx, plural+"."+group, metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -242,7 +242,7 @@ func (c *Cluster) Allow(ctx context.Context, role, user string, kinds ...Kind) e
 
 // Revoke takes back what Allow gave under the name of the role.
 func (c *Cluster) Revoke(ctx context.Context, role string) error {
-	return persist(ctx, func() error {
+	return Persist(ctx, func() error {
 		err := c.client.Resource(clusterBindings).Delete(ctx, role, metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -253,7 +253,7 @@ func (c *Cluster) Revoke(ctx context.Context, role string) error {
 
 // create creates an object. One that is there already is taken for one whose answer was lost.
 func (c *Cluster) create(ctx context.Context, resource schema.GroupVersionResource, namespace string, o *unstructured.Unstructured) error {
-	return persist(ctx, func() error {
+	return Persist(ctx, func() error {
 		_, err := c.client.Resource(resource).Namespace(namespace).Create(ctx, o, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -262,8 +262,8 @@ func (c *Cluster) create(ctx context.Context, resource schema.GroupVersionResour
 	})
 }
 
-// persist tries until the write is done, or wrong in itself.
-func persist(ctx context.Context, write func() error) error {
+// Persist tries until a write is done, or wrong in itself. One that was done and whose answer was lost is made again.
+func Persist(ctx context.Context, write func() error) error {
 	for {
 		err := write()
 		if err == nil || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {

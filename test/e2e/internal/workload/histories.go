@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -88,8 +89,7 @@ func (l *life) step(ctx context.Context, n int) error {
 		o := Widgets.Object()
 		o.SetName(l.name)
 		o.SetLabels(map[string]string{SelectedLabel: [...]string{"yes", "yes", "yes", "no"}[l.rnd.IntN(4)]})
-		made, err := l.widgets.Create(ctx, o, metav1.CreateOptions{FieldManager: by.Manager})
-		return l.wrote(made, by, err)
+		return l.create(ctx, by, o)
 	}
 	turn := l.rnd.IntN(1 << 30) // no write sets what is there already
 	switch l.rnd.IntN(9) {
@@ -114,7 +114,31 @@ func (l *life) step(ctx context.Context, n int) error {
 		by.Sets = false
 		return l.patch(ctx, by, types.MergePatchType, metadata("finalizers", nil))
 	}
-	return l.widgets.Delete(ctx, l.name, metav1.DeleteOptions{})
+	_, err := answered(ctx, func() (*unstructured.Unstructured, error) {
+		return nil, l.widgets.Delete(ctx, l.name, metav1.DeleteOptions{})
+	})
+	return err
+}
+
+// answered makes a write again until there is an answer of it: the API server gives up what takes a busy machine too long,
+// and nobody knows then whether it was done. A write that was is answered with the revision that it has made, as long as
+// nobody else writes to the object.
+func answered(ctx context.Context, write func() (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
+	for {
+		made, err := write()
+		if err == nil || isAnswer(err) {
+			return made, err
+		}
+		if err := pause(ctx, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// isAnswer says whether an error is what the API server has to say of a write, and not that it cannot say it now.
+func isAnswer(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err)
 }
 
 func metadata(member string, value any) map[string]any {
@@ -147,7 +171,24 @@ func (l *life) patch(ctx context.Context, by Writer, how types.PatchType, patch 
 	if by.Subresource != "" {
 		subresources = append(subresources, by.Subresource)
 	}
-	made, err := l.widgets.Patch(ctx, l.name, how, text, metav1.PatchOptions{FieldManager: by.Manager}, subresources...)
+	made, err := answered(ctx, func() (*unstructured.Unstructured, error) {
+		return l.widgets.Patch(ctx, l.name, how, text, metav1.PatchOptions{FieldManager: by.Manager}, subresources...)
+	})
+	return l.wrote(made, by, err)
+}
+
+// create creates an object. One that is there already, though an answer was lost, is the one that was created: nobody else
+// writes to it.
+func (l *life) create(ctx context.Context, by Writer, o *unstructured.Unstructured) error {
+	lost := false
+	made, err := answered(ctx, func() (*unstructured.Unstructured, error) {
+		made, err := l.widgets.Create(ctx, o, metav1.CreateOptions{FieldManager: by.Manager})
+		if lost && apierrors.IsAlreadyExists(err) {
+			made, err = l.widgets.Get(ctx, l.name, metav1.GetOptions{})
+		}
+		lost = lost || err != nil && !isAnswer(err)
+		return made, err
+	})
 	return l.wrote(made, by, err)
 }
 
@@ -157,6 +198,8 @@ func (l *life) apply(ctx context.Context, by Writer, turn int) error {
 	o := Widgets.Object()
 	o.Object["spec"] = map[string]any{"applied": fmt.Sprint(turn)}
 	o.SetName(l.name)
-	made, err := l.widgets.Apply(ctx, l.name, o, metav1.ApplyOptions{FieldManager: by.Manager, Force: true})
+	made, err := answered(ctx, func() (*unstructured.Unstructured, error) {
+		return l.widgets.Apply(ctx, l.name, o, metav1.ApplyOptions{FieldManager: by.Manager, Force: true})
+	})
 	return l.wrote(made, by, err)
 }
