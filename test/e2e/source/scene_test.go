@@ -23,10 +23,11 @@ import (
 
 const (
 	// arriveWithin bounds every wait. It is far above what it takes, and no measurement.
-	arriveWithin = 3 * time.Minute
+	arriveWithin = 10 * time.Minute
 	lookEvery    = 50 * time.Millisecond
-	// answersWithin bounds one question to the admin server, which has what it shows at hand.
-	answersWithin = 10 * time.Second
+	// answersWithin bounds one question to the admin server, which has what it shows at hand: who waits for what makes it
+	// full, or for a list to go on, waits for ever.
+	answersWithin = 2 * time.Minute
 )
 
 // rule is a rule as the configuration has it.

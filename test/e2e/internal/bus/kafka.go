@@ -90,7 +90,7 @@ func (k *Kafka) Read(ctx context.Context) ([]Record, error) {
 func (k *Kafka) take(r *kgo.Record) (record Record, more bool, err error) {
 	p := partition{r.Topic, r.Partition}
 	if next := k.next[p]; r.Offset < next {
-		return Record{}, false, fmt.Errorf("partition %v: offset %d was read twice", p, r.Offset)
+		return Record{}, false, wrong(fmt.Errorf("partition %v: offset %d was read twice", p, r.Offset))
 	}
 	k.next[p] = r.Offset + 1
 	if r.Attrs.IsControl() { // of the transactions by which an exporter keeps older ones out

@@ -97,7 +97,7 @@ func (n *NATS) fetch(ctx context.Context, consumer jetstream.Consumer, count int
 			return records, err
 		}
 		if meta.Sequence.Stream != n.next {
-			return records, fmt.Errorf("stream %s: sequence %d came where %d was expected", n.stream, meta.Sequence.Stream, n.next)
+			return records, wrong(fmt.Errorf("stream %s: sequence %d came where %d was expected", n.stream, meta.Sequence.Stream, n.next))
 		}
 		if strings.HasPrefix(m.Subject(), fencePrefix) { // no change: it names who writes
 			n.next++

@@ -80,6 +80,7 @@ type Form struct {
 // read reads what lies on a bus. Without an unwrap it is the native object, under the key that the bus has for it. more is
 // false for what is passed over.
 func (f Form) read(place, key string, headers map[string]string, value []byte) (r Record, more bool, err error) {
+	defer func() { err = wrong(err) }()
 	if err := schemas.Check(f.Format, value); err != nil {
 		return Record{}, false, fmt.Errorf("%s: %w", place, err)
 	}
@@ -99,6 +100,16 @@ func (f Form) read(place, key string, headers map[string]string, value []byte) (
 	}
 	r, err = parse(place, inner, payload)
 	return r, true, err
+}
+
+// WrongError says that a bus holds what it should not. Any other error of a Read says that the bus does not answer now.
+type WrongError struct{ error }
+
+func wrong(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &WrongError{err}
 }
 
 // parse reads a payload. That it cannot be read is a finding, not something to skip.
