@@ -90,14 +90,18 @@ func TestACostlyFilterIsCutOff(t *testing.T) {
 
 func TestSlipsInFiltersAreFoundBeforeAnythingRuns(t *testing.T) {
 	for expression, want := range map[string]string{
-		`objct.spec == 1`:                         `line 1, column 1: "objct" is not known; there are change.actor.manager, `,
-		`change.typ == "added"`:                   `is not known`,
-		`change.type == 1`:                        `found no matching overload for '_==_' applied to '(string, int)'`,
-		`change.name`:                             `its result is string, expected bool`,
-		`object.spec`:                             `its result is dyn, expected bool (where CEL cannot know: compare it, or write bool(…))`,
-		`object.spec ==`:                          `Syntax error`,
-		"true &&\n  nonsense":                     `line 2, column 3: "nonsense" is not known`,
-		strings.Repeat("true && ", 3000) + "true": `bytes long`,
+		`objct.spec == 1`:       `line 1, column 1: "objct" is not known; there are change.actor.manager, `,
+		`change.typ == "added"`: `is not known`,
+		`change.type == 1`:      `found no matching overload for '_==_' applied to '(string, int)'`,
+		`change.name`:           `its result is string, expected bool`,
+		`object.spec`:           `its result is dyn, expected bool (where CEL cannot know: compare it, or write bool(…))`,
+		`object.spec ==`:        `Syntax error`,
+		`change.name = "web"`:   `line 1, column 13: "=" is not known; write "=="`,
+		"change.name == \"web\" &&\nchange.type=\"added\"": `line 2, column 12: "=" is not known; write "=="`,
+		`change.name === "web"`:                            `line 1, column 15: "=" is not known; write "=="`,
+		`change.coalesced & true`:                          `line 1, column 18: "&" is not known; write "&&"`,
+		"true &&\n  nonsense":                              `line 2, column 3: "nonsense" is not known`,
+		strings.Repeat("true && ", 3000) + "true":          `bytes long`,
 	} {
 		if _, err := filter.Compile(expression, true); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%.60s: %v, want %s", expression, err, want)

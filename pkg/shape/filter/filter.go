@@ -109,11 +109,18 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	return f, err
 }
 
+// unknownCharacter is how the compiler begins to say that it does not know a character.
+const unknownCharacter = "Syntax error: token recognition error at: '"
+
 // explain turns what the compiler says into one line.
 func explain(issues *cel.Issues, withOld bool) error {
 	var all []string
 	for _, e := range issues.Errors() {
 		message := e.Message
+		if text, ok := strings.CutPrefix(message, unknownCharacter); ok && text != "" && strings.ContainsRune("=&|", rune(text[0])) {
+			// The rest of the messages only follows from this one.
+			return fmt.Errorf("line %d, column %d: %q is not known; write %q", e.Location.Line(), e.Location.Column()+1, text[:1], text[:1]+text[:1])
+		}
 		if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
 			name, _, _ = strings.Cut(name, "'")
 			if name = strconv.Quote(name); name == `"change"` {

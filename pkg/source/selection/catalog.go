@@ -16,6 +16,7 @@ import (
 type Served struct {
 	Resource   event.Resource
 	Namespaced bool
+	Aliases    string // what else kubectl calls it, the singular and short names, separated by commas
 }
 
 // Catalog is what the API server serves: by group, in its order of preference of versions. It is not changed once made.
@@ -37,6 +38,7 @@ func ReadCatalog(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, fai
 					c[g.Name] = append(c[g.Name], Served{
 						Resource:   event.Resource{Group: g.Name, Version: version, Resource: r.Name, Kind: r.Kind},
 						Namespaced: r.Namespaced,
+						Aliases:    strings.Join(append([]string{r.SingularName, strings.ToLower(r.Kind)}, r.ShortNames...), ","),
 					})
 				}
 			}
@@ -112,19 +114,21 @@ func (c Catalog) find(p pattern) []Served {
 	return found
 }
 
-// whyUnserved helps with the usual slip, a group left out.
+// whyUnserved helps with the usual slips: a group left out, and a singular or short name.
 func (c Catalog) whyUnserved(p pattern) string {
 	if p.wildcard() {
 		return "nothing of this group is served; it will be watched as soon as something is"
 	}
-	if p.group == "" {
-		for _, group := range slices.Sorted(maps.Keys(c)) {
-			for _, s := range c[group] {
-				if group != "" && s.Resource.Resource == p.resource {
-					return "nothing serves this; did you mean " + s.Resource.String() + "?"
-				}
+	for _, group := range slices.Sorted(maps.Keys(c)) {
+		for _, s := range c[group] {
+			if p.version == "" && (p.group == "" || p.group == group) && s.goesBy(p.resource) {
+				return "nothing serves this; did you mean " + s.Resource.String() + "?"
 			}
 		}
 	}
 	return "nothing serves this; it will be watched as soon as something does"
+}
+
+func (s Served) goesBy(name string) bool {
+	return name == s.Resource.Resource || slices.Contains(strings.Split(s.Aliases, ","), name)
 }

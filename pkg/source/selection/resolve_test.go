@@ -145,6 +145,22 @@ func TestASlipInAGroupIsPointedOut(t *testing.T) {
 	}
 }
 
+func TestASingularAShortNameOrAKindIsPointedOut(t *testing.T) {
+	groups, lists := api("/v1: pods", "apps/v1: deployments")
+	lists[0].APIResources[0].SingularName, lists[0].APIResources[0].ShortNames = "pod", []string{"po"}
+	lists[1].APIResources[0].Kind, lists[1].APIResources[0].ShortNames = "Deployment", []string{"dp", "deploy"}
+	c := ReadCatalog(groups, lists, nil, nil)
+	for name, meant := range map[string]string{
+		"pod": "pods", "po": "pods", "deploy": "deployments.apps", "deployment": "deployments.apps", "deploy.apps": "deployments.apps",
+		"pod.apps": "", "pods.v9": "", "depl": "",
+	} {
+		waiting := Resolve([]Rule{{Select: []string{name}}}, c).Unserved
+		if len(waiting) != 1 || strings.Contains(waiting[0].Reason, "did you mean "+meant+"?") != (meant != "") {
+			t.Errorf("%s: %+v", name, waiting)
+		}
+	}
+}
+
 func TestAFailedGroupKeepsWhatItHad(t *testing.T) {
 	groups, lists := api("/v1: pods", "metrics.example/v1: nothing")
 	groups = append(groups, &metav1.APIGroup{Name: "new.example"})
