@@ -28,8 +28,29 @@ func IcebergSink(ctx context.Context) (string, error) {
 	return classPath(ctx, "the Iceberg sink for Kafka Connect", "80 MB", "iceberg", "test/iceberg/pom.xml")
 }
 
+// OpenSearch returns the directory of the distribution of OpenSearch: what its archive has at its top.
+func OpenSearch(ctx context.Context) (string, error) {
+	dir, err := mavenArtifacts(ctx, "OpenSearch", "56 MB", "opensearch", "test/opensearch/pom.xml", "unpack-dependencies")
+	if err != nil {
+		return "", err
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "opensearch-*"))
+	if err == nil && len(found) != 1 {
+		err = fmt.Errorf("OpenSearch is one of %q; delete %s and try again", found, dir)
+	}
+	if err != nil {
+		return "", err
+	}
+	return found[0], nil
+}
+
 // classPath copies what a pom.xml depends on into the cache.
 func classPath(ctx context.Context, title, size, name, description string) (string, error) {
+	return mavenArtifacts(ctx, title, size, name, description, "copy-dependencies")
+}
+
+// mavenArtifacts brings what a pom.xml depends on into the cache, by a goal of Maven's dependency plugin.
+func mavenArtifacts(ctx context.Context, title, size, name, description, goal string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
@@ -48,16 +69,16 @@ func classPath(ctx context.Context, title, size, name, description string) (stri
 		takes: "about 20 seconds, " + size,
 		path:  filepath.Join(cache, name, key),
 		make: func(ctx context.Context, temporary, log string) error {
-			return copyDependencies(ctx, pom, temporary, log)
+			return dependencies(ctx, pom, goal, temporary, log)
 		},
 	}.provide(ctx)
 }
 
-func copyDependencies(ctx context.Context, pom, out, log string) error {
+func dependencies(ctx context.Context, pom, goal, out, log string) error {
 	tool, err := exec.LookPath("mvn")
 	if err != nil {
 		return fmt.Errorf("%w; install Maven 3.8 or later and put it on PATH", err)
 	}
-	args := []string{"-B", "-ntp", "-f", pom, "dependency:copy-dependencies", "-DoutputDirectory=" + out}
+	args := []string{"-B", "-ntp", "-f", pom, "dependency:" + goal, "-DoutputDirectory=" + out}
 	return run(ctx, "mvn", tool, args, filepath.Dir(pom), nil, log)
 }

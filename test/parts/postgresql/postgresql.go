@@ -7,14 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
-
-// nobody is the user and the group that own nothing.
-const nobody = 65534
 
 // Server is a started server.
 type Server struct {
@@ -32,7 +28,7 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 	}
 	// Clients find the server, its database and its user by these.
 	s := &Server{programs: programs, env: append(env, "PGHOST="+dir, "PGUSER=postgres", "PGDATABASE=postgres")}
-	if err := errors.Join(os.MkdirAll(dir, 0o755), own(dir)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), process.OwnedByNobody(dir)); err != nil {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
@@ -53,22 +49,9 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 	return s, nil
 }
 
-// own gives the directory to nobody where this is root.
-func own(dir string) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	return os.Chown(dir, nobody, nobody)
-}
-
-// command is a program of PostgreSQL with its arguments, as nobody where this is root. It ends with this process.
+// command is a program of PostgreSQL with its arguments.
 func (s *Server) command(program string, args ...string) []string {
-	command := append([]string{filepath.Join(s.programs, program)}, args...)
-	if os.Geteuid() != 0 {
-		return command
-	}
-	id := strconv.Itoa(nobody)
-	return append([]string{"setpriv", "--reuid", id, "--regid", id, "--clear-groups", "--pdeathsig", "KILL"}, command...)
+	return process.AsNobody(append([]string{filepath.Join(s.programs, program)}, args...)...)
 }
 
 func (s *Server) answers(ctx context.Context) error {
