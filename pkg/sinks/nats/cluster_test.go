@@ -127,19 +127,21 @@ func cluster(t testing.TB, between func(from, to, port int) int) natsserver.Serv
 
 // leaderOf returns the server that leads a stream, as soon as there is one.
 func leaderOf(js jetstream.JetStream, servers natsserver.Servers, stream string) (*natsserver.Server, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for {
-		state, err := clusterOf(ctx, js, stream)
-		for _, server := range servers {
-			if state.Leader == server.Name() {
-				return server, nil
-			}
+	var leader *natsserver.Server
+	var state jetstream.ClusterInfo
+	var last error
+	err := until(func(ctx context.Context) bool {
+		state, last = clusterOf(ctx, js, stream)
+		at := slices.IndexFunc(servers, func(server *natsserver.Server) bool { return state.Leader == server.Name() })
+		if at >= 0 {
+			leader = servers[at]
 		}
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("no server leads stream %s: %q, %w", stream, state.Leader, err)
-		}
+		return at >= 0
+	})
+	if err != nil {
+		return nil, fmt.Errorf("no server leads stream %s: %q, %w, %w", stream, state.Leader, last, err)
 	}
+	return leader, nil
 }
 
 // clusterOf asks once, for a moment: without a leader nobody answers.
@@ -157,19 +159,14 @@ func clusterOf(ctx context.Context, js jetstream.JetStream, stream string) (jets
 // sent stays behind for ever.
 func replicated(t testing.TB, js jetstream.JetStream, stream string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	pause := time.NewTicker(50 * time.Millisecond)
-	defer pause.Stop()
-	for {
-		state, err := clusterOf(ctx, js, stream)
+	var state jetstream.ClusterInfo
+	var last error
+	err := until(func(ctx context.Context) bool {
+		state, last = clusterOf(ctx, js, stream)
 		behind := slices.ContainsFunc(state.Replicas, func(r *jetstream.PeerInfo) bool { return !r.Current || r.Offline })
-		if state.Leader != "" && len(state.Replicas) == 2 && !behind {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("stream %s is not whole at the end: %+v, %v", stream, state, err)
-		}
-		<-pause.C
+		return state.Leader != "" && len(state.Replicas) == 2 && !behind
+	})
+	if err != nil {
+		t.Fatalf("stream %s is not whole at the end: %+v, %v, %v", stream, state, last, err)
 	}
 }

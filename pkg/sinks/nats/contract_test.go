@@ -152,7 +152,8 @@ type proxy struct {
 	listener net.Listener
 	target   string
 
-	late atomic.Bool // what comes back is passed on when the sink has given it up
+	late atomic.Bool  // what comes back is passed on when the sink has given it up
+	held sync.RWMutex // locked while nothing that comes back is passed on
 
 	mu     sync.Mutex
 	closed bool // no connection is passed on
@@ -219,6 +220,10 @@ func (p *proxy) pump(to, from net.Conn, back bool) {
 		if back && p.late.Load() {
 			<-time.After(hastyTimeout * 5 / 4)
 		}
+		if back {
+			p.held.RLock()
+			p.held.RUnlock() //nolint:staticcheck // it is waited for, nothing is read under it
+		}
 		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
 			break
 		}
@@ -233,6 +238,12 @@ func (p *proxy) pump(to, from net.Conn, back bool) {
 
 // delay makes answers late, or no longer late.
 func (p *proxy) delay(on bool) { p.late.Store(on) }
+
+// hold keeps back what comes back until the function that it returns is called.
+func (p *proxy) hold() (release func()) {
+	p.held.Lock()
+	return sync.OnceFunc(p.held.Unlock)
+}
 
 // cut breaks every connection, with whatever is on its way in both directions.
 func (p *proxy) cut() {

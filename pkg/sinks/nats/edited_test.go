@@ -117,7 +117,7 @@ func TestAStreamThatIsEditedNotToAcknowledgeIsNamed(t *testing.T) {
 		config := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: batches}
 		createStream(t, js, config)
 		s := opened(t, hasty(server.URL()), quiet)
-		accepted(t, s, pod("web", 1))
+		finally(t, s, pod("web", 1))
 		config.NoAck, config.AllowBatchPublish = true, false
 		if _, err := js.UpdateStream(t.Context(), config); err != nil {
 			t.Fatal(err)
@@ -125,7 +125,7 @@ func TestAStreamThatIsEditedNotToAcknowledgeIsNamed(t *testing.T) {
 		if n, err := deliver(t, s, pod("web", 2)); n != 0 || err == nil {
 			t.Fatalf("%d accepted, %v", n, err)
 		}
-		unavailable(t, s, pod("web", 2), `stream "K8S" does not acknowledge (no_ack)`)
+		finallyUnavailable(t, s, pod("web", 2), `stream "K8S" does not acknowledge (no_ack)`)
 	})
 }
 
@@ -138,7 +138,8 @@ func TestABatchInDoubtOfAStreamThatTakesNoneAnyMoreIsSettled(t *testing.T) {
 	createStream(t, js, before)
 	s := opened(t, hasty("nats://"+p.address()), quiet)
 	allNumbered(t, s, 1, 3)
-	p.delay(true)
+	release := p.hold()
+	defer release()
 	if _, err := numbered(t, s, 4, 6); err == nil {
 		t.Fatal("delivered without an answer")
 	}
@@ -146,7 +147,7 @@ func TestABatchInDoubtOfAStreamThatTakesNoneAnyMoreIsSettled(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), before); err != nil {
 		t.Fatal(err)
 	}
-	p.delay(false)
+	release()
 	allNumbered(t, s, 4, 9)
 	if got, want := versionsOf(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)

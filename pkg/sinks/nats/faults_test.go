@@ -75,11 +75,17 @@ func unavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 // about why: it takes a while until the server has said so. The sink is one that does not wait long.
 func unreachable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	t.Helper()
+	finallyUnavailable(t, s, c, append(words, "not connected to NATS")...)
+}
+
+// finallyUnavailable publishes one change again and again until the answer is an UnavailableError with these words.
+func finallyUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
+	t.Helper()
 	for begun := time.Now(); ; {
 		n, err := deliver(t, s, c)
 		var away *sinks.UnavailableError
 		told := n == 0 && errors.As(err, &away)
-		for _, word := range append(words, "not connected to NATS") {
+		for _, word := range words {
 			told = told && strings.Contains(away.Reason, word)
 		}
 		if told {

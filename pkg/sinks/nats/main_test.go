@@ -163,6 +163,8 @@ func messages(t testing.TB, js jetstream.JetStream, stream string) []jetstream.M
 // insist asks until there is an answer: servers that have just lost each other may drop a request, or answer that none of
 // them leads.
 func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
+	pause := time.NewTicker(50 * time.Millisecond)
+	defer pause.Stop()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
 		answer, err := ask(attempt)
@@ -172,6 +174,7 @@ func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (T
 		if err == nil || ctx.Err() != nil || !leaderless && !errors.Is(err, context.DeadlineExceeded) {
 			return answer, err
 		}
+		<-pause.C
 	}
 }
 

@@ -82,10 +82,14 @@ func (r *replica) tryRead() (reset bool, err error) {
 
 func (r *replica) claim(owner string) {
 	r.t.Helper()
-	if err := r.store.Claim(r.t.Context(), sinks.Claim{Group: "group", Owner: owner}); err != nil {
+	if err := r.tryClaim(owner); err != nil {
 		r.t.Fatal(err)
 	}
 	r.read()
+}
+
+func (r *replica) tryClaim(owner string) error {
+	return r.store.Claim(r.t.Context(), sinks.Claim{Group: "group", Owner: owner})
 }
 
 // set changes entries, of which those without a value are removed.
@@ -306,8 +310,29 @@ func TestAStateThatIsLostIsWrittenAgain(t *testing.T) {
 // rewrites changes an entry, is told that the state is lost, and writes all of it.
 func (r *replica) rewrites(key, value string) {
 	r.t.Helper()
-	lostState(r.t, r.set(key, value))
+	lostState(r.t, r.answer(func() error { return r.set(key, value) }))
 	r.all()
+}
+
+// answer is what do says when NATS has answered: of a server that was away, a client may learn only when it has sent something.
+func (r *replica) answer(do func() error) (answer error) {
+	r.t.Helper()
+	r.until(func() error {
+		answer = do()
+		if away := (*sinks.UnavailableError)(nil); errors.As(answer, &away) {
+			return away
+		}
+		return nil
+	})
+	return answer
+}
+
+// readOnceThere is read after servers were away.
+func (r *replica) readOnceThere() {
+	r.t.Helper()
+	if err := r.answer(func() error { _, err := r.tryRead(); return err }); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // A backup takes the place of the stream's files: its owner is one before ours, and what was removed since is there again.
@@ -323,7 +348,7 @@ func TestAStateOutOfABackupIsEmptiedAndWrittenAgain(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	cfg := hasty(server.URL())
+	cfg := configFor(server.URL())
 	first, follower := joins(t, cfg), joins(t, cfg)
 	first.claim("one")
 	first.mustSet("a", "1", "b", "2")
@@ -336,9 +361,9 @@ func TestAStateOutOfABackupIsEmptiedAndWrittenAgain(t *testing.T) {
 	follower.knows(owner)
 	offline(t, server, func() { exchange(t, dir+"/store", dir+"/backup") })
 	owner.rewrites("e", "5")
-	follower.read()
+	follower.readOnceThere()
 	follower.knows(owner)
-	deposedBy(t, first.set("f", "6"), "two")
+	deposedBy(t, first.answer(func() error { return first.set("f", "6") }), "two")
 }
 
 func TestAStateOfAnotherGroupIsLeftAlone(t *testing.T) {
@@ -443,9 +468,7 @@ func takeTurns(t *testing.T, cfg Config, url string, lives int, wrote func(life 
 	var before *replica
 	for life := range lives {
 		r := joins(t, cfg)
-		r.until(func() error {
-			return r.store.Claim(t.Context(), sinks.Claim{Group: "group", Owner: fmt.Sprint("life ", life)})
-		})
+		r.until(func() error { return r.tryClaim(fmt.Sprint("life ", life)) })
 		if before != nil {
 			before.until(func() error {
 				err := before.set("zombie", fmt.Sprint(life))
@@ -472,7 +495,7 @@ func takeTurns(t *testing.T, cfg Config, url string, lives int, wrote func(life 
 		before = r
 	}
 	fresh := joins(t, configFor(url))
-	fresh.read()
+	fresh.readOnceThere() // a server may still be on its way back
 	fresh.knows(before)
 }
 

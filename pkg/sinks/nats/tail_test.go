@@ -81,15 +81,11 @@ func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 	}
 	newer := reigns(t, cfg, "two")
 	var requests atomic.Int64
-	other, err := nats.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
+	other := client(t, server.URL()).Conn()
 	if _, err := other.Subscribe("$JS.API.DIRECT.GET.>", func(*nats.Msg) { requests.Add(1) }); err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Flush(); err != nil {
+	if err := other.FlushTimeout(patience); err != nil {
 		t.Fatal(err)
 	}
 	got := map[sinks.Lane][]string{}

@@ -127,16 +127,29 @@ func turnedAway(t testing.TB, h Harness) {
 	defer closeSink(t, newer.sink)
 	for range 2 {
 		for lane, all := range tr.lanes {
-			n, err := older.publish(t.Context(), lane, all[half[lane]:])
-			if n != 0 || !isDeposed(err) {
-				t.Errorf("lane %s: the older process published %d: %v; want a DeposedError", lane, n, err)
-			}
+			older.refused(lane, all[half[lane]:])
 		}
 	}
 	for lane, all := range tr.lanes {
 		newer.all(lane, all[half[lane]:])
 	}
 	tr.once(t)
+}
+
+// refused publishes until the process is told that it is deposed, over a network that may break meanwhile. Nothing of the
+// batch may be accepted.
+func (p process) refused(lane sinks.Lane, batch []sinks.Message) {
+	p.t.Helper()
+	p.eventually("be turned away", func(ctx context.Context) error {
+		n, err := p.publish(ctx, lane, batch)
+		if n != 0 {
+			p.t.Errorf("lane %s: the older process published %d: %v; want a DeposedError", lane, n, err)
+		}
+		if n != 0 || isDeposed(err) {
+			return nil
+		}
+		return err
+	})
 }
 
 func notedFirst(t testing.TB, h Harness) {

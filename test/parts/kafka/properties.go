@@ -35,6 +35,10 @@ func (b *Broker) properties(controllers []int, extra map[string]string) string {
 		"broker.session.timeout.ms":    "4000",
 		"broker.heartbeat.interval.ms": "500",
 
+		// A broker ends itself when no controller has registered it within a minute, as none may on a machine that starves.
+		// Here the wait for it to be ready decides.
+		"initial.broker.registration.timeout.ms": "600000",
+
 		"offsets.topic.replication.factor":                 replicas,
 		"offsets.topic.num.partitions":                     "4", // the usual 50 only take time
 		"transaction.state.log.replication.factor":         replicas,

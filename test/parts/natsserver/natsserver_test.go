@@ -116,32 +116,29 @@ func TestAReplicatedStreamOutlivesOneServer(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	created := request(t, servers[0], "$JS.API.STREAM.CREATE.K8S",
-		`{"name":"K8S","subjects":["k8s.>"],"storage":"file","num_replicas":3}`)
-	if strings.Contains(created, `"error"`) {
-		t.Fatalf("create a stream: %s", created)
-	}
+	createStream := `{"name":"K8S","subjects":["k8s.>"],"storage":"file","num_replicas":3}`
+	askUntil(t, servers[0], "$JS.API.STREAM.CREATE.K8S", createStream, `"config":`)
 	if err := servers[2].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	publishUntilAcknowledged(t, servers[0])
+	askUntil(t, servers[0], "k8s.core.pods", "one", `"seq":`)
 	if err := errors.Join(servers[2].Restart(t.Context()), servers.WaitHealthy(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// publishUntilAcknowledged tries again and again: the killed server may have been the stream's leader, and until
-// there is a new one nobody answers.
-func publishUntilAcknowledged(t *testing.T, s *Server) {
+// askUntil asks again and again until an answer has these words: where servers have just found each other, or lost one that
+// led, nobody may lead, and then nobody answers.
+func askUntil(t *testing.T, s *Server, subject, payload, words string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	for {
-		ack, err := ask(s, "k8s.core.pods", "one", 2*time.Second)
-		if err == nil && strings.Contains(ack, `"seq":`) {
+		answer, err := ask(s, subject, payload, 2*time.Second)
+		if err == nil && strings.Contains(answer, words) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("publish without the killed server: %q, %v", ack, err)
+			t.Fatalf("%s: %q, %v; want %s", subject, answer, err, words)
 		}
 	}
 }
