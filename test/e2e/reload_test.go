@@ -234,6 +234,7 @@ func TestASinkThatIsDeadIsRemovedWhileItRuns(t *testing.T) {
 		settings.Sinks = sinks
 	}
 	s.must(s.exporter.Configure(configure))
+	closed := s.closedAsSlow("configmaps")
 	s.must(s.exporter.Launch(t.Context()))
 	s.must(s.load(40, kinds).Wait())
 	s.awaitAll()
@@ -246,7 +247,7 @@ func TestASinkThatIsDeadIsRemovedWhileItRuns(t *testing.T) {
 	s.must(load.Wait())
 	s.awaitAnswer("/readyz", http.StatusOK, "ok")
 	s.awaitAll()
-	s.awaitMetric(`kubecdc_resource_watch_restarts_total{resource="configmaps"}`, "0")
+	s.neverRestarted("configmaps", closed)
 	s.judge(oracle.Rules{})
 }
 

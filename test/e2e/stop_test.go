@@ -13,7 +13,7 @@ import (
 func TestDrainOnSIGTERM(t *testing.T) {
 	const objects = 300
 	kinds := workload.AllKinds()
-	s := newScene(t, kinds)
+	s := newScene(t, kinds, func(settings *exporter.Settings) { settings.DrainTimeout = "4m" })
 	s.must(s.exporter.Start(t.Context()))
 	load := s.load(objects, kinds)
 	operations := workload.Plan{Objects: objects, Updates: 3}.Operations()

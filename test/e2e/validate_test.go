@@ -1,11 +1,11 @@
 package e2e
 
 import (
-	"context"
-	"os/exec"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
@@ -18,24 +18,27 @@ func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
 	s := newScene(t, kinds)
 	checklist := func(code int, lines ...string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), arriveWithin)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, s.program, "validate", "--online", "--config", s.exporter.Config())
-		out, _ := cmd.Output() // the exit code says it
-		got := strings.Split(string(out), "\n")
-		for _, line := range lines {
-			if !slices.ContainsFunc(got, func(l string) bool { return strings.HasPrefix(l, line) }) {
-				t.Errorf("no line begins with %q:\n%s", line, out)
+		s.awaitSaid(func() string {
+			got, out := s.command("validate", "--online", "--config", s.exporter.Config())
+			if got != code {
+				return fmt.Sprintf("exit code %d, want %d:\n%s", got, code, out)
 			}
-		}
-		if cmd.ProcessState.ExitCode() != code {
-			t.Errorf("exit code %d, want %d:\n%s", cmd.ProcessState.ExitCode(), code, out)
-		}
+			all := strings.Split(out, "\n")
+			for _, line := range lines {
+				if !slices.ContainsFunc(all, func(l string) bool { return strings.HasPrefix(l, line) }) {
+					return fmt.Sprintf("no line begins with %q:\n%s", line, out)
+				}
+			}
+			return ""
+		})
 	}
-	offered := s.ask("__complete", "tap", "--kubeconfig", s.controlPlane.Kubeconfig(), "--select", "")
-	if !strings.Contains(offered, "\nconfigmaps\n") || !strings.Contains(offered, "\ndeployments.apps\n") {
-		t.Errorf("the shell is offered\n%s", offered)
-	}
+	s.awaitSaid(func() string {
+		offered := s.ask("__complete", "tap", "--kubeconfig", s.controlPlane.Kubeconfig(), "--select", "")
+		if !strings.Contains(offered, "\nconfigmaps\n") || !strings.Contains(offered, "\ndeployments.apps\n") {
+			return "the shell is offered\n" + offered
+		}
+		return ""
+	})
 	topic := s.name + ".configmaps"
 	checklist(0, "[+]cluster at ", "[+]resources[0]: 2 selections", "[!]sink/kafka/"+topic+" does not exist yet", "[!]sink/nats does not exist yet")
 	s.must(s.exporter.Start(t.Context()))
@@ -54,4 +57,19 @@ func TestTheChecklistNamesWhatIsAmiss(t *testing.T) {
 		settings.Sinks = sinks
 	}))
 	checklist(3, "[!]namespace/"+s.name+"-never there is no such namespace", "[!]resources[0].select[2] gadgets.example.com: ", "[-]sink/kafka/"+s.name+".none.configmaps topic", "[-]sink/nats ")
+}
+
+// awaitSaid waits until a command says what it should. It says what is true: that a server does not answer, where it takes a
+// busy one too long.
+func (s *scene) awaitSaid(wrong func() string) {
+	s.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; pause(s.t, lookEvery) {
+		complaint := wrong()
+		if complaint == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatal(complaint)
+		}
+	}
 }

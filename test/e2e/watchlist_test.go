@@ -54,7 +54,9 @@ func (l *least) requestsSince(since time.Time) (r requests) {
 		switch {
 		case query.Has("fieldSelector") || query.Get("limit") == "1":
 		case e.Verb == "list":
-			r.pages++
+			if e.Code == http.StatusOK { // else it is asked for again
+				r.pages++
+			}
 		case e.Stage != "ResponseStarted": // a watch has two entries
 		case query.Get("sendInitialEvents") != "true":
 			watches++
