@@ -29,13 +29,19 @@ type Options struct {
 type Report struct {
 	Fed                            int              // changes
 	Backlog                        uint64           // when the server came back
-	Memory                         [3]uint64        // bytes, largest: before the outage, in its first and in its last third
+	Memory                         [3]Memory        // largest: before the outage, in its first and in its last third
 	Other                          [2]time.Duration // of the sink that stays well, how late at most: before, since
 	OtherDone                      bool             // it had everything before the server came back
 	Recovery                       time.Duration    // from the server's return to the first acknowledgement
 	CatchUp                        time.Duration    // from there until nothing was left but what had just come
 	Delivered                      uint64           // meanwhile
 	Missing, Duplicates, StepsBack int              // in the stream
+}
+
+// Memory is in bytes.
+type Memory struct {
+	InUse uint64 // has the process of the system, garbage included
+	Live  uint64 // was found alive by the last collection of garbage
 }
 
 // Rate is how many changes a second were delivered while catching up.
@@ -129,8 +135,8 @@ func (r *run) outage(ctx context.Context) error {
 	if err := r.server.Kill(); err != nil {
 		return err
 	}
-	var middle uint64
-	for _, memory := range []*uint64{&r.report.Memory[1], &middle, &r.report.Memory[2]} {
+	var middle Memory
+	for _, memory := range []*Memory{&r.report.Memory[1], &middle, &r.report.Memory[2]} {
 		if err := r.feed(ctx, r.During/3, memory); err != nil {
 			return err
 		}
@@ -170,7 +176,7 @@ func (r *run) recover(ctx context.Context) error {
 
 // feedOn feeds what is to come after the outage, and at a rate goes on until ctx ends.
 func (r *run) feedOn(ctx context.Context) error {
-	var memory uint64
+	var memory Memory
 	err := r.feed(context.WithoutCancel(ctx), r.After, &memory)
 	for err == nil && r.Rate > 0 && ctx.Err() == nil {
 		err = r.feed(context.WithoutCancel(ctx), max(r.Rate/10, 1), &memory)
@@ -179,7 +185,7 @@ func (r *run) feedOn(ctx context.Context) error {
 }
 
 // feed appends changes at the rate, and notes how much memory is in use at most.
-func (r *run) feed(ctx context.Context, changes int, memory *uint64) error {
+func (r *run) feed(ctx context.Context, changes int, memory *Memory) error {
 	begun := time.Now()
 	look := 0
 	for i := range changes {
@@ -187,7 +193,7 @@ func (r *run) feed(ctx context.Context, changes int, memory *uint64) error {
 			time.Sleep(time.Until(begun.Add(time.Duration(i) * time.Second / time.Duration(r.Rate))))
 		}
 		if i == look {
-			*memory = max(*memory, inUse())
+			memory.look()
 			look += max(changes/50, 1)
 		}
 		n := r.report.Fed
@@ -231,11 +237,12 @@ func body() []byte {
 	return append(b, `"}`...)
 }
 
-// inUse is the memory that this process has of the system and has not given back, in bytes.
-func inUse() uint64 {
-	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+// look takes note of what there is now, where it is more.
+func (m *Memory) look() {
+	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(samples)
-	return samples[0].Value.Uint64() - samples[1].Value.Uint64()
+	m.InUse = max(m.InUse, samples[0].Value.Uint64()-samples[1].Value.Uint64())
+	m.Live = max(m.Live, samples[2].Value.Uint64())
 }
 
 // view is the journal as one pipeline sees it.

@@ -44,7 +44,7 @@ func run(ctx context.Context, rate int, outage time.Duration, kafka bool) (err e
 	server := map[bool]string{false: "NATS server", true: "Kafka broker"}[kafka]
 	fmt.Printf("a %s away for %v at %d changes/s; %d changes in all, %d behind at its return\n\n", server, outage, rate, r.Fed, r.Backlog)
 	fmt.Printf("memory, at most: before %d MiB, first third %d MiB, last third %d MiB   bar: the last two alike\n",
-		r.Memory[0]/mebi, r.Memory[1]/mebi, r.Memory[2]/mebi)
+		r.Memory[0].InUse/mebi, r.Memory[1].InUse/mebi, r.Memory[2].InUse/mebi)
 	fmt.Printf("other sink, latest change: before %v, since %v                bar: alike\n", r.Other[0].Round(time.Millisecond), r.Other[1].Round(time.Millisecond))
 	fmt.Printf("first change after the return: %v                              bar: 2s\n", r.Recovery.Round(time.Millisecond))
 	fmt.Printf("catching up: %.0f changes/s, %.1f times the live rate (%v)       bar: 10\n", r.Rate(), r.Rate()/float64(rate), r.CatchUp.Round(time.Millisecond))
