@@ -107,9 +107,12 @@ func (p *pair) other(works *exporter.Exporter) *exporter.Exporter {
 	return p.all[slices.IndexFunc(p.all, func(e *exporter.Exporter) bool { return e != works && !p.away[e] })]
 }
 
+// metricsWithin bounds one look at an exporter that may stand still.
+const metricsWithin = 10 * time.Second
+
 // metricsOf are the metrics of an exporter; "" while it does not answer.
 func metricsOf(t *testing.T, e *exporter.Exporter) string {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), metricsWithin)
 	defer cancel()
 	_, text, err := e.Get(ctx, "/metrics")
 	if err != nil {
