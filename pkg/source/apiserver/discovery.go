@@ -116,6 +116,7 @@ func resourcesIn(v apidiscovery.APIVersionDiscovery) (found []metav1.APIResource
 		if r.ResponseKind != nil && r.ResponseKind.Kind != "" {
 			found = append(found, metav1.APIResource{
 				Name: r.Resource, Kind: r.ResponseKind.Kind, Namespaced: r.Scope == apidiscovery.ScopeNamespace, Verbs: r.Verbs,
+				SingularName: r.SingularResource, ShortNames: r.ShortNames,
 			})
 		}
 	}

@@ -92,17 +92,18 @@ const aggregatedType = "application/json; as=APIGroupDiscoveryList; v=v2; g=apid
 // TestAGroupThatCannotBeAskedStaysAsItWas, in both forms.
 func TestAGroupThatCannotBeAskedStaysAsItWas(t *testing.T) {
 	old := selection.Catalog{"gone.example": {{Resource: event.Resource{Group: "gone.example", Version: "v1", Resource: "things", Kind: "Thing"}}}}
-	pods := selection.Served{Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespaced: true}
+	pods := selection.Served{Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespaced: true, Aliases: "pod,pod,po"}
 	for form, answers := range map[string]map[string]string{
 		"one document": {
 			"/api": aggregatedType + "\n" + `{"items":[{"metadata":{},"versions":[{"version":"v1","freshness":"Current","resources":[
-				{"resource":"pods","responseKind":{"kind":"Pod"},"scope":"Namespaced","verbs":["list","watch"],"subresources":[{"subresource":"log"}]},
+				{"resource":"pods","responseKind":{"kind":"Pod"},"scope":"Namespaced","verbs":["list","watch"],
+				 "singularResource":"pod","shortNames":["po"],"subresources":[{"subresource":"log"}]},
 				{"resource":"bindings","verbs":["create"]}]}]}]}`,
 			"/apis": aggregatedType + "\n" + `{"items":[{"metadata":{"name":"gone.example"},"versions":[{"version":"v1","freshness":"Stale"}]}]}`,
 		},
 		"a document each": {
 			"/api": "application/json\n" + `{"versions":["v1"]}`,
-			"/api/v1": "application/json\n" + `{"resources":[{"name":"pods","kind":"Pod","namespaced":true,"verbs":["list","watch"]},
+			"/api/v1": "application/json\n" + `{"resources":[{"name":"pods","kind":"Pod","namespaced":true,"verbs":["list","watch"],"singularName":"pod","shortNames":["po"]},
 				{"name":"pods/log","kind":"Pod","namespaced":true,"verbs":["get"]}]}`,
 			"/apis":                 "application/json\n" + `{"groups":[{"name":"gone.example","versions":[{"groupVersion":"gone.example/v1","version":"v1"}]}]}`,
 			"/apis/gone.example/v1": "", // 503
