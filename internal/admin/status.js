@@ -94,6 +94,12 @@ events.addEventListener("status", e => {
   morph(document.getElementById("status"), fresh);
 });
 events.addEventListener("error", () => {
+  // What stands here is past: the headline must not go on saying that all is well. The next status takes this back.
+  const verdict = document.querySelector("h1.verdict");
+  if (verdict) {
+    verdict.className = "verdict bad";
+    verdict.textContent = "No answer";
+  }
   document.getElementById("link").textContent = "the exporter does not answer; trying again";
 });
 if (list) {

@@ -250,6 +250,17 @@ func picture(ctx context.Context, t *testing.T, name string) {
 	}
 }
 
+// TestThePageOfAnExporterThatIsGoneDoesNotSayThatAllIsWell has the exporter end under somebody who looks.
+func TestThePageOfAnExporterThatIsGoneDoesNotSayThatAllIsWell(t *testing.T) {
+	ctx := browser(t)
+	t.Run("it runs", func(t *testing.T) {
+		_, address := start(t)
+		do(ctx, t, chromedp.Navigate(address), until(`document.querySelector("h1.verdict").textContent.includes("eady")`))
+	})
+	do(ctx, t, until(`document.querySelector("h1.verdict").className === "verdict bad" &&
+		document.querySelector("h1.verdict").textContent === "No answer"`))
+}
+
 // TestThePageLives changes what there is to see while somebody looks, filters by keyboard and pauses.
 func TestThePageLives(t *testing.T) {
 	ctx := browser(t)
