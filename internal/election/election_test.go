@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { leaks.Main(m) }
 
 // patience bounds what is waited for; far more than it takes.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 type plane struct {
 	*controlplane.ControlPlane

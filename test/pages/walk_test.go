@@ -16,8 +16,9 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
-// patience bounds one block, and each wait for what a command prints. It is far above what it takes, and no measurement.
-const patience = 5 * time.Minute
+// patience bounds one block, and each wait for what a command prints. It is far above what it takes, and no measurement: a
+// block may build the exporter while other packages are built and tested.
+const patience = 15 * time.Minute
 
 // command is what has to be seen of a command in the background.
 type command struct {

@@ -178,11 +178,10 @@ func (w *ward) create(i int) {
 	request := kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: topicName(i), NumPartitions: -1, ReplicationFactor: -1,
 		ReplicaAssignments: []kafkago.ReplicaAssignment{{Partition: 0, Replicas: []int{leader}}},
 		ConfigEntries:      []kafkago.ConfigEntry{{ConfigName: "min.insync.replicas", ConfigValue: "1"}}}}}
-	r, err := w.client.CreateTopics(w.t.Context(), &request)
-	w.must(err)
-	for _, err := range r.Errors {
-		w.must(err)
-	}
+	w.until("the topic is created", func() bool { // a broker that starves is away for a moment
+		r, err := w.client.CreateTopics(w.t.Context(), &request)
+		return err == nil && (r.Errors[topicName(i)] == nil || errors.Is(r.Errors[topicName(i)], kafkago.TopicAlreadyExists))
+	})
 }
 
 // grow gives the last topic two more partitions, which other brokers lead.
@@ -302,7 +301,10 @@ func (w *ward) until(what string, is func() bool) {
 	defer tick.Stop()
 	for begun := time.Now(); !is(); <-tick.C {
 		if time.Since(begun) > patience {
-			w.t.Fatalf("waited in vain: %s: %+v", what, w.pipeline.Stats())
+			if w.pipeline != nil {
+				w.t.Logf("%+v", w.pipeline.Stats())
+			}
+			w.t.Fatalf("waited in vain: %s", what)
 		}
 	}
 }

@@ -26,6 +26,9 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 
 const name = "audit"
 
+// patience bounds waits that end by a condition when all is well. It is never slept.
+const patience = 3 * time.Minute
+
 // reading is a topic and who reads it. What is stored outlives the reader, as a journal does.
 type reading struct {
 	t       *testing.T
@@ -106,7 +109,7 @@ func (r *reading) run() (stop func() error) {
 // await waits for a condition, with the lock held.
 func (r *reading) await(what string, met func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		r.mu.Lock()
 		is := met()
 		r.mu.Unlock()
@@ -256,6 +259,7 @@ func TestARealBrokerIsRead(t *testing.T) {
 	})
 	writer := func(o ...kgo.Opt) *kgo.Client {
 		client, err := kgo.NewClient(append(o, kgo.SeedBrokers(broker.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+			kgo.UnknownTopicRetries(-1), // a broker learns of a new topic a little later
 			kgo.ProducerBatchCompression(kgo.ZstdCompression()))...)
 		if err != nil {
 			t.Fatal(err)

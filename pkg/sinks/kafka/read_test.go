@@ -55,8 +55,8 @@ func closeSink(t testing.TB, s *Sink) {
 	}
 }
 
-// ends returns the end of every partition of a topic; empty when there is no such topic. It waits while a broker that
-// came back does not lead its partitions yet.
+// ends returns the end of every partition of a topic; empty when there is no such topic. It waits while nobody leads a
+// partition: a broker may have come back, or gone, a moment ago.
 func ends(t testing.TB, brokers []string, topic string) map[int]int64 {
 	t.Helper()
 	last := map[int]int64{}
@@ -65,22 +65,33 @@ func ends(t testing.TB, brokers []string, topic string) map[int]int64 {
 		if err != nil {
 			return err
 		}
+		pause := time.NewTicker(50 * time.Millisecond)
+		defer pause.Stop()
 		for _, p := range meta.Topics[0].Partitions {
-			for last[p.ID] = -1; last[p.ID] < 0; {
-				r, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(p.ID)}}})
-				if err != nil {
-					return err
+			for {
+				last[p.ID], err = endOf(ctx, client, topic, p.ID)
+				var refusal kafka.Error
+				if err == nil || !errors.As(err, &refusal) || !refusal.Temporary() || ctx.Err() != nil {
+					break
 				}
-				if end := r.Topics[topic][0]; end.Error == nil {
-					last[p.ID] = end.LastOffset
-				} else if !errors.Is(end.Error, kafka.NotLeaderForPartition) || ctx.Err() != nil {
-					return end.Error
-				}
+				<-pause.C
+			}
+			if err != nil {
+				return err
 			}
 		}
 		return nil
 	})
 	return last
+}
+
+func endOf(ctx context.Context, client *kafka.Client, topic string, partition int) (int64, error) {
+	r, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(partition)}}})
+	if err != nil {
+		return 0, err
+	}
+	end := r.Topics[topic][0]
+	return end.LastOffset, end.Error
 }
 
 // read returns every record of some topics, in order within each partition, by a client that is not the sink's library.

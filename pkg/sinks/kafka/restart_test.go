@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -59,7 +60,8 @@ func lives(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string,
 	c, brokers = fake(t, append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(1, topicA)}, opts...)...)
 	k = &kept{}
 	next = func(newest uint64) (*Sink, sinks.Lane) {
-		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
+		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes,
+			RequestTimeout: time.Minute}) // several are on their way where one takes less than a tenth of it
 		keep(t, s, k, newest)
 		return s, laneOf(t, s, pod("a", 1))
 	}
