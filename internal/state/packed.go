@@ -59,56 +59,41 @@ func (p *packed) get(hash uint64, key []byte) (value []byte, ok bool) {
 	if e, _ := p.own(hash, key); e != nil {
 		return e.value(), true
 	}
-	value = p.other(key)
-	return value, value != nil
+	other, ok := p.others[string(key)]
+	return []byte(other), ok
 }
 
-// set gives a key a value, which is copied. It returns a copy of the value that the key had, nil if it had none.
-func (p *packed) set(hash uint64, key, value []byte) (before []byte) {
+// set gives a key a value, which is copied.
+func (p *packed) set(hash uint64, key, value []byte) {
 	e, taken := p.own(hash, key)
 	switch {
 	case e != nil:
-		now := e.value()
-		before = bytes.Clone(now)
-		if len(now) == len(value) {
+		if now := e.value(); len(now) == len(value) {
 			copy(now, value)
-			return before
+			return
 		}
 		p.gone += e.size()
 	case taken:
-		before = p.other(key)
 		p.others[string(key)] = string(value)
-		return before
+		return
 	default:
-		before = p.other(key)
 		delete(p.others, string(key))
 	}
 	p.places[hash] = uint32(len(p.text))
 	p.text = appendEntry(p.text, key, value)
 	p.tidy()
-	return before
 }
 
-// delete takes a key out, and returns a copy of the value that it had, nil if it had none.
-func (p *packed) delete(hash uint64, key []byte) (before []byte) {
-	if e, _ := p.own(hash, key); e != nil {
-		before = bytes.Clone(e.value())
-		p.gone += e.size()
-		delete(p.places, hash)
-		p.tidy()
-		return before
+// delete takes a key out.
+func (p *packed) delete(hash uint64, key []byte) {
+	e, _ := p.own(hash, key)
+	if e == nil {
+		delete(p.others, string(key))
+		return
 	}
-	before = p.other(key)
-	delete(p.others, string(key))
-	return before
-}
-
-// other is a copy of the value of a key whose hash belongs to another one, nil if it has none.
-func (p *packed) other(key []byte) []byte {
-	if value, ok := p.others[string(key)]; ok {
-		return []byte(value)
-	}
-	return nil
+	p.gone += e.size()
+	delete(p.places, hash)
+	p.tidy()
 }
 
 // tidy packs anew when more than half is gone.

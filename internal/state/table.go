@@ -36,31 +36,24 @@ func (t *table) shard(key []byte) (*packed, uint64) {
 	return &t.known[hash%shards], hash
 }
 
-// put takes an entry, and returns the one that undoes it. It keeps nothing of it.
-func (t *table) put(e sinks.StateEntry) (undo sinks.StateEntry) {
-	undo.Key = e.Key
+// put takes an entry. It keeps nothing of it.
+func (t *table) put(e sinks.StateEntry) {
 	switch {
 	case len(e.Key) == 0:
 	case e.Key[0] == keyKnown:
 		in, hash := t.shard(e.Key)
 		t.size -= in.len()
 		if e.Value == nil {
-			undo.Value = in.delete(hash, e.Key)
+			in.delete(hash, e.Key)
 		} else {
-			undo.Value = in.set(hash, e.Key, e.Value)
+			in.set(hash, e.Key, e.Value)
 		}
 		t.size += in.len()
+	case e.Value == nil:
+		delete(t.few, string(e.Key))
 	default:
-		if value, ok := t.few[string(e.Key)]; ok {
-			undo.Value = []byte(value)
-		}
-		if e.Value == nil {
-			delete(t.few, string(e.Key))
-		} else {
-			t.few[string(e.Key)] = string(e.Value)
-		}
+		t.few[string(e.Key)] = string(e.Value)
 	}
-	return undo
 }
 
 // value returns the value of a key, which is valid until the next change.

@@ -585,7 +585,11 @@ func (k *Keeper) resourceOf(name string) event.Resource {
 func (k *Keeper) put(ctx context.Context, entries []sinks.StateEntry) error {
 	undo := make([]sinks.StateEntry, len(entries))
 	for i, e := range entries {
-		undo[i] = k.table.put(e)
+		undo[i].Key = e.Key
+		if value, ok := k.table.value(e.Key); ok {
+			undo[i].Value = bytes.Clone(value)
+		}
+		k.table.put(e)
 	}
 	err := k.write(ctx, entries)
 	var deposed *sinks.DeposedError
