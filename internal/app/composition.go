@@ -147,7 +147,7 @@ func (c *composition) journalOptions() journal.Options {
 		o.Sinks = append(o.Sinks, state.Sink)
 	}
 	if j.Sync == "interval" {
-		o.Sync = journal.Interval
+		o.SyncInterval = 200 * time.Millisecond
 	}
 	return o
 }

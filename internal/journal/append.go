@@ -126,7 +126,7 @@ func sizeOf(o *event.Observation) int64 {
 }
 
 // observe stores an observation, with what it does to bodies.
-func (g *group) observe(o *event.Observation, bodies []notedBody) error {
+func (g *group) observe(o *event.Observation, bodies []*pendingBody) error {
 	stored, err := g.of(o.Resource)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (g *group) observe(o *event.Observation, bodies []notedBody) error {
 	for _, c := range o.Changes {
 		g.add(c)
 	}
-	g.storeKnown(o)
+	g.storeKnown(o.Resource.String(), o.Known, o.Forget)
 	g.storeBodies(bodies)
 	if o.Snapshot != "" || o.Lost != "" || o.Position != "" {
 		storeScope(stored, o)
@@ -142,15 +142,16 @@ func (g *group) observe(o *event.Observation, bodies []notedBody) error {
 	return nil
 }
 
-func (g *group) storeKnown(o *event.Observation) {
-	g.key = codec.AppendNamePrefix(g.key[:0], codec.PrefixKnown, o.Resource.String())
+// storeKnown stores known objects of a resource and forgets others.
+func (g *group) storeKnown(resource string, known []event.Known, forget []string) {
+	g.key = codec.AppendNamePrefix(g.key[:0], codec.PrefixKnown, resource)
 	prefix := len(g.key)
-	for i := range o.Known {
-		g.key = append(g.key[:prefix], o.Known[i].Key...)
-		g.value = codec.AppendKnown(g.value[:0], &o.Known[i])
+	for i := range known {
+		g.key = append(g.key[:prefix], known[i].Key...)
+		g.value = codec.AppendKnown(g.value[:0], &known[i])
 		g.set(g.key, g.value)
 	}
-	for _, key := range o.Forget {
+	for _, key := range forget {
 		g.key = append(g.key[:prefix], key...)
 		g.delete(g.key)
 	}

@@ -88,7 +88,7 @@ func BenchmarkAppendCommitRead(b *testing.B) {
 	b.StopTimer()
 	st := j.Stat()
 	b.ReportMetric(float64((cpuTime()-cpu).Microseconds())/float64(b.N), "cpu-µs/op")
-	b.ReportMetric(float64(b.N)/float64(st.Frames), "changes/frame")
+	b.ReportMetric(float64(b.N)/float64(st.Commits), "changes/commit")
 	b.ReportMetric(float64(peakRSS())/1024, "peak-MiB")
 	m := j.db.Metrics()
 	b.ReportMetric(float64(m.DiskSpaceUsage())/(1<<20), "disk-MiB")
@@ -190,7 +190,7 @@ func BenchmarkPaced(b *testing.B) {
 			b.ReportMetric(float64((cpuTime()-cpu).Microseconds())/float64(b.N), "cpu-µs/op")
 			b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "p50-ms")
 			b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "p99-ms")
-			b.ReportMetric(float64(b.N)/float64(st.Frames), "changes/frame")
+			b.ReportMetric(float64(b.N)/float64(st.Commits), "changes/commit")
 		})
 	}
 }

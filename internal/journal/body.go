@@ -17,8 +17,9 @@ type bodyPlace struct{ resource, key string }
 
 // pendingBody is a body, or with gone its deletion, that was appended and is not committed yet.
 type pendingBody struct {
-	body event.Body
-	gone bool
+	place bodyPlace
+	body  event.Body
+	gone  bool
 }
 
 // bodies knows the bodies that were appended and are not committed yet, and which resources have any. The journal's mu
@@ -34,7 +35,7 @@ func newBodies() bodies {
 
 // note returns what an observation that is being queued does to bodies: those it brings, and before them the deletion of
 // those whose object is journaled as deleted.
-func (b *bodies) note(o *event.Observation) (noted []notedBody) {
+func (b *bodies) note(o *event.Observation) (noted []*pendingBody) {
 	resource := o.Resource.String()
 	if len(o.Bodies) > 0 {
 		b.resources[resource] = true
@@ -42,31 +43,23 @@ func (b *bodies) note(o *event.Observation) (noted []notedBody) {
 	if !b.resources[resource] {
 		return nil
 	}
-	put := func(key string, p *pendingBody) {
-		place := bodyPlace{resource, key}
-		b.pending[place] = p
-		noted = append(noted, notedBody{place, p})
-	}
 	for _, key := range o.Forget {
-		put(key, &pendingBody{gone: true})
+		noted = append(noted, &pendingBody{place: bodyPlace{resource, key}, gone: true})
 	}
 	for i := range o.Bodies {
-		put(o.Bodies[i].Key, &pendingBody{body: o.Bodies[i]})
+		noted = append(noted, &pendingBody{place: bodyPlace{resource, o.Bodies[i].Key}, body: o.Bodies[i]})
+	}
+	for _, p := range noted {
+		b.pending[p.place] = p
 	}
 	return noted
 }
 
-// notedBody is an entry of pending that goes when it is committed, unless a newer one has taken its place.
-type notedBody struct {
-	bodyPlace
-	*pendingBody
-}
-
-// committed forgets what is stored now.
-func (b *bodies) committed(noted []notedBody) {
-	for _, n := range noted {
-		if b.pending[n.bodyPlace] == n.pendingBody {
-			delete(b.pending, n.bodyPlace)
+// committed forgets what is stored now, unless something newer has taken its place.
+func (b *bodies) committed(noted []*pendingBody) {
+	for _, p := range noted {
+		if b.pending[p.place] == p {
+			delete(b.pending, p.place)
 		}
 	}
 }
@@ -123,15 +116,15 @@ func (j *Journal) DropBodies(ctx context.Context, resource string) error {
 }
 
 // storeBodies writes and deletes bodies.
-func (g *group) storeBodies(noted []notedBody) {
+func (g *group) storeBodies(noted []*pendingBody) {
 	g.bodies = append(g.bodies, noted...)
-	for _, n := range noted {
-		g.key = append(codec.AppendNamePrefix(g.key[:0], codec.PrefixBody, n.resource), n.key...)
-		if n.gone {
+	for _, p := range noted {
+		g.key = append(codec.AppendNamePrefix(g.key[:0], codec.PrefixBody, p.place.resource), p.place.key...)
+		if p.gone {
 			g.delete(g.key)
 			continue
 		}
-		g.value, g.packed = codec.AppendBody(g.value[:0], g.packed, &n.body)
+		g.value, g.packed = codec.AppendBody(g.value[:0], g.packed, &p.body)
 		g.set(g.key, g.value)
 	}
 }

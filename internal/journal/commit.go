@@ -62,7 +62,7 @@ func (j *Journal) commitUntil(ctx context.Context, packer *codec.Packer) {
 		}
 		ended := ctx.Err() != nil // asked before the queue is: what was appended until then is committed
 		for j.work(ended) {
-			j.await(ctx, begun.Add(j.pace()))
+			j.await(ctx, begun.Add(max(busyPace, j.opts.SyncInterval)))
 			begun = time.Now()
 			if err := j.commit(packer, j.take()); err != nil {
 				j.fail(j.failed, err)
@@ -109,17 +109,9 @@ func (j *Journal) await(ctx context.Context, until time.Time) {
 	}
 }
 
-// pace is how long after the begin of a group the next one may begin.
-func (j *Journal) pace() time.Duration {
-	if j.opts.Sync == Interval {
-		return j.opts.SyncInterval
-	}
-	return busyPace
-}
-
 // enough is how many pending bytes are committed without regard to the pace.
 func (j *Journal) enough() int64 {
-	if j.opts.Sync == Interval {
+	if j.opts.SyncInterval > 0 {
 		return j.opts.PendingBytes / 2
 	}
 	return min(enoughBytes, j.opts.PendingBytes)
@@ -217,8 +209,7 @@ func (j *Journal) publish(g *group, taken []queued) {
 	if g.announced {
 		j.recovered = nil
 	}
-	j.counts.commits++
-	j.counts.frames += uint64(len(g.frames))
+	j.commits++
 	j.notify()
 }
 
@@ -237,7 +228,7 @@ type group struct {
 	resources map[string]*event.StoredResource // those that change, see resource
 	sinks     map[string]sinkState             // those that change
 	dead      map[string]int64                 // stored bytes of dead letters that change, by key
-	bodies    []notedBody
+	bodies    []*pendingBody
 	announced bool
 	emptied   bool   // there are no changes any more from before
 	key       []byte // scratch
@@ -292,21 +283,6 @@ func (g *group) sink(name string) sinkState {
 	return g.j.sinks[name]
 }
 
-// settledByAll returns the newest offset up to which every declared sink has settled everything. A sink without a cursor
-// has settled nothing; without declared sinks nothing is settled either.
-func (g *group) settledByAll() uint64 {
-	low, declared := g.ext.newest, false
-	for _, s := range g.allSinks() {
-		if s.declared {
-			low, declared = min(low, s.cursor.Low), true
-		}
-	}
-	if !declared {
-		return 0
-	}
-	return low
-}
-
 // allSinks are the states of all sinks as they will be after the commit.
 func (g *group) allSinks() map[string]sinkState {
 	g.j.mu.Lock()
@@ -319,7 +295,7 @@ func (g *group) allSinks() map[string]sinkState {
 // trim deletes the frames below every cursor, once they are worth it. The newest frame always stays: it says which
 // offset comes next.
 func (g *group) trim() error {
-	low := g.settledByAll()
+	_, low := slowest(g.allSinks()) // without declared sinks nothing is settled
 	if passed := g.j.retention.passed(low, time.Now()); g.ext.bytes() < g.room/2 && !g.scarce {
 		low = passed // what is kept for a while gives way before a bound does
 	}

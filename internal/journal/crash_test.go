@@ -143,7 +143,7 @@ func checkPromises(t *testing.T, j *running, read, settled uint64) {
 func TestAPowerLossAtAnyMomentKeepsEveryPromise(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"always":   {},
-		"interval": {Sync: Interval, SyncInterval: time.Millisecond},
+		"interval": {SyncInterval: time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(3) {

@@ -20,17 +20,6 @@ import (
 // ErrClosed says that the journal takes nothing more because Run has ended or Close was called. The caller ends too.
 var ErrClosed = errors.New("journal is closed")
 
-// SyncMode says how often what was appended is made durable. In both modes a change is shown to the sinks only after its
-// fsync, so no mode weakens an invariant; what has not reached the disk is watched again from the older position.
-type SyncMode int
-
-const (
-	// Always commits at once, and under load every few milliseconds.
-	Always SyncMode = iota
-	// Interval commits at most about every SyncInterval: fewer fsyncs on a slow disk, at the price of that much latency.
-	Interval
-)
-
 // Options configure a journal. Only Dir is required.
 type Options struct {
 	Dir   string   // made if missing; belongs to the journal alone
@@ -52,10 +41,13 @@ type Options struct {
 	// It is at most a quarter of the disk, or of a small one 40 MiB; 0: nothing.
 	Reserve int64
 
-	PendingBytes int64         // bound of appended changes not yet committed, in memory; 0: 8 MiB
-	TailBytes    int64         // bound of recent changes kept in memory for readers; 0: 8 MiB
-	Sync         SyncMode      // Always
-	SyncInterval time.Duration // with Interval; 0: 200 ms
+	PendingBytes int64 // bound of appended changes not yet committed, in memory; 0: 8 MiB
+	TailBytes    int64 // bound of recent changes kept in memory for readers; 0: 8 MiB
+
+	// SyncInterval is about how long lies between commits: fewer fsyncs on a slow disk, at the price of that much latency.
+	// 0: what is appended is committed at once, and under load every few milliseconds. A change is shown to the sinks only
+	// after its fsync, so nothing is weakened by it: what has not reached the disk is watched again from the older position.
+	SyncInterval time.Duration
 
 	FS     vfs.FS       // nil: the real disk
 	Logger *slog.Logger // nil: slog.Default()
@@ -74,9 +66,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.TailBytes <= 0 {
 		o.TailBytes = 8 << 20
-	}
-	if o.SyncInterval <= 0 {
-		o.SyncInterval = 200 * time.Millisecond
 	}
 	if o.FS == nil {
 		o.FS = disk.Private{FS: vfs.Default}
@@ -123,7 +112,7 @@ type Journal struct {
 	bodies    bodies
 	resources map[string]event.StoredResource // by name: what is committed of everything of which anything is stored
 	recovered *Recovery
-	counts    counts
+	commits   uint64        // since Open
 	changed   chan struct{} // closed and replaced at every commit: readers and appenders look again
 }
 

@@ -33,13 +33,10 @@ func (j *Journal) Mark() Marking {
 func (j *Journal) Settled(but ...string) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	low := j.ext.newest
-	for name, s := range j.sinks {
-		if s.declared && !slices.Contains(but, name) {
-			low = min(low, s.cursor.Low)
-		}
+	if name, low := slowest(j.sinks, but...); name != "" {
+		return low
 	}
-	return low
+	return j.ext.newest
 }
 
 // Inventory calls each for every object that is known at the moment of the marking which it returns, without summaries,

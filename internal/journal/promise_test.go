@@ -295,7 +295,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 }
 
 func TestIntervalCommitsAtMostOnceAnInterval(t *testing.T) {
-	virtually(t, Options{FS: vfs.NewMem(), Sync: Interval, SyncInterval: time.Second}, func(t *testing.T, j *running) {
+	virtually(t, Options{FS: vfs.NewMem(), SyncInterval: time.Second}, func(t *testing.T, j *running) {
 		for n := range 100 {
 			j.append(observe("s", n))
 			time.Sleep(90 * time.Millisecond)

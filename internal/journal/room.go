@@ -3,6 +3,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kubecdc/kubecdc/internal/condition"
 )
@@ -42,7 +43,11 @@ func (j *Journal) room() int64 {
 // full says that there is no room for a change. While no sink is behind there is: nothing would ever make any. The caller
 // holds mu.
 func (j *Journal) full() bool {
-	return j.ext.bytes() >= j.room() && (j.slowest() == "" || j.sinks[j.slowest()].cursor.Low < j.ext.newest)
+	if j.ext.bytes() < j.room() {
+		return false
+	}
+	slowest, low := slowest(j.sinks)
+	return slowest == "" || low < j.ext.newest
 }
 
 // admits says whether there is room for one more observation. One that is larger than the room left is admitted whole:
@@ -54,19 +59,20 @@ func (j *Journal) admits() bool {
 // blocked says why Append waits for more than the disk's next fsync, and what to do about it; "" when it does not. The
 // caller holds mu.
 func (j *Journal) blocked() (reason, remedy string) {
+	slowest, _ := slowest(j.sinks)
 	switch {
 	case j.fs.Full():
 		return "the journal's disk is full", "free space or enlarge the volume"
 	case j.low:
-		return fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", j.slowest()),
+		return fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", slowest),
 			"it must catch up, or free space or enlarge the volume"
 	case !j.full():
 		return "", ""
 	case j.ext.bytes() < j.sizes().sum():
 		return fmt.Sprintf("the journal has reached journal.maxBytes, most of it are known objects, last states and dead letters, "+
-			"and sink %q is the furthest behind", j.slowest()), "it must catch up, or journal.maxBytes grow"
+			"and sink %q is the furthest behind", slowest), "it must catch up, or journal.maxBytes grow"
 	}
-	return fmt.Sprintf("the journal has reached journal.maxBytes with changes that sink %q has not taken", j.slowest()),
+	return fmt.Sprintf("the journal has reached journal.maxBytes with changes that sink %q has not taken", slowest),
 		"it must catch up, or journal.maxBytes grow"
 }
 
@@ -97,15 +103,15 @@ func (j *Journal) lettersFull() (reason, remedy string) {
 		fmt.Sprintf("look at them with `exporter deadletter list`, stop the exporter and drop them with `exporter deadletter discard --sink %s`", most)
 }
 
-// slowest names the declared sink with the lowest cursor, "" where none is declared. The caller holds mu.
-func (j *Journal) slowest() string {
-	slowest, low := "", uint64(0)
-	for name, s := range j.sinks {
-		if s.declared && (slowest == "" || s.cursor.Low < low || s.cursor.Low == low && name < slowest) {
+// slowest is the declared sink with the lowest cursor, beside those that do not count, and how far that is; "" where none is
+// declared. A sink without a cursor has settled nothing.
+func slowest(sinks map[string]sinkState, but ...string) (slowest string, low uint64) {
+	for name, s := range sinks {
+		if s.declared && (slowest == "" || s.cursor.Low < low || s.cursor.Low == low && name < slowest) && !slices.Contains(but, name) {
 			slowest, low = name, s.cursor.Low
 		}
 	}
-	return slowest
+	return slowest, low
 }
 
 // report logs what is the case with the bounds, once each.

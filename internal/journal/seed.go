@@ -19,7 +19,8 @@ type Seed struct {
 	ID        string                 // of the journal from then on
 	Cluster   string                 // as RememberCluster stores it; "" where nobody knows
 	Resources []event.StoredResource // with their scopes
-	// Known calls each for all known objects, by the name of their resource, until it returns an error, which it returns.
+	// Known calls each for all known objects, by the name of their resource, until it returns an error, which it returns. Those
+	// of one resource follow each other: every other order costs writes.
 	Known func(each func(resource string, k event.Known) error) error
 }
 
@@ -47,22 +48,24 @@ func (j *Journal) Seed(ctx context.Context, s Seed) error {
 	return j.submit(ctx, func(g *group) error { return g.seeded(s) }, nil)
 }
 
-// seeding writes known objects in steps.
+// seeding writes known objects in steps, each of one resource.
 type seeding struct {
-	j     *Journal
-	ctx   context.Context
-	known []seededObject
-	bytes int
-}
-
-type seededObject struct {
+	j        *Journal
+	ctx      context.Context
 	resource string
-	known    event.Known
+	known    []event.Known
+	bytes    int
 }
 
 func (s *seeding) add(resource string, k event.Known) error {
-	s.known = append(s.known, seededObject{resource, k})
-	s.bytes += len(resource) + len(k.Key) + len(k.UID) + len(k.ResourceVersion) + len(k.Told)
+	if resource != s.resource {
+		if err := s.flush(); err != nil {
+			return err
+		}
+		s.resource = resource
+	}
+	s.known = append(s.known, k)
+	s.bytes += len(k.Key) + len(k.UID) + len(k.ResourceVersion) + len(k.Told)
 	if s.bytes < seedStep {
 		return nil
 	}
@@ -70,16 +73,11 @@ func (s *seeding) add(resource string, k event.Known) error {
 }
 
 func (s *seeding) flush() error {
-	known := s.known
-	s.known, s.bytes = nil, 0
-	return s.j.submit(s.ctx, func(g *group) error {
-		for i := range known {
-			g.key = append(codec.AppendNamePrefix(g.key[:0], codec.PrefixKnown, known[i].resource), known[i].known.Key...)
-			g.value = codec.AppendKnown(g.value[:0], &known[i].known)
-			g.set(g.key, g.value)
-		}
+	resource, known := s.resource, s.known
+	if s.known, s.bytes = nil, 0; len(known) == 0 {
 		return nil
-	}, nil)
+	}
+	return s.j.submit(s.ctx, func(g *group) error { g.storeKnown(resource, known, nil); return nil }, nil)
 }
 
 // empty drops changes and what is stored of resources, and says that it is not whole what follows.

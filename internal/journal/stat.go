@@ -17,9 +17,7 @@ type Stat struct {
 
 	DiskBytes    int64  // of the whole store, measured every few seconds
 	PendingBytes int64  // appended and not yet committed, in memory
-	TailBytes    int64  // recent changes in memory
 	Commits      uint64 // groups committed since Open
-	Frames       uint64 // frames written since Open
 
 	Blocked     string     // why nothing is being journaled, in one line with the remedy; empty when all is well
 	DeadLetters string     // why no dead letter is taken, as well; their lanes wait
@@ -29,14 +27,8 @@ type Stat struct {
 // SinkStat is the state of one sink in the journal.
 type SinkStat struct {
 	Name        string
-	Declared    bool
-	Low         uint64 // of its cursor
 	DeadLetters int64
 	DeadBytes   int64
-}
-
-type counts struct {
-	commits, frames uint64
 }
 
 // Stat never waits for the store, for the disk or for a bound.
@@ -48,8 +40,7 @@ func (j *Journal) Stat() Stat {
 	s := Stat{
 		Oldest: j.ext.oldest, Newest: j.ext.newest,
 		RetainedBytes: j.ext.bytes() + held.sum(), KnownBytes: held.known, BodyBytes: held.bodies, DeadBytes: held.dead,
-		MaxBytes: j.opts.MaxBytes, DiskBytes: j.disk, PendingBytes: j.pending, TailBytes: j.tail.bytes,
-		Commits: j.counts.commits, Frames: j.counts.frames,
+		MaxBytes: j.opts.MaxBytes, DiskBytes: j.disk, PendingBytes: j.pending, Commits: j.commits,
 		Blocked: line(j.blocked()), DeadLetters: line(j.lettersFull()),
 	}
 	if failed != nil {
@@ -57,7 +48,7 @@ func (j *Journal) Stat() Stat {
 	}
 	for _, name := range slices.Sorted(maps.Keys(j.sinks)) {
 		st := j.sinks[name]
-		s.Sinks = append(s.Sinks, SinkStat{Name: name, Declared: st.declared, Low: st.cursor.Low, DeadLetters: st.dead, DeadBytes: st.deadBytes})
+		s.Sinks = append(s.Sinks, SinkStat{Name: name, DeadLetters: st.dead, DeadBytes: st.deadBytes})
 	}
 	return s
 }
