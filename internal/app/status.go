@@ -28,7 +28,7 @@ func (a *app) snapshot() admin.Snapshot {
 func (c *composition) show(s *admin.Snapshot, stored journal.Stat) {
 	s.Cluster = admin.ClusterStatus{Name: c.source.Cluster()}
 	s.Cluster.UID, s.Cluster.Unchecked = c.source.Identity()
-	s.Cluster.ClockSkew = c.source.ClockSkew()
+	s.Cluster.ClockSkew = c.client.ClockSkew()
 	for _, n := range c.source.Namespaces() {
 		s.Namespaces = append(s.Namespaces, admin.NamespaceStatus(n))
 	}

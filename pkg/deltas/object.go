@@ -50,10 +50,10 @@ func (o *Object) is(known event.Known) bool {
 	return known.UID == o.UID && known.ResourceVersion == o.ResourceVersion && known.UID != ""
 }
 
-// KeyOf is the key function of queues and stores that carry objects.
-func KeyOf(obj any) (string, error) {
-	if k, ok := obj.(interface{ Key() string }); ok {
-		return k.Key(), nil
+// keyOf is the key function of DeltaFIFO.
+func keyOf(obj any) (string, error) {
+	if o, ok := obj.(*Object); ok {
+		return o.Key(), nil
 	}
-	return "", fmt.Errorf("deltas: %T carries no object", obj)
+	return "", fmt.Errorf("deltas: %T is no object", obj)
 }

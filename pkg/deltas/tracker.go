@@ -40,7 +40,7 @@ func NewTracker(s Scope, known *Known, filter func(namespace string) bool, now f
 	t := &Tracker{scope: s, filter: filter, now: now, known: known, queued: map[string]struct{}{}}
 	quiet := klog.Logger{}
 	t.fifo = cache.NewDeltaFIFOWithOptions(cache.DeltaFIFOOptions{
-		KeyFunction: KeyOf, KnownObjects: &t.ask, EmitDeltaTypeReplaced: true, Logger: &quiet, Name: s.ID,
+		KeyFunction: keyOf, KnownObjects: &t.ask, EmitDeltaTypeReplaced: true, Logger: &quiet, Name: s.ID,
 	})
 	t.stats.known.Store(int64(known.Len()))
 	return t

@@ -724,7 +724,8 @@ func running(t *testing.T, f *fakeAPI, st *store, adjust ...func(*Config)) (s *S
 	cfg := Config{
 		Client: client, Cluster: "c", Rules: []selection.Rule{{Select: []string{"pods"}}}, Interval: 20 * time.Millisecond,
 		Load: st.load, SetScopes: st.setScopes, Append: st.append, Filled: st.fill, Drop: st.drop, Stored: st.stored,
-		Log: slog.New(slog.NewTextHandler(log, nil)),
+		Announced: func(context.Context) error { return nil },
+		Log:       slog.New(slog.NewTextHandler(log, nil)),
 	}
 	for _, a := range adjust {
 		a(&cfg)

@@ -3,7 +3,6 @@ package source
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
@@ -22,7 +21,7 @@ type bodyReading struct {
 	f     *follower
 	batch []*deltas.Object
 	bytes int
-	found atomic.Int64
+	found int
 }
 
 // fill fills until the last page is read, or ctx ends. A reading whose token has expired begins again.
@@ -39,7 +38,7 @@ func (f *follower) fill(ctx context.Context) {
 		}
 		if err == nil {
 			f.runner.source.cfg.Log.Info("the states of known objects were read, for what changes say of the state before",
-				"scope", f.scope.ID, "objects", l.found.Load())
+				"scope", f.scope.ID, "objects", l.found)
 			f.runner.filled(ctx)
 			return
 		}
@@ -81,7 +80,7 @@ func (l *bodyReading) store(ctx context.Context) error {
 	err := l.f.interject(ctx, func(ctx context.Context) error {
 		defer close(done)
 		o := l.f.tracker.Load().Bodies(batch)
-		l.found.Add(int64(len(o.Bodies)))
+		l.found += len(o.Bodies)
 		return l.f.put(ctx, o)
 	})
 	if err != nil {

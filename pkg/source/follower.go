@@ -20,8 +20,6 @@ type follower struct {
 	scope   selection.Scope
 	health  *health
 	append  event.Append
-	slots   chan struct{} // bounds how many scopes read all their objects at once; shared
-	confirm func(context.Context, doubt) error
 	nudged  chan struct{}                    // sent to when another endpoint is to be tried at once; capacity 1
 	between chan func(context.Context) error // what is to be done between two batches of the watch
 
@@ -70,6 +68,11 @@ func (f *follower) at() string {
 		return *p
 	}
 	return ""
+}
+
+// confirm makes sure that it is still the same cluster which answers.
+func (f *follower) confirm(ctx context.Context) error {
+	return f.runner.source.confirm(ctx, f.trail.unsure)
 }
 
 // put appends an observation and notes the position in it.
@@ -126,7 +129,6 @@ func (f *follower) moveTo(s selection.Scope) {
 	if t := f.tracker.Load(); t != nil {
 		t.MoveTo(s.Resource)
 	}
-	f.health.note(func(st *Status) { st.Resource = s.Resource })
 	f.runner.source.cfg.Log.Info("the resource is served in another version, watching that", "scope", s.ID, "version", s.Resource.Version)
 	f.nudge()
 }
@@ -158,7 +160,7 @@ func (f *follower) emitGone(ctx context.Context, pass string) error {
 func (f *follower) status() Status {
 	s := f.health.status()
 	if e := f.endpoint.Load(); e != nil {
-		s.DecodeErrors, s.StockFraming = e.Failed()
+		s.DecodeErrors = e.Failed()
 	}
 	if t := f.tracker.Load(); t != nil {
 		stats := t.Stats()

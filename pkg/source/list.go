@@ -69,23 +69,35 @@ func (f *follower) list(ctx context.Context) error {
 // at a position that it knows no history from is broken, and each further list would only emit the same gap again.
 func (f *follower) awaitHistory(ctx context.Context) error {
 	for f.trail.unproven {
-		position, err := f.newest(ctx)
-		if err != nil {
-			return err
-		}
-		if err = f.probe(ctx, position); err == nil {
+		err := f.probe(ctx)
+		if err == nil {
 			f.trail.unproven = false
 			break
 		}
-		if err := f.failed(ctx, fmt.Errorf("the API server cannot be watched from the position %s of its own list: %w", position, err)); err != nil {
+		if err := f.failed(ctx, err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// probe watches from a position until that has brought something or has lasted.
-func (f *follower) probe(ctx context.Context, position string) error {
+// probe watches from the present until that has brought something or has lasted.
+func (f *follower) probe(ctx context.Context) error {
+	if err := f.confirm(ctx); err != nil {
+		return err
+	}
+	f.health.note(func(s *Status) { s.Lists++ })
+	position, err := f.endpoint.Load().Newest(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.watchesFrom(ctx, position); err != nil {
+		return fmt.Errorf("the API server cannot be watched from the position %s of its own list: %w", position, err)
+	}
+	return nil
+}
+
+func (f *follower) watchesFrom(ctx context.Context, position string) error {
 	c, err := f.endpoint.Load().Watch(ctx, &apiserver.Slot{Slow: f.slow}, metav1.ListOptions{ResourceVersion: position})
 	if err != nil {
 		return err
@@ -136,32 +148,15 @@ func grown(from, to string) bool {
 	return err == nil && order < 0
 }
 
-// newest is the resourceVersion of now. It tries until it has it.
-func (f *follower) newest(ctx context.Context) (string, error) {
-	for {
-		err := f.confirm(ctx, f.trail.unsure)
-		if err == nil {
-			f.health.note(func(s *Status) { s.Lists++ })
-			var rv string
-			if rv, err = f.endpoint.Load().Newest(ctx); err == nil {
-				return rv, nil
-			}
-		}
-		if err := f.failed(ctx, err); err != nil {
-			return "", err
-		}
-	}
-}
-
 // readAll reads the whole list once. Where that is a WatchList the connection stays open. Where history was lost it is
 // pages: only they say what the list is true at before its objects come, and that is where the gap ends.
 func (f *follower) readAll(ctx context.Context) error {
-	s := &apiserver.Slot{All: f.slots, Slow: f.slow}
+	s := &apiserver.Slot{All: f.runner.source.slots, Slow: f.slow}
 	if err := s.Acquire(ctx); err != nil {
 		return err
 	}
 	defer s.Release()
-	if err := f.confirm(ctx, f.trail.unsure); err != nil {
+	if err := f.confirm(ctx); err != nil {
 		return err
 	}
 	read := f.readWatchList

@@ -118,7 +118,7 @@ func (l *lostGroups) of(group, lost string) string {
 // announce lets the store forget that something was lost, once it is stored of each scope concerned that it begins with
 // the gap (I5).
 func (s *Source) announce(ctx context.Context) {
-	if s.cfg.Lost == "" || s.cfg.Announced == nil || s.lost.announced {
+	if s.cfg.Lost == "" || s.lost.announced {
 		return
 	}
 	if !s.lost.asked {

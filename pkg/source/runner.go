@@ -36,8 +36,8 @@ func (s *Source) newRunner(resource event.Resource, scopes []selection.Scope) *r
 	r := &runner{source: s, loadStored: s.cfg.Load, resource: resource, current: resource, planned: make(chan struct{}), done: make(chan struct{})}
 	for _, scope := range scopes {
 		f := &follower{
-			runner: r, scope: scope, slots: s.slots, confirm: s.confirm,
-			health: &health{source: s, condition: s.conditions.Add(scope.ID, Syncing.condition()), counted: Status{Scope: scope.ID, Resource: scope.Resource}},
+			runner: r, scope: scope,
+			health: &health{source: s, condition: s.conditions.Add(scope.ID, Syncing.condition()), counted: Status{Scope: scope.ID}},
 			append: s.cfg.appendOf(scope.Rule), nudged: make(chan struct{}, 1), between: make(chan func(context.Context) error),
 		}
 		if scope.Mandatory {

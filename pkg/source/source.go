@@ -54,7 +54,8 @@ type Config struct {
 	// Lost is why stored positions are missing, if they should not be ("the journal was damaged"): what is served now then
 	// begins with a gap record; what is served later does not. Empty where nothing was lost.
 	Lost string
-	// Announced is called once it is stored of every such scope that it begins with the gap. It may be nil.
+	// Announced is called once it is stored of every such scope that it begins with the gap. It is needed where Lost, or
+	// BeginAnew, is given.
 	Announced func(ctx context.Context) error
 
 	// StoredCluster is the UID of the cluster that what is stored was read from, "" if nobody knows, and Remember stores
@@ -299,9 +300,6 @@ func (s *Source) confirm(ctx context.Context, d doubt) error {
 // Identity returns the UID of the cluster's namespace kube-system, "" if it is not known, and why it cannot be compared
 // with the one of the cluster that what is stored was read from, "" if it can.
 func (s *Source) Identity() (uid, unchecked string) { return s.identity.status() }
-
-// ClockSkew says how far this machine's clock is ahead of the API server's, to a second; negative where it is behind.
-func (s *Source) ClockSkew() time.Duration { return s.cfg.Client.ClockSkew() }
 
 // Cluster is the name that changes carry; "" until it is known.
 func (s *Source) Cluster() string {

@@ -30,13 +30,12 @@ var States = []State{Syncing, Live, Stale, Forbidden, Unreachable, Waiting, Gone
 
 // Status describes one scope, or a selected resource that nothing serves. It is a copy.
 type Status struct {
-	Scope    string         // ID of the scope; for what is not served, the selection as written
-	Resource event.Resource // zero for what is not served
-	State    State
-	Reason   string    // one sentence; empty when live
-	Remedy   string    // what a person can do about it; empty when waiting is all there is
-	Since    time.Time // of the state
-	Synced   bool      // all that exists has been seen since the scope was first started, now or in an earlier process
+	Scope  string // ID of the scope; for what is not served, the selection as written
+	State  State
+	Reason string    // one sentence; empty when live
+	Remedy string    // what a person can do about it; empty when waiting is all there is
+	Since  time.Time // of the state
+	Synced bool      // all that exists has been seen since the scope was first started, now or in an earlier process
 
 	Position  string    // resourceVersion from which a new process would watch on
 	Known     int       // objects known to exist
@@ -47,7 +46,6 @@ type Status struct {
 	Relists      uint64 // times history was lost
 	Lists        uint64 // LIST requests sent, each page one
 	DecodeErrors uint64 // answers that could not be read
-	StockFraming bool   // the slower framer is in use, see DecodeErrors
 
 	Changes map[event.Type]uint64 // emitted since the process started
 }

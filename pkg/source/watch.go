@@ -84,7 +84,7 @@ func (f *follower) watchOnce(ctx context.Context) error {
 
 // connect opens a connection at the position. It tries once.
 func (f *follower) connect(ctx context.Context) (*apiserver.Connection, error) {
-	if err := f.confirm(ctx, f.trail.unsure); err != nil {
+	if err := f.confirm(ctx); err != nil {
 		return nil, err
 	}
 	s, e, o := &apiserver.Slot{Slow: f.slow}, f.endpoint.Load(), metav1.ListOptions{ResourceVersion: f.at()}

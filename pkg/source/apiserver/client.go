@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,7 @@ type Client struct {
 	// afresh opens a connection for each request, which a load balancer may give to another API server. HTTP/2 would put
 	// all requests on one.
 	afresh *http.Client
-	clock  *clock
+	skew   *atomic.Int64 // nanoseconds that this machine's clock is ahead
 }
 
 // RequestTimeout bounds requests that are answered at once, so that a dead connection is noticed.
@@ -54,9 +55,8 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	c.QPS, c.RateLimiter = -1, nil
 	c.Timeout = 0
 	c.WarningHandler = rest.NoWarnings{}
-	k := &clock{}
-	c.Wrap(k.wrap)
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return plain{next} })
+	skew := &atomic.Int64{}
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return &transport{next, skew} })
 	c.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statuses}
 	shared, err := rest.HTTPClientFor(c)
 	if err != nil {
@@ -68,12 +68,12 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
 	}
-	return &Client{config: c, http: shared, afresh: afresh, clock: k}, nil
+	return &Client{config: c, http: shared, afresh: afresh, skew: skew}, nil
 }
 
 // ClockSkew says how far this machine's clock was ahead of the API server's at its last answer, to a second; negative where
 // it was behind, 0 before the first answer.
-func (c *Client) ClockSkew() time.Duration { return time.Duration(c.clock.skew.Load()) }
+func (c *Client) ClockSkew() time.Duration { return time.Duration(c.skew.Load()) }
 
 // Host is the address of the API server, for messages.
 func (c *Client) Host() string { return c.config.Host }

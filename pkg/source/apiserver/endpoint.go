@@ -51,10 +51,8 @@ func (c *Client) Endpoint(s selection.Scope) (*Endpoint, error) {
 	return &Endpoint{Scope: s, client: client, afresh: afresh, decoder: decode.New(s.Resource, s.MetadataOnly)}, err
 }
 
-// Failed is how many answers could not be read, and stock says that the slower framer is in use, see decode.Decoder.
-func (e *Endpoint) Failed() (answers uint64, stock bool) {
-	return e.decoder.Failed(), e.decoder.Stock()
-}
+// Failed is how many answers could not be read.
+func (e *Endpoint) Failed() uint64 { return e.decoder.Failed() }
 
 func (e *Endpoint) request(client rest.Interface, o metav1.ListOptions) *rest.Request {
 	o.LabelSelector = e.Scope.LabelSelector
@@ -68,34 +66,40 @@ func (e *Endpoint) request(client rest.Interface, o metav1.ListOptions) *rest.Re
 		MaxRetries(0)
 }
 
-// exchange is one request and its answer. Whatever is waited for of it is bounded: a slot, which may be nil, is held for no
-// longer than SlowAfter of a wait, and HeadersTimeout ends the request.
-type exchange struct {
-	context.Context
+// responseBody is the answer to one request, which ends when it is closed. Whatever is waited for of it is bounded: a slot,
+// which may be nil, is held for no longer than SlowAfter of a wait, and HeadersTimeout ends the request.
+type responseBody struct {
+	io.ReadCloser
+	ctx    context.Context
 	cancel context.CancelCauseFunc
 	slot   *Slot
 }
 
-func (x *exchange) await(answer func() error) error {
-	late := time.AfterFunc(HeadersTimeout, func() { x.cancel(errNoAnswer) })
-	done := x.slot.asking()
+func (b *responseBody) await(answer func() error) error {
+	late := time.AfterFunc(HeadersTimeout, func() { b.cancel(errNoAnswer) })
+	done := b.slot.asking()
 	err := answer()
 	done()
-	if !late.Stop() && errors.Is(context.Cause(x), errNoAnswer) {
+	if !late.Stop() && errors.Is(context.Cause(b.ctx), errNoAnswer) {
 		return errNoAnswer
 	}
 	if err == nil {
-		err = x.slot.answered(x)
+		err = b.slot.Acquire(b.ctx) // it may have been given back
 	}
 	return err
+}
+
+func (b *responseBody) Close() error {
+	b.cancel(nil)
+	return b.ReadCloser.Close()
 }
 
 // open sends a request and returns the body of the answer, which the caller closes.
 func open(ctx context.Context, s *Slot, verb string, r *rest.Request) (*responseBody, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	b := &responseBody{exchange: &exchange{ctx, cancel, s}}
+	b := &responseBody{ctx: ctx, cancel: cancel, slot: s}
 	err := b.await(func() (err error) {
-		b.ReadCloser, err = r.Stream(b)
+		b.ReadCloser, err = r.Stream(ctx)
 		return err
 	})
 	if err != nil {
@@ -106,17 +110,6 @@ func open(ctx context.Context, s *Slot, verb string, r *rest.Request) (*response
 		return nil, denied(verb, err)
 	}
 	return b, nil
-}
-
-// responseBody ends its request when it is closed.
-type responseBody struct {
-	io.ReadCloser
-	*exchange
-}
-
-func (b *responseBody) Close() error {
-	b.cancel(nil)
-	return b.ReadCloser.Close()
 }
 
 // listBody is the body of a list. A server that stops in the middle of one is as one that never answers; of a watch silence

@@ -27,9 +27,9 @@ type Slot struct {
 	waiting bool // for an answer
 }
 
-// Acquire waits for a free slot.
+// Acquire waits for a free slot, unless one is held.
 func (s *Slot) Acquire(ctx context.Context) error {
-	if s.All == nil || s.held {
+	if s == nil || s.All == nil || s.held {
 		return nil
 	}
 	select {
@@ -78,13 +78,4 @@ func (s *Slot) wait(yes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = yes
-}
-
-// answered says that the answer begins, and waits for a slot if it was given back.
-func (s *Slot) answered(ctx context.Context) error {
-	if s == nil {
-		return nil
-	}
-	s.wait(false)
-	return s.Acquire(ctx)
 }

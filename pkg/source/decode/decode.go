@@ -41,9 +41,6 @@ func New(r event.Resource, bare bool) *Decoder {
 // Failed is how many answers could not be read.
 func (d *Decoder) Failed() uint64 { return d.failed.Load() }
 
-// Stock says that events are found with the stock JSON code from now on.
-func (d *Decoder) Stock() bool { return d.stock.Load() }
-
 // fail counts what could not be read. The text of a proxy's error page is no such thing.
 func (d *Decoder) fail(b []byte, err error) error {
 	if start := rawjson.SkipSpace(b, 0); start == len(b) || b[start] != '{' {

@@ -116,7 +116,7 @@ func TestOneBrokenEventDoesNotCostTheFastPath(t *testing.T) {
 			t.Fatal("garbage was read")
 		}
 	}
-	if d.Stock() {
+	if d.stock.Load() {
 		t.Error("fell back although objects were read in between")
 	}
 }
@@ -128,7 +128,7 @@ func TestErrorPagesAreNoDecodeErrors(t *testing.T) {
 			t.Fatal("a page was read")
 		}
 	}
-	if d.Stock() || d.Failed() != 0 {
+	if d.stock.Load() || d.Failed() != 0 {
 		t.Error("a proxy's error page was taken for an event")
 	}
 }

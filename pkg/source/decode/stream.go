@@ -33,7 +33,7 @@ type Stream struct {
 
 // Stream returns the events in r.
 func (d *Decoder) Stream(r io.Reader) *Stream {
-	if d.Stock() {
+	if d.stock.Load() {
 		return &Stream{d, &valueFrames{dec: json.NewDecoder(r)}}
 	}
 	return &Stream{d, &lineFrames{r: bufio.NewReaderSize(r, readBuffer)}}
