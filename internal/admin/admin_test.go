@@ -317,7 +317,7 @@ func TestAnAddressInUseIsNamedBeforeAnythingRuns(t *testing.T) {
 	if err := first.Listen(); err != nil {
 		t.Fatal(err)
 	}
-	defer first.Close()
+	defer first.listener.Close()
 	address := first.Addr().String()
 	if err := New(Options{Listen: address, Snapshot: sample}).Listen(); err == nil || !strings.Contains(err.Error(), address) {
 		t.Errorf("got %v, want an error that names %s", err, address)

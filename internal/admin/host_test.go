@@ -26,7 +26,7 @@ func TestAPageOfAnotherNameIsNotAnswered(t *testing.T) {
 				t.Errorf("listening on %s, Host %q: %d, want %d", listen, host, w.Code, want)
 			}
 		}
-		if err := s.Close(); err != nil {
+		if err := s.listener.Close(); err != nil {
 			t.Error(err)
 		}
 	}

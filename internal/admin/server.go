@@ -112,9 +112,6 @@ func (s *Server) Listen() error {
 // Addr returns the address that is listened on, with the port that was taken for port 0. Valid after [Server.Listen].
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Close gives the address back if [Server.Run] was never called.
-func (s *Server) Close() error { return s.listener.Close() }
-
 // Run serves until ctx ends and returns nil, or the error that stopped it. Requests under way then have a short time to
 // end. No goroutine is left when it returns.
 func (s *Server) Run(ctx context.Context) error {

@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -15,7 +14,7 @@ const hexDigits = "0123456789ABCDEF"
 
 // AppendToken appends text to dst as one subject token and returns the extended slice. Letters, digits, "_" and "-" stay
 // as they are, every other byte becomes "=" and two upper-case hexadecimal digits: "web.eu" is "web=2Eeu". Tokens are
-// also legal keys of a NATS key-value bucket. Different texts give different tokens; [Unescape] is the way back.
+// also legal keys of a NATS key-value bucket. Different texts give different tokens.
 func AppendToken(dst []byte, text string) []byte {
 	for i := 0; i < len(text); i++ {
 		if b := text[i]; plain(b) {
@@ -29,28 +28,6 @@ func AppendToken(dst []byte, text string) []byte {
 
 func plain(b byte) bool {
 	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '-'
-}
-
-// Unescape returns the text that [AppendToken] made token from. A token it cannot have made is an error.
-func Unescape(token string) (string, error) {
-	text := make([]byte, 0, len(token))
-	for i := 0; i < len(token); i++ {
-		b := token[i]
-		if plain(b) {
-			text = append(text, b)
-			continue
-		}
-		if b != '=' || i+2 >= len(token) {
-			return "", fmt.Errorf("subject token %q: unexpected %q at position %d", token, b, i+1)
-		}
-		high, low := strings.IndexByte(hexDigits, token[i+1]), strings.IndexByte(hexDigits, token[i+2])
-		if high < 0 || low < 0 || plain(byte(high<<4|low)) {
-			return "", fmt.Errorf("subject token %q: %q at position %d is no escape", token, token[i:i+3], i+1)
-		}
-		text = append(text, byte(high<<4|low))
-		i += 2
-	}
-	return string(text), nil
 }
 
 // pattern returns the subject with wildcards that covers everything the template can give.
