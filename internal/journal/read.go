@@ -67,13 +67,12 @@ type tail struct {
 
 // tailFrame is a committed frame with its changes as they were appended.
 type tailFrame struct {
-	first   uint64
-	records []event.Record
+	records []event.Record // at least one
 	bytes   int64
 }
 
 func newTailFrame(first uint64, changes []*event.Change, bytes int) tailFrame {
-	f := tailFrame{first: first, records: make([]event.Record, len(changes)), bytes: int64(bytes)}
+	f := tailFrame{records: make([]event.Record, len(changes)), bytes: int64(bytes)}
 	for i, c := range changes {
 		f.records[i] = event.Record{Offset: first + uint64(i), Change: c}
 	}
@@ -97,12 +96,12 @@ func (t *tail) push(frames []tailFrame, limit int64) {
 
 // after returns the records of the frame with change after+1 that follow after, or nil when it is not here.
 func (t *tail) after(after uint64) []event.Record {
-	i := sort.Search(len(t.frames), func(i int) bool { return t.frames[i].first > after+1 }) - 1
+	i := sort.Search(len(t.frames), func(i int) bool { return t.frames[i].records[0].Offset > after+1 }) - 1
 	if i < 0 {
 		return nil
 	}
 	f := &t.frames[i]
-	skip := after + 1 - f.first
+	skip := after + 1 - f.records[0].Offset
 	if skip >= uint64(len(f.records)) {
 		return nil
 	}

@@ -123,14 +123,8 @@ func (w *rewriter) set(key, value []byte) error {
 }
 
 func (w *rewriter) commit() error {
-	if err := w.batch.Commit(pebble.Sync); err != nil {
-		return err
-	}
-	if err := w.batch.Close(); err != nil {
-		return err
-	}
-	w.batch = w.j.db.NewBatch()
-	return nil
+	defer w.batch.Reset()
+	return w.batch.Commit(pebble.Sync)
 }
 
 // frame keeps what the frame says of the bytes before it: that is an account, and may be off by what a rewrite saved.

@@ -39,10 +39,9 @@ type identity struct {
 	turn chan struct{} // one asks, and the others take its answer
 
 	// Guarded by turn.
-	checked time.Time // what happened before needs no further question
+	checked time.Time // what happened before needs no further question; zero until it was answered once
 	denied  time.Time // when the right was missing; what happens after is not asked about for a while
 	denials int       // in a row
-	read    bool      // the question has been answered once
 
 	uid       atomic.Pointer[string] // "" until it is known
 	condition *condition.Condition   // OK while it can be checked
@@ -97,7 +96,7 @@ func (i *identity) confirm(ctx context.Context, d doubt) error {
 		return err
 	}
 	// A right that was there may be gone for a moment, while the API server starts.
-	if i.denials++; i.read && i.denials < triesToIdentify {
+	if i.denials++; !i.checked.IsZero() && i.denials < triesToIdentify {
 		return errors.New("the namespace kube-system cannot be read: " + apiserver.Reason(err))
 	}
 	i.skip(err)
@@ -111,7 +110,7 @@ func (i *identity) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i.checked, i.denied, i.denials, i.read = began, time.Time{}, 0, true
+	i.checked, i.denied, i.denials = began, time.Time{}, 0
 	i.condition.Become(checkable, "", "")
 	switch known := *i.uid.Load(); known {
 	case uid:

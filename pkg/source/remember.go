@@ -103,9 +103,8 @@ func (s *Source) leave(ctx context.Context) {
 // lostGroups says which resources begin with the gap that a lost journal asks for: those that are served when the API
 // server is first asked, and those of groups that could not be asked then. What comes later was not watched before.
 type lostGroups struct {
-	asked     bool     // the API server has been asked once
-	open      []string // groups that have not answered since
-	announced bool
+	asked bool     // the API server has been asked once
+	open  []string // groups that have not answered since
 }
 
 func (l *lostGroups) of(group, lost string) string {
@@ -118,7 +117,7 @@ func (l *lostGroups) of(group, lost string) string {
 // announce lets the store forget that something was lost, once it is stored of each scope concerned that it begins with
 // the gap (I5).
 func (s *Source) announce(ctx context.Context) {
-	if s.cfg.Lost == "" || s.lost.announced {
+	if s.cfg.Lost == "" {
 		return
 	}
 	if !s.lost.asked {
@@ -128,7 +127,7 @@ func (s *Source) announce(ctx context.Context) {
 	if len(s.lost.open) > 0 {
 		return
 	}
-	s.lost.announced = true
+	s.cfg.Lost = ""
 	var runners []*runner
 	for _, r := range s.runners {
 		runners = append(runners, r)
