@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -18,6 +19,7 @@ type memory struct {
 	epoch  int
 	purges int
 	fail   func() error // asked before each entry is stored; nil never fails
+	claim  func()       // called before somebody claims it; nil for nothing
 	bytes  int
 }
 
@@ -60,6 +62,9 @@ func (s *memoryStore) Read(_ context.Context, each func(sinks.StateEntry) error)
 }
 
 func (s *memoryStore) Claim(context.Context, sinks.Claim) error {
+	if s.claim != nil {
+		s.claim()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
@@ -117,6 +122,15 @@ func (t *topic) lane(name sinks.Lane) *partition {
 		t.lanes[name] = &partition{next: 1}
 	}
 	return t.lanes[name]
+}
+
+// awaitFence waits until somebody fences the topic.
+func (t *topic) awaitFence(than int) {
+	for fenced := false; !fenced; time.Sleep(time.Millisecond) {
+		t.mu.Lock()
+		fenced = t.epoch > than
+		t.mu.Unlock()
+	}
 }
 
 // all is what the topic holds, lane by lane.

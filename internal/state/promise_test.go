@@ -69,6 +69,50 @@ func TestAStateOfAnotherLeaseClusterOrFormatTurnsNobodyAway(t *testing.T) {
 	}
 }
 
+// TestALaneThatIsNotedWhileSinksAreFencedIsFencedToo lets a process go on until the very claim of the next one, which fences
+// the sinks meanwhile.
+func TestALaneThatIsNotedWhileSinksAreFencedIsFencedToo(t *testing.T) {
+	w := newWorld(t, 9, false)
+	p := works(t, w, w.start(nil))
+	w.some(30, p)
+	epoch, other := w.topics["first"].epoch, sinks.Lane("first/other")
+	for p.journal.Newest() == p.pipes["first"].low { // until there is a change that no sink has
+		w.cluster.change()
+		for name := range p.scopes {
+			p.watch(name)
+		}
+		p.flush()
+	}
+	records, err := p.journal.Read(t.Context(), p.pipes["first"].low)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.bus.claim = func() {
+		w.topics["first"].awaitFence(epoch)
+		if !p.publish(p.sinks["first"], other, records[0]) {
+			t.Error("the lane, which nobody knows, was fenced")
+		}
+	}
+	next := works(t, w, w.start(nil))
+	w.bus.claim = nil
+	_, err = p.sinks["first"].Publish(t.Context(), other, nil)
+	var deposed *sinks.DeposedError
+	if !errors.As(err, &deposed) {
+		t.Errorf("the lane that was noted at the last moment: %v; want a DeposedError", err)
+	}
+	w.some(20, next)
+	w.judge("second", true)
+	told := map[string]bool{}
+	for lane, messages := range w.topics["first"].all() {
+		for _, m := range messages {
+			if told[m.ID] {
+				t.Errorf("%s is there twice, the second time in %s", m.ID, lane)
+			}
+			told[m.ID] = true
+		}
+	}
+}
+
 func TestAPurgedStateIsWrittenAgainByWhoWorks(t *testing.T) {
 	w := newWorld(t, 2, false)
 	p := works(t, w, w.start(nil))

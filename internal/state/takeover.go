@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -84,17 +85,11 @@ func (k *Keeper) TakeOver(ctx context.Context, t Takeover) (*Taken, error) {
 }
 
 func (k *Keeper) takeOver(ctx context.Context, t Takeover) (*Taken, error) {
-	if _, err := k.current(ctx, t.Cluster); err != nil { // before anybody is turned away
-		return nil, err
-	}
-	if err := k.store.Claim(ctx, k.claim("")); err != nil {
-		return nil, fmt.Errorf("claim the replicated state: %w", err)
-	}
-	c, err := k.current(ctx, t.Cluster)
+	c, err := k.current(ctx, t.Cluster) // before anybody is turned away
 	if err != nil {
 		return nil, err
 	}
-	tails, waiting, err := k.fenceAll(ctx, t.Sinks, c)
+	c, tails, waiting, err := k.turnAway(ctx, t, c)
 	if err != nil {
 		return nil, err
 	}
@@ -129,6 +124,52 @@ func (k *Keeper) takeOver(ctx context.Context, t Takeover) (*Taken, error) {
 	k.admit(t.Sinks, tails, waiting)
 	k.show(func(s *Stats) { s.Owner, s.Objects = m.owner, k.table.size })
 	return taken, nil
+}
+
+// turnAway claims the state, and fences all sinks meanwhile: neither waits for the other. The lanes are those that the state
+// named before. A process that still worked may have noted another one until the claim: that sink is fenced once more. What
+// is read of tails from places that have moved since is more than it has to be.
+func (k *Keeper) turnAway(ctx context.Context, t Takeover, before content) (c content, tails map[string]*tail, waiting map[string]error, err error) {
+	fencing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lanes := map[string]map[sinks.Lane]sinks.Place{}
+	for name := range t.Sinks {
+		lanes[name] = k.lanesOf(name, before)
+	}
+	claimed := make(chan error, 1)
+	go func() {
+		err := k.store.Claim(ctx, k.claim(""))
+		if err != nil {
+			err = fmt.Errorf("claim the replicated state: %w", err)
+		} else {
+			c, err = k.current(ctx, t.Cluster)
+		}
+		if err != nil {
+			cancel()
+		}
+		claimed <- err
+	}()
+	tails, waiting, failed := k.fenceAll(fencing, t.Sinks, lanes)
+	if err := cmp.Or(<-claimed, failed); err != nil {
+		return c, nil, nil, err
+	}
+	again := map[string]sinks.Fenced{}
+	for name, sink := range t.Sinks {
+		now := k.lanesOf(name, c)
+		for lane := range now {
+			if _, ok := lanes[name][lane]; !ok {
+				again[name], lanes[name] = sink, now
+			}
+		}
+	}
+	more, away, err := k.fenceAll(ctx, again, lanes)
+	for name := range again {
+		delete(tails, name)
+		delete(waiting, name)
+	}
+	maps.Copy(tails, more)
+	maps.Copy(waiting, away)
+	return c, tails, waiting, err
 }
 
 // current reads the state to its end, and refuses one that cannot be used.
@@ -175,8 +216,8 @@ func newMember(sink sinks.Fenced, t *tail) *member {
 	return m
 }
 
-// fenceAll fences all sinks at the same time, and reads their tails. One that is away keeps the others waiting for a moment.
-func (k *Keeper) fenceAll(ctx context.Context, all map[string]sinks.Fenced, c content) (map[string]*tail, map[string]error, error) {
+// fenceAll fences sinks at the same time, and reads their tails. One that is away keeps the others waiting for a moment.
+func (k *Keeper) fenceAll(ctx context.Context, all map[string]sinks.Fenced, lanes map[string]map[sinks.Lane]sinks.Place) (map[string]*tail, map[string]error, error) {
 	var (
 		mu      sync.Mutex
 		fencing sync.WaitGroup
@@ -186,9 +227,8 @@ func (k *Keeper) fenceAll(ctx context.Context, all map[string]sinks.Fenced, c co
 		if sink == nil {
 			continue
 		}
-		lanes := k.lanesOf(name, c)
 		fencing.Go(func() {
-			t, err := k.fence(ctx, name, sink, lanes)
+			t, err := k.fence(ctx, name, sink, lanes[name])
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

@@ -41,7 +41,7 @@ type Fenced interface {
 
 	// Fence claims the right to publish. When it returns nil, the destination accepts nothing any more that an older process
 	// sends through these lanes, including what is on its way. lanes are all that any process of the group has noted. It
-	// contacts the destination, and may be called again after an error, until one call has succeeded.
+	// contacts the destination, and may be called again until something is published.
 	Fence(ctx context.Context, claim Claim, lanes []Lane) error
 
 	// Places says for each lane that this process has published to a place which is not behind any message that is not
