@@ -86,6 +86,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	for _, p := range gone {
 		f.gone[p] = true
 	}
+	s.Resume(f.widest())
 	if len(before) > 0 && slices.Contains(before, strconv.FormatInt(own.Producer, 10)) {
 		f.lanes[f.producerLane()] = cluster.Partition{}
 	}
@@ -113,6 +114,19 @@ func (f *fence) partitions() []cluster.Partition {
 		all[p] = true
 	}
 	return slices.Collect(maps.Keys(all))
+}
+
+// widest returns a lane of each topic that is there and has no route, of those that were named when it had most partitions. So
+// it has one before anybody asks about it.
+func (f *fence) widest() []sinks.Lane {
+	most, of := map[string]int{}, map[string]sinks.Lane{}
+	for lane := range f.lanes {
+		topic, _, count, err := parseLane(lane)
+		if err == nil && count > most[topic] && f.hasTail(f.lanes[lane]) && f.sink.routes[topic] == nil {
+			most[topic], of[topic] = count, lane
+		}
+	}
+	return slices.Collect(maps.Values(of))
 }
 
 // recognize compares the producer ID with those of the processes before. It returns an error until it may be used.

@@ -130,6 +130,39 @@ func TestALaneWhoseTopicIsMadeAfterTheFenceIsReadWhenInDoubt(t *testing.T) {
 	wantVersions(t, read(t, brokers, topicA), 1, 9)
 }
 
+// TestWhatATakeOverHasReadIsNotAskedForAgain is about the first batch behind it, for which everybody waits.
+func TestWhatATakeOverHasReadIsNotAskedForAgain(t *testing.T) {
+	c, brokers := fake(t, kfake.NumBrokers(3), kfake.SeedTopics(6, topicA))
+	before := open(t, Config{Brokers: brokers, Topic: topicA})
+	from := map[sinks.Lane]sinks.Place{laneName(topicA, 0, 2): 0, laneName("k8s.deleted", 0, 1): 0} // from before the topic grew
+	for partition := range int32(6) {
+		lane := laneName(topicA, partition, 6)
+		insist(t, before, lane, pods("a", 1, 4))
+		from[lane] = 1
+	}
+	s := open(t, Config{Brokers: brokers, Topic: topicA})
+	fenced(t, s, slices.Collect(maps.Keys(from))...)
+	if lane := laneOf(t, s, pod("a", 1)); !strings.HasSuffix(string(lane), "of6") {
+		t.Errorf("a change goes to the lane %s, and the topic has 6 partitions", lane)
+	}
+	if err := s.Tail(t.Context(), from, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	asked := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Observe: true, Count: -1, TopLevel: true})
+	for partition := range int32(6) {
+		publish(t, s, laneName(topicA, partition, 6), pods("a", 4, 6))
+	}
+	if n := asked.Hits(); n > 0 {
+		t.Errorf("%d requests for ends that were known", n)
+	}
+	now := ends(t, brokers, topicA)
+	for lane, place := range s.Places() {
+		if p, ok := partitionOfLane(lane); ok && int64(place) != now[int(p.Index)] {
+			t.Errorf("the place of %s is %d, the ends %v", lane, place, now)
+		}
+	}
+}
+
 // TestTailsOfThousandsOfLanesCostAFewRequests reads what 4,000 lanes of three brokers hold.
 func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
 	const topics, partitions, inUse = 4, 1000, 8

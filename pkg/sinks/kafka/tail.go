@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"sync"
 
 	kproto "github.com/segmentio/kafka-go/protocol"
 
@@ -16,6 +17,7 @@ import (
 // other.
 func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitted func(sinks.Lane, sinks.Emitted) error) error {
 	f := s.fence.Load()
+	var calling sync.Mutex // brokers are read side by side
 	var rounds [][]*cluster.Span
 	times := map[cluster.Partition]int{}
 	for lane, from := range lanes {
@@ -32,12 +34,19 @@ func (s *Sink) Tail(ctx context.Context, lanes map[sinks.Lane]sinks.Place, emitt
 			if err != nil || !ours {
 				return err
 			}
+			calling.Lock()
+			defer calling.Unlock()
 			return emitted(lane, sinks.Emitted{Emitted: e, Place: sinks.Place(r.Offset)})
 		}})
 	}
 	for _, spans := range rounds {
 		if err := s.cluster.Read(ctx, spans); err != nil {
 			return err
+		}
+		for _, one := range spans {
+			if f != nil && one.Known && f.part(one.Partition) == nil {
+				f.begin(one.Partition, one.End) // so that its first batch need not ask for it
+			}
 		}
 	}
 	return nil

@@ -46,8 +46,8 @@ func (s *Span) left() bool { return s.Next < s.End }
 // only, so the next request is about what is behind it.
 func (s *Span) goesOn() bool { return s.Identified && !s.confirmed && s.Next > s.First }
 
-// Read calls the function of each span for its records, of one after the other. It asks each broker for many partitions at
-// once. An offset that a partition does not have means its oldest record. No partition is in two spans. What a function
+// Read calls the function of each span for its records, side by side for spans of different brokers. It asks each broker for
+// many partitions at once. An offset that a partition does not have means its oldest record. No partition is in two spans. What a function
 // returns ends it, and is returned as it is. That one broker of several is away is an ordinary error.
 func (c *Cluster) Read(ctx context.Context, spans []*Span) error {
 	for try := 1; ; try++ {
@@ -85,20 +85,27 @@ func (c *Cluster) readOnce(ctx context.Context, spans []*Span) error {
 	if err != nil {
 		return err
 	}
+	ended := make(chan error)
 	for broker, all := range byLeader {
-		if err := c.Extents(ctx, broker, all); err != nil {
-			return err
-		}
-		for _, s := range all {
-			if s.Known = true; s.Next < s.First || s.Next > s.End {
-				s.Next = s.First
-			}
-		}
-		if err := c.Fill(ctx, broker, all); err != nil {
-			return err
+		go func() { ended <- c.readFrom(ctx, broker, all) }()
+	}
+	for range byLeader {
+		err = errors.Join(err, <-ended)
+	}
+	return err
+}
+
+// readFrom reads what is left of spans whose partitions one broker leads.
+func (c *Cluster) readFrom(ctx context.Context, broker int32, all []*Span) error {
+	if err := c.Extents(ctx, broker, all); err != nil {
+		return err
+	}
+	for _, s := range all {
+		if s.Known = true; s.Next < s.First || s.Next > s.End {
+			s.Next = s.First
 		}
 	}
-	return nil
+	return c.Fill(ctx, broker, all)
 }
 
 // locate asks who leads the partitions of spans.
