@@ -28,6 +28,8 @@ type replica struct {
 	bus    *configuredSink // of the state; a connection of its own, so that the state does not wait for changes
 	taken  *state.Taken    // set before anything is published
 
+	identified string // the UID of the cluster, asked for while standing by; "" where that is not known
+
 	role      atomic.Pointer[role]
 	condition *condition.Condition // of the last attempt to take over
 	writing   *task
@@ -115,20 +117,31 @@ func (r *replica) takeOver(ctx context.Context) error {
 const (
 	minTakeOverPause = 100 * time.Millisecond
 	maxTakeOverPause = 5 * time.Second
-	identifyFor      = time.Second // how long a take-over waits for the UID of the cluster
+	identifyFor      = time.Second // how long a take-over waits for the UID of the cluster, where it is not known
+	identifyEvery    = 10 * time.Second
 )
 
-// awaitTurn follows the state until it is our turn.
+// awaitTurn follows the state until it is our turn, and asks meanwhile which cluster is watched.
 func (r *replica) awaitTurn(ctx context.Context) error {
 	e := r.c.turns.election
 	if e == nil {
 		return ctx.Err()
 	}
 	following, stop := context.WithCancel(ctx)
-	done := make(chan error, 1)
+	done, asked := make(chan error, 1), make(chan struct{})
 	go func() { done <- r.keeper.Follow(following) }()
+	go func() {
+		defer close(asked)
+		for following.Err() == nil {
+			if uid := r.identify(following); following.Err() == nil {
+				r.identified = uid
+			}
+			_ = ratelimit.Sleep(following, identifyEvery)
+		}
+	}()
 	err := e.Await(ctx)
 	stop()
+	<-asked
 	return errors.Join(err, <-done)
 }
 
@@ -136,7 +149,10 @@ func (r *replica) awaitTurn(ctx context.Context) error {
 func (r *replica) attempt(ctx context.Context) (err error) {
 	ctx, release := r.c.turns.whileOurs(ctx)
 	defer release()
-	r.taken, err = r.keeper.TakeOver(ctx, state.Takeover{Cluster: r.cluster(ctx), Sinks: r.c.fencedSinks()})
+	if r.identified == "" {
+		r.identified = r.identify(ctx)
+	}
+	r.taken, err = r.keeper.TakeOver(ctx, state.Takeover{Cluster: r.identified, Sinks: r.c.fencedSinks()})
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -148,10 +164,10 @@ func (r *replica) attempt(ctx context.Context) (err error) {
 	return err
 }
 
-// cluster is the UID of the cluster that is watched, "" where the API server does not say so at once: the source compares it
-// later in any case. To know it now keeps an exporter of another cluster from turning away the one that the state belongs
-// to. Who asked to begin anew in another cluster is not kept away.
-func (r *replica) cluster(ctx context.Context) string {
+// identify asks for the UID of the cluster that is watched, "" where the API server does not say so at once: the source
+// compares it later in any case. To know it before a take-over keeps an exporter of another cluster from turning away the one
+// that the state belongs to. Who asked to begin anew in another cluster is not kept away.
+func (r *replica) identify(ctx context.Context) string {
 	if r.c.cfg.Cluster.OnReplaced == config.Fresh {
 		return ""
 	}

@@ -120,11 +120,10 @@ func (p *takeOverProof) killed() {
 
 // replaced ends the one that works in order.
 func (p *takeOverProof) replaced() {
-	works := p.active()
-	p.taken(works, "SIGTERM", func() {
-		p.must(works.Stop())
-		p.wipe(works)
-	})
+	works, stopped := p.active(), make(chan error, 1)
+	p.taken(works, "SIGTERM", func() { go func() { stopped <- works.Stop() }() }) // the next one need not wait for its end
+	p.must(<-stopped)
+	p.wipe(works)
 	p.must(works.Launch(p.t.Context()))
 	p.away[works] = false
 }
