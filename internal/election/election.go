@@ -164,12 +164,17 @@ func overtaken(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
 
-// release lets another one begin at once, if the Lease is still as it was written here.
+// release lets another one begin at once, if the Lease is still ours, also where it is not known what became of the last
+// renewal.
 func (e *Election) release(ctx context.Context) {
-	if e.held == nil {
+	found := e.held
+	if found == nil && e.mine {
+		found, _ = e.leases.get(ctx) // nothing to release where it cannot be read
+	}
+	if found == nil || holderOf(found) != e.identity {
 		return
 	}
-	if _, err := e.leases.put(ctx, taken(e.held, "", time.Second, time.Now())); err == nil {
+	if _, err := e.leases.put(ctx, taken(found, "", time.Second, time.Now())); err == nil {
 		e.saw("")
 	}
 	e.held = nil

@@ -174,6 +174,42 @@ func TestALeaseThatIsRenewedWhileItsHolderStopsIsGivenUp(t *testing.T) {
 	}
 }
 
+// lossy is a connection that loses the answer to a renewal, and tells.
+type lossy struct {
+	http.RoundTripper
+	lose func()
+}
+
+func (l *lossy) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := l.RoundTripper.RoundTrip(r)
+	if r.Method != http.MethodPut || err != nil || l.lose == nil {
+		return answer, err
+	}
+	l.lose()
+	l.lose = nil
+	return nil, errors.Join(errors.New("the answer is lost"), answer.Body.Close())
+}
+
+func TestALeaseWhoseLastRenewalIsInDoubtIsGivenUp(t *testing.T) {
+	p := startPlane(t)
+	var cancel func()
+	ready := make(chan struct{})
+	first := p.candidate(t, "exporter-0", func(o *Options) {
+		o.Client = rest.CopyConfig(p.config)
+		o.Client.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return &lossy{next, func() { <-ready; cancel() }}
+		})
+	})
+	cancel = first.cancel
+	close(ready)
+	within(t, "the first", first.Await)
+	first.stop()
+	lease, err := p.leases.Get(t.Context(), "exporter", metav1.GetOptions{})
+	if err != nil || *lease.Spec.HolderIdentity != "" {
+		t.Errorf("the Lease is held by %q, %v", *lease.Spec.HolderIdentity, err)
+	}
+}
+
 func TestAHolderWhoseLeaseIsTakenLearnsIt(t *testing.T) {
 	p := startPlane(t)
 	first := p.candidate(t, "exporter-0")
