@@ -60,6 +60,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		Client:        c.client,
 		Cluster:       c.cfg.Cluster.Name,
 		Rules:         Rules(c.cfg),
+		Found:         c.replica.served(),
 		Load:          c.shaper.Load(c.journal.LoadResource),
 		Stored:        c.journal.Resources,
 		SetScopes:     c.journal.SetScopes,

@@ -19,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
 // replica is the part of a composition that makes it one of several: the state that they share, and whose turn it is.
@@ -28,7 +29,8 @@ type replica struct {
 	bus    *configuredSink // of the state; a connection of its own, so that the state does not wait for changes
 	taken  *state.Taken    // set before anything is published
 
-	identified string // the UID of the cluster, asked for while standing by; "" where that is not known
+	identified string        // the UID of the cluster, asked for while standing by; "" where that is not known
+	found      *source.Found // what the API server served while this process took over; nil where it has not said
 
 	role      atomic.Pointer[role]
 	condition *condition.Condition // of the last attempt to take over
@@ -152,11 +154,21 @@ func (r *replica) attempt(ctx context.Context) (err error) {
 	if r.identified == "" {
 		r.identified = r.identify(ctx)
 	}
+	found := make(chan *source.Found, 1)
+	go func() {
+		if catalog, failed, err := r.c.client.Discover(ctx, nil); err == nil {
+			found <- &source.Found{Catalog: catalog, Failed: failed}
+		}
+	}()
 	r.taken, err = r.keeper.TakeOver(ctx, state.Takeover{Cluster: r.identified, Sinks: r.c.fencedSinks()})
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err == nil {
+		select {
+		case r.found = <-found:
+		default: // the source asks
+		}
 		r.condition.Become(takes, "", "")
 		r.c.log.Info("this exporter works now", "identity", r.c.turns.identity, "before", cmp.Or(r.taken.Before.Identity, "nobody"),
 			"knowsFrom", r.taken.From(), "objects", r.taken.Objects, "inTails", r.taken.TailSize, "took", r.taken.Took)
@@ -178,6 +190,14 @@ func (r *replica) identify(ctx context.Context) string {
 		r.c.log.Debug("which cluster this is could not be asked before the take-over", "error", err)
 	}
 	return uid
+}
+
+// served is what the API server was found to serve during the take-over; nil where that is not known.
+func (r *replica) served() *source.Found {
+	if r == nil {
+		return nil
+	}
+	return r.found
 }
 
 // fencedSinks are all sinks by name, nil for one that cannot be fenced.

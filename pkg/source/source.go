@@ -26,6 +26,9 @@ type Config struct {
 	Cluster string
 	// Rules must be valid.
 	Rules []selection.Rule
+	// Found is what the API server was found to serve a moment ago, if that is known: reading begins with that, and it is
+	// asked soon after.
+	Found *Found
 	// Interval is how often the API server is asked what it serves; 0 means every five seconds. Where Triggers announce
 	// changes it is asked when they do, and otherwise at least every 30 seconds.
 	Interval time.Duration
@@ -67,6 +70,12 @@ type Config struct {
 	BeginAnew func(ctx context.Context, uid, reason string) error
 
 	Log *slog.Logger
+}
+
+// Found is what an API server serves, and the groups that could not be asked.
+type Found struct {
+	Catalog selection.Catalog
+	Failed  []string
 }
 
 // Source finds, watches and follows what the rules select.
@@ -310,7 +319,7 @@ func (s *Source) Cluster() string {
 
 // poll asks what is served and starts and stops runners accordingly.
 func (s *Source) poll(ctx context.Context) error {
-	c, failed, err := s.cfg.Client.Discover(ctx, s.catalog)
+	c, failed, err := s.discover(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.become(s.discovery, Unreachable, apiserver.Reason(err))
@@ -347,6 +356,16 @@ func (s *Source) poll(ctx context.Context) error {
 	s.become(s.discovery, Live, "")
 	s.announce(ctx)
 	return nil
+}
+
+// discover asks what is served, but for the first time where that is known.
+func (s *Source) discover(ctx context.Context) (selection.Catalog, []string, error) {
+	if found := s.cfg.Found; found != nil {
+		s.cfg.Found = nil
+		s.pace.ring()
+		return found.Catalog, found.Failed, nil
+	}
+	return s.cfg.Client.Discover(ctx, s.catalog)
 }
 
 // await notes the names that nothing serves. A wildcard waits for nothing in particular.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 func TestTheFirstListIsASnapshotAndChangesFollow(t *testing.T) {
@@ -71,6 +72,32 @@ func TestAResumeSendsNoList(t *testing.T) {
 	if got := s.Status()[0]; got.Lists != 0 || got.Relists != 0 || !got.Synced {
 		t.Errorf("status %+v", got)
 	}
+}
+
+// TestWhatTheAPIServerWasFoundToServeIsReadAtOnce: it need not be asked before, and is asked soon.
+func TestWhatTheAPIServerWasFoundToServeIsReadAtOnce(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a", "b")
+	client, err := apiserver.NewClient(f.config(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	catalog, failed, err := client.Discover(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	polls := func() (n int) {
+		f.change(func() { n = f.polls })
+		return n
+	}
+	groups, before := f.groups, polls()
+	f.change(func() { f.groups = nil })
+	running(t, f, st, func(c *Config) { c.Found = &Found{Catalog: catalog, Failed: failed} })
+	st.await(t, "what is there", func() bool { return len(st.emitted()) == 2 })
+	f.change(func() { f.groups = groups })
+	f.write("ADDED", "c")
+	st.await(t, "a change, and a question", func() bool { return len(st.emitted()) == 3 && polls() > before })
 }
 
 func TestLostHistoryIsEmittedAndTheDifferencesFollow(t *testing.T) {
