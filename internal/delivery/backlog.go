@@ -201,12 +201,16 @@ func (b *backlog) fits(size int) bool {
 }
 
 // take appends the oldest entries of l to batch, at least one, within the limits. They stay queued until settled. It
-// returns false when l has nothing to be served with now.
+// returns false when l has nothing to be served with now. Who has the lane may take again what is not settled of the last
+// batch and, unless the lane is to be replaced, what is queued behind that by now.
 func (b *backlog) take(l *lane, batch []sinks.Message, maxMessages int, maxBytes int64) (_ []sinks.Message, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	pending := l.pending()
 	switch {
+	case l.working && l.paused:
+		maxMessages = l.taken
+	case l.working:
 	case l.paused || len(pending) == 0 && l.next == 0:
 		l.scheduled = false
 		return batch, false
@@ -243,6 +247,7 @@ func (b *backlog) acknowledge(l *lane, n int, now time.Time) {
 			b.reduced++
 		}
 	}
+	l.taken -= n
 	b.pending -= n
 	b.delivered += uint64(n)
 	b.deliveredBytes += uint64(size)

@@ -29,6 +29,7 @@ type world struct {
 	dead     map[uint64]bool       // what is stored as a dead letter
 	cursor   event.Cursor          // as stored
 	inLane   map[sinks.Lane]bool   // lanes with a Publish under way
+	onWay    map[sinks.Lane]bool   // lanes whose last Publish has left something on its way
 	ackedTo  map[sinks.Lane]uint64 // of this process
 	started  uint64                // where this process goes on in lanes that the cursor does not name
 	sick     map[sinks.Lane]time.Time
@@ -114,8 +115,8 @@ func (w *world) Repartition(r sinks.Repartition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, l := range r.From {
-		if w.inLane[l] {
-			w.t.Errorf("lane %s is replaced while a call is under way", l)
+		if w.inLane[l] || w.onWay[l] {
+			w.t.Errorf("lane %s is replaced while something of it is under way", l)
 		}
 	}
 	w.using = w.lanes
@@ -221,6 +222,7 @@ func (w *world) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 	defer w.mu.Unlock()
 	w.inLane[lane] = false
 	told, err := w.outcome(ctx, lane, batch)
+	w.onWay[lane] = told < len(batch) && err == nil
 	accepted := told
 	if told < len(batch) && !never(batch[told].Offset) && w.chance(30) {
 		accepted++ // the answer was lost
@@ -280,6 +282,8 @@ func (w *world) outcome(ctx context.Context, lane sinks.Lane, batch []sinks.Mess
 		return n, nil
 	case ctx.Err() != nil:
 		return n, ctx.Err()
+	case n > 0 && w.chance(50):
+		return n, nil // the rest is on its way
 	case w.chance(20):
 		return n, &sinks.UnavailableError{Reason: "away", After: time.Duration(w.random.IntN(2)) * 50 * time.Millisecond}
 	default:
@@ -292,7 +296,8 @@ func (w *world) Close(context.Context) error { return nil }
 // process runs a pipeline until f, called beside it, returns; then kills or stops it. It returns what Run returned.
 func (w *world) process(f func(p *Pipeline, stop context.CancelFunc)) error {
 	w.mu.Lock()
-	w.gone, w.inLane, w.ackedTo, w.sick = false, map[sinks.Lane]bool{}, map[sinks.Lane]uint64{}, map[sinks.Lane]time.Time{}
+	w.gone, w.inLane, w.onWay = false, map[sinks.Lane]bool{}, map[sinks.Lane]bool{}
+	w.ackedTo, w.sick = map[sinks.Lane]uint64{}, map[sinks.Lane]time.Time{}
 	w.started = max(w.cursor.High, w.cursor.Low)
 	for lane, offset := range w.cursor.Lanes {
 		w.ackedTo[sinks.Lane(lane)] = offset // I3 across a restart: nothing that the stored cursor passed comes again

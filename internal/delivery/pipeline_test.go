@@ -479,7 +479,7 @@ func TestAnAnswerThatContradictsItselfIsNeverTakenForDelivery(t *testing.T) {
 	}{
 		"less than nothing":      {-1, nil, "[1 2 3]"},
 		"more than there is":     {4, nil, "[1 2 3]"},
-		"too few and no error":   {1, nil, "[2 3]"},
+		"nothing and no error":   {0, nil, "[1 2 3]"},
 		"all and an error":       {3, errors.New("broken pipe"), "[1 2 3]"},
 		"all and a rejection":    {3, &sinks.RejectedError{Reason: "never"}, "[1 2 3]"},
 		"too many and rejection": {9, &sinks.RejectedError{Reason: "never"}, "[1 2 3]"},
@@ -519,6 +519,46 @@ func TestAnAnswerThatContradictsItselfIsNeverTakenForDelivery(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWhatIsQueuedMeanwhileFollowsWhatIsOnItsWay: a sink that leaves a rest on its way gets that, and what was read by then
+// behind it, without a turn at the end of the queue.
+func TestWhatIsQueuedMeanwhileFollowsWhatIsOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stored
+		var calls []string
+		read := make(chan struct{})
+		sink := sinkFuncs{publish: func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+			first, last := batch[0].Offset, batch[len(batch)-1].Offset
+			if calls = append(calls, fmt.Sprint(first, " to ", last)); len(calls) > 1 {
+				return len(batch), nil
+			}
+			close(read)
+			synctest.Wait() // the rest is queued
+			return 1, nil
+		}}
+		records := changesIn("a", "a", "a", "a", "a")
+		journal := journalOf(records, &s)
+		journal.read = func(ctx context.Context, after uint64) ([]event.Record, error) {
+			switch {
+			case after == 0:
+				return records[:3], nil
+			case after == 3:
+				<-read
+				return records[3:], nil
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		p := run(t, sink, journal, event.Cursor{}, Config{BatchMessages: 4})
+		p.drained(t, 5)
+		if got := fmt.Sprint(calls); got != "[1 to 3 2 to 5]" {
+			t.Errorf("calls with %s", got)
+		}
+		if got := p.Stats(); got.Breaches != 0 || got.Delivered != 5 {
+			t.Errorf("stats %+v", got)
+		}
+	})
 }
 
 func TestAFullWindowStopsReading(t *testing.T) {

@@ -31,7 +31,7 @@ func (p *Pipeline) work(ctx context.Context) {
 		}
 		var ok bool
 		if batch, ok = p.backlog.take(l, batch[:0], p.cfg.BatchMessages, p.cfg.BatchBytes); ok {
-			substituted = p.serve(ctx, l, batch)
+			batch, substituted = p.serve(ctx, l, batch)
 		}
 		clear(batch) // an idle worker keeps no change alive
 		// Only now may another worker get this lane: one Publish per lane at a time (I3).
@@ -69,34 +69,37 @@ func (p *Pipeline) substitute(ctx context.Context) (free func() bool) {
 	}
 }
 
-// serve publishes the oldest changes of l and decides when l is served again. It says whether the worker has a substitute.
-func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) (substituted bool) {
+// serve publishes the oldest changes of l and decides when l is served again. It returns the batch that was published last,
+// and whether the worker has a substitute.
+func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) (_ []sinks.Message, substituted bool) {
 	if l.name == unroutable {
 		p.conclude(ctx, l, 1, p.backlog.head(l).rejected)
-		return false
+		return batch, false
 	}
-	if p.bucket.Wait(ctx, len(batch)) != nil {
-		return false // stopping: the lane stays scheduled, and nobody serves it any more
-	}
-	pass, err := p.gate.Wait(ctx)
+	pass, err := p.turn(ctx, len(batch))
 	if err != nil {
-		return false
+		return batch, false // stopping: the lane stays scheduled, and nobody serves it any more
 	}
 	free := p.substitute(ctx)
 	n, err := p.publish(ctx, l, batch)
-	substituted = free()
-	p.acknowledged(batch[:n])
-	p.backlog.acknowledge(l, n, time.Now())
-	if n > 0 {
-		p.breaker.accepted(l, batch[:n])
-		p.backoff.Forget(l) // progress: the next failure is a first one
+	for err == nil && n < len(batch) { // what is left is on its way
+		pass.Succeeded()
+		p.works(l, false)
+		left := len(batch) - n
+		clear(batch)
+		batch, _ = p.backlog.take(l, batch[:0], p.cfg.BatchMessages, p.cfg.BatchBytes)
+		if pass, err = p.turn(ctx, len(batch)-left); err != nil {
+			return batch, free()
+		}
+		n, err = p.publish(ctx, l, batch)
 	}
+	substituted = free()
 	switch classify(err) {
 	case rejected:
 		if p.reduce(l, err) {
 			pass.Abandoned()
 			p.conclude(ctx, l, 0, nil)
-			return substituted
+			return batch, substituted
 		}
 		err = p.breaker.rejected(l, batch[n], err)
 	case unavailable:
@@ -104,11 +107,19 @@ func (p *Pipeline) serve(ctx context.Context, l *lane, batch []sinks.Message) (s
 	}
 	report(ctx, pass, err)
 	p.conclude(ctx, l, len(batch)-n, err)
-	return substituted
+	return batch, substituted
 }
 
-// publish calls the sink and holds it to its contract. An answer that contradicts itself counts as little as can be
-// believed: sending again is allowed, skipping is not.
+// turn waits until so many messages may be sent that were not before. The error only says that ctx has ended.
+func (p *Pipeline) turn(ctx context.Context, messages int) (ratelimit.Pass, error) {
+	if err := p.bucket.Wait(ctx, messages); err != nil {
+		return ratelimit.Pass{}, err
+	}
+	return p.gate.Wait(ctx)
+}
+
+// publish calls the sink, holds it to its contract, and books what is accepted. An answer that contradicts itself counts as
+// little as can be believed: sending again is allowed, skipping is not.
 func (p *Pipeline) publish(ctx context.Context, l *lane, batch []sinks.Message) (int, error) {
 	if l.buried {
 		if err := p.store(ctx); err != nil {
@@ -126,19 +137,26 @@ func (p *Pipeline) publish(ctx context.Context, l *lane, batch []sinks.Message) 
 		return 0, p.breach(l, fmt.Sprintf("%d of %d messages accepted", n, len(batch)), err)
 	case n == len(batch) && err != nil:
 		return 0, p.breach(l, fmt.Sprintf("all %d messages accepted, and an error", n), err)
-	case n < len(batch) && err == nil:
-		return n, p.breach(l, fmt.Sprintf("%d of %d messages accepted, and no error", n, len(batch)), nil)
+	case n == 0 && err == nil:
+		return 0, p.breach(l, "nothing accepted, and no error", nil)
 	}
+	p.accepted(l, batch[:n])
 	return n, err
 }
 
-func (p *Pipeline) acknowledged(batch []sinks.Message) {
-	if p.cfg.Acknowledged == nil {
+// accepted books what the destination has of l.
+func (p *Pipeline) accepted(l *lane, batch []sinks.Message) {
+	if len(batch) == 0 {
 		return
 	}
-	for _, m := range batch {
-		p.cfg.Acknowledged(m.Change)
+	if p.cfg.Acknowledged != nil {
+		for _, m := range batch {
+			p.cfg.Acknowledged(m.Change)
+		}
 	}
+	p.backlog.acknowledge(l, len(batch), time.Now())
+	p.breaker.accepted(l, batch)
+	p.backoff.Forget(l) // progress: the next failure is a first one
 }
 
 // breach counts an answer that breaks the contract of sinks.Sink and returns it as an error of no known kind. The first
@@ -175,12 +193,17 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, left int, err error) {
 		p.queue.AddAfter(l, p.pause(l, err))
 		return
 	}
-	if p.backlog.works(l, kind == unavailable) {
-		p.backoff.Forget(l)
-		p.health.laneWorks(l.name)
-	}
+	p.works(l, kind == unavailable)
 	if p.backlog.rest(l) {
 		p.queue.Add(l)
+	}
+}
+
+// works notes that a Publish of l has succeeded, or failed for a reason that is not the lane's.
+func (p *Pipeline) works(l *lane, unsure bool) {
+	if p.backlog.works(l, unsure) {
+		p.backoff.Forget(l)
+		p.health.laneWorks(l.name)
 	}
 }
 

@@ -28,12 +28,13 @@ type Sink interface {
 	Lane(c *event.Change) (Lane, error)
 
 	// Publish delivers a batch of one lane, in order, and reports how many messages, counted from the first, the
-	// destination has durably accepted. n < len(batch) implies err != nil, and err speaks of batch[n] (the io.Writer
-	// rule). After an error the next call for that lane starts with the same messages from n on, or, when err was a
-	// *RejectedError, from n+1 on. When that was TooLarge it may start with n again, under the same offset and change ID,
-	// in a smaller form. Called concurrently for different lanes, never for one lane. Keeps no reference to
-	// batch or to its changes after it returns. Returns soon after ctx ends; what was in flight then may or may not
-	// have been accepted, and is published again by a later call or a later process under the same change ID.
+	// destination has durably accepted. err speaks of batch[n]. nil with 0 < n < len(batch) says that what is left is on its
+	// way: who was handed more than is sent at once may return in time for the caller to add to it. The next call for that
+	// lane starts with the same messages from n on, or, when err was a *RejectedError, from n+1 on. When that was TooLarge
+	// it may start with n again, under the same offset and change ID, in a smaller form. Called concurrently for different
+	// lanes, never for one lane. Keeps no reference to batch or to its changes after it returns. Returns soon after ctx
+	// ends; what was in flight then may or may not have been accepted, and is published again by a later call or a later
+	// process under the same change ID.
 	Publish(ctx context.Context, lane Lane, batch []Message) (n int, err error)
 
 	// Close releases connections within ctx. No other method is running or called afterwards.

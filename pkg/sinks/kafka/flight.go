@@ -40,24 +40,32 @@ func (f *inFlightBatch) await(ctx context.Context) error {
 }
 
 // fill makes sure there is something to send: the unsettled batches as far as the messages are those in them, and behind
-// them new ones, as many as may be in flight.
-func (l *lane) fill(ctx context.Context, messages []sinks.Message) error {
+// them new ones, as many as may be in flight. Where that is several, they leave while the next one is encoded, and that is
+// ready when there is room for it. whole says that all messages are in batches.
+func (l *lane) fill(ctx context.Context, messages []sinks.Message) (whole bool, err error) {
 	rest, err := l.recall(ctx, l.ofPredecessor(messages))
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := l.ensureProducerID(ctx); err != nil {
-		return err
+		return false, err
 	}
-	for len(rest) > 0 && len(l.inFlight) < l.depth() {
+	for {
+		room := l.depth()
+		if room > 1 && len(l.inFlight) > 0 {
+			_ = l.launch(&attempt{}) // what fails is sent again by deliver, which says why
+			room++
+		}
+		if len(rest) == 0 || len(l.inFlight) >= room {
+			return len(rest) == 0, nil
+		}
 		f, err := l.encode(ctx, rest, l.end())
 		if err != nil {
-			return err
+			return false, err
 		}
 		l.inFlight = append(l.inFlight, f)
 		rest = rest[len(f.offsets):]
 	}
-	return nil
 }
 
 // recall matches the batches in flight with the messages that the caller comes back with, and encodes those again whose

@@ -51,7 +51,7 @@ type lane struct {
 	stored   record.ProducerSequence // the numbering that a later process is certain to know
 	newest   time.Time               // stamp of the last batch acknowledged under the present numbering; zero when it has none
 	untimed  time.Time               // until then batches have no timestamp, since the broker refuses ours
-	inFlight []*inFlightBatch        // batches that are not settled, maxInFlight at most, in the order of their numbers
+	inFlight []*inFlightBatch        // batches that are not settled, in the order of their numbers: maxInFlight, and the next one
 	leader   int32                   // the broker that those were sent to which are on their way
 	over     cluster.Purpose         // of the connection that they go over
 	ahead    []uint64                // offsets of messages that are written and that no call has counted yet
@@ -71,7 +71,8 @@ func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
 		unnumbered: !s.config.idempotent(), over: cluster.ForProducing, window: 1, target: s.config.BatchBytes, limit: math.MaxInt, maxRecords: math.MaxInt}
 }
 
-// publish is [sinks.Sink.Publish] for this lane.
+// publish is [sinks.Sink.Publish] for this lane. When it has settled as many batches as may be in flight and what is left is on
+// its way, it returns: the caller may have more by now, and until that is here the broker has enough to do.
 func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) {
 	leave, err := l.sink.repairs.take(ctx, l.place())
 	if err != nil {
@@ -82,7 +83,7 @@ func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) 
 	defer l.hold()
 	l.passOver(batch)
 	n := l.credit(batch)
-	for n < len(batch) {
+	for settled := 0; n < len(batch); {
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}
@@ -92,11 +93,14 @@ func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) 
 		if n += l.creditRecovered(batch[n:]); n == len(batch) {
 			break
 		}
-		if err := l.fill(ctx, batch[n:]); err != nil {
+		whole, err := l.fill(ctx, batch[n:])
+		if err != nil || whole && settled >= maxInFlight {
 			return n, err
 		}
-		err := l.deliver(ctx)
-		n += l.credit(batch[n:])
+		err = l.deliver(ctx)
+		if more := l.credit(batch[n:]); more > 0 {
+			n, settled = n+more, settled+1
+		}
 		if err != nil && n < len(batch) { // else it speaks of a message that the caller has not asked about
 			return n, err
 		}

@@ -37,12 +37,12 @@ func faultAt(t testing.TB, err *kerr.Error, version int) kfake.Fault {
 func TestSeveralBatchesAreInFlightAndThoseInFrontOfAFailureAreAcknowledged(t *testing.T) {
 	c, brokers, s, lane := several(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 5)) // applied by kfake
-	n, err := s.Publish(t.Context(), lane, pods("a", 2, 40))
+	n, err := onward(t.Context(), s, lane, pods("a", 2, 40))
 	if n == 0 || n > 3 || err == nil {
 		t.Fatalf("published %d: %v; want what is in front of version 5", n, err)
 	}
-	if left := len(s.lanes[lane].inFlight); left != maxInFlight {
-		t.Errorf("%d batches are left in flight; want those from the failure on, and those that were sent meanwhile", left)
+	if left := len(s.lanes[lane].inFlight); left != maxInFlight+1 {
+		t.Errorf("%d batches are left in flight; want those from the failure on, those that were sent meanwhile, and the next one", left)
 	}
 	publish(t, s, lane, pods("a", 2+n, 40))
 	wantVersions(t, read(t, brokers, topicA), 1, 40)
@@ -72,7 +72,7 @@ func TestARecordRejectedInTheMiddleOfATrainIsRejectedAlone(t *testing.T) {
 		f := faultAt(t, kerr.InvalidRecord, bad)
 		f.Count = -1
 		c.Fault(f)
-		n, err := s.Publish(t.Context(), lane, pods("a", 2, 40))
+		n, err := onward(t.Context(), s, lane, pods("a", 2, 40))
 		var rejected *sinks.RejectedError
 		if n != bad-2 || !errors.As(err, &rejected) {
 			t.Fatalf("published %d: %v; want a rejection of version %d", n, err, bad)
@@ -89,7 +89,7 @@ func TestATrainInDoubtIsSentAgainWithoutRoomToHoldIt(t *testing.T) {
 	s.held.take(maxHeld)
 	for from := 2; from < 100; from += 40 {
 		c.Fault(faultAt(t, kerr.RequestTimedOut, from+4))
-		n, err := s.Publish(t.Context(), lane, pods("a", from, from+40))
+		n, err := onward(t.Context(), s, lane, pods("a", from, from+40))
 		if err == nil || len(s.lanes[lane].inFlight) < 2 {
 			t.Fatalf("published %d: %v", n, err)
 		}
@@ -109,7 +109,7 @@ func TestATrainInDoubtIsSentAgainWithoutRoomToHoldIt(t *testing.T) {
 func TestShorterBatchesAfterATrainInDoubtCauseNoDuplicate(t *testing.T) {
 	c, brokers, s, lane := several(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
-	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != maxInFlight {
+	if n, err := onward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != maxInFlight+1 {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	for v := 2; v < 40; v++ {
@@ -121,7 +121,7 @@ func TestShorterBatchesAfterATrainInDoubtCauseNoDuplicate(t *testing.T) {
 func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
 	c, brokers, s, lane := several(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
-	if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil {
+	if n, err := onward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	flights := s.lanes[lane].inFlight
@@ -144,7 +144,7 @@ func TestAFailureBehindACallLosesNothingWithoutRoomToHoldBatches(t *testing.T) {
 			c, brokers, s, lane := several(t)
 			s.held.take(maxHeld)
 			c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
-			if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); err == nil {
+			if n, err := onward(t.Context(), s, lane, pods("a", 2, 40)); err == nil {
 				t.Fatalf("published %d", n)
 			}
 			c.Fault(faultAt(t, failure, bad))
@@ -178,7 +178,7 @@ func TestABrokerThatMayNotKnowOurNumbersIsSentOneBatch(t *testing.T) {
 			s.lanes[lane].newest = time.Now().Add(-2 * remembered)
 		}
 		c.Fault(produceFault(kerr.NotEnoughReplicas))
-		if n, err := s.Publish(t.Context(), lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != 1 {
+		if n, err := onward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes[lane].inFlight) != 1 {
 			t.Errorf("%s: published %d: %v", name, n, err)
 		}
 	}
@@ -210,11 +210,39 @@ func TestACallCancelledInTheMiddleOfATrainIsTakenUpAgain(t *testing.T) {
 		}
 		return nil, nil, false
 	})
-	n, err := s.Publish(ctx, lane, pods("a", 2, 40))
+	n, err := onward(ctx, s, lane, pods("a", 2, 40))
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("published %d: %v", n, err)
 	}
 	close(wake)
 	insist(t, s, lane, pods("a", 2+n, 40))
 	wantVersions(t, read(t, brokers, topicA), 1, 40)
+}
+
+// The window slides from one call to the next: a call that was handed more than may be in flight returns while as much as
+// may be in flight still is, and the next one neither sends that again nor waits for it before it sends what is new.
+func TestACallThatIsHandedMoreThanGoesAtOnceReturnsWhileTheWindowIsFull(t *testing.T) {
+	c, brokers, s, lane := several(t)
+	calls := 0
+	for at := 2; at < 100; calls++ {
+		batch := pods("a", at, min(at+40, 100))
+		n, err := s.Publish(t.Context(), lane, batch)
+		if n == 0 || err != nil {
+			t.Fatalf("published %d of %d: %v", n, len(batch), err)
+		}
+		under := 0
+		for _, f := range s.lanes[lane].inFlight {
+			if f.pending != nil {
+				under++
+			}
+		}
+		if len(batch) == 40 && under != maxInFlight {
+			t.Errorf("%d batches are on their way behind %d of %d messages, want %d", under, n, len(batch), maxInFlight)
+		}
+		at += n
+	}
+	wantVersions(t, read(t, brokers, topicA), 1, 100)
+	if c.Close(); calls < 3 {
+		t.Errorf("%d calls: the test shows nothing", calls)
+	}
 }

@@ -134,7 +134,7 @@ func TestATrainWhoseAnswersWereLostIsNotWrittenAgainByTheNextProcess(t *testing.
 			s, lane := next(0)
 			publish(t, s, lane, pods("a", 1, 2))
 			c.Fault(faultAt(t, lost, version))
-			if n, err := s.Publish(t.Context(), lane, pods("a", 2, 30)); err == nil || len(s.lanes[lane].inFlight) < 2 {
+			if n, err := onward(t.Context(), s, lane, pods("a", 2, 30)); err == nil || len(s.lanes[lane].inFlight) < 2 {
 				t.Fatalf("published %d: %v", n, err)
 			}
 			s, lane = next(29)

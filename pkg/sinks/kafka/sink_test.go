@@ -67,10 +67,20 @@ func laneOf(t testing.TB, s *Sink, c *event.Change) sinks.Lane {
 	}
 }
 
-// publish fails the test unless the whole batch is accepted by one call.
+// onward publishes a batch until that fails or is done: what a call leaves on its way, the next one begins with.
+func onward(ctx context.Context, s *Sink, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
+	for more := true; more; more = err == nil && accepted < len(batch) {
+		var n int
+		n, err = s.Publish(ctx, lane, batch[accepted:])
+		accepted += n
+	}
+	return accepted, err
+}
+
+// publish fails the test unless the whole batch is accepted without an error.
 func publish(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Message) {
 	t.Helper()
-	if n, err := s.Publish(t.Context(), lane, batch); n != len(batch) || err != nil {
+	if n, err := onward(t.Context(), s, lane, batch); n != len(batch) || err != nil {
 		t.Fatalf("published %d of %d: %v", n, len(batch), err)
 	}
 }
@@ -91,7 +101,7 @@ func upToARejection(t testing.TB, s *Sink, lane sinks.Lane, batch []sinks.Messag
 	pause := time.NewTicker(10 * time.Millisecond)
 	defer pause.Stop()
 	for {
-		n, err := s.Publish(ctx, lane, batch[accepted:])
+		n, err := onward(ctx, s, lane, batch[accepted:])
 		accepted += n
 		var rejected *sinks.RejectedError
 		if err == nil || ctx.Err() != nil || errors.As(err, &rejected) {
@@ -271,7 +281,7 @@ func TestABatchThatIsTooLargeIsHalvedAndOnlyTheLargeRecordRejected(t *testing.T)
 	large := *messages[200].Change
 	large.After = []byte(`{"x":"` + random(2*limit) + `"}`)
 	messages[200].Change = &large
-	n, err := s.Publish(t.Context(), lane, messages)
+	n, err := onward(t.Context(), s, lane, messages)
 	var rejected *sinks.RejectedError
 	if n != 200 || !errors.As(err, &rejected) || !rejected.TooLarge {
 		t.Fatalf("published %d: %v; want 200 and a rejection of the large one", n, err)

@@ -16,7 +16,7 @@ const patience = 3 * time.Minute
 // retryPause is between two attempts at something that is not possible yet.
 const retryPause = 20 * time.Millisecond
 
-// publisher calls a sink as delivery does and checks every answer against the io.Writer rule.
+// publisher calls a sink as delivery does and checks that every answer agrees with itself.
 type publisher struct {
 	t    testing.TB
 	sink sinks.Sink
@@ -93,21 +93,27 @@ func (p publisher) byLane(messages []sinks.Message) map[sinks.Lane][]sinks.Messa
 	return lanes
 }
 
-// publish makes one call with a copy of the batch, takes the copy back as soon as the call returns, and checks that n
-// and err agree. Safe for concurrent use.
-func (p publisher) publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	own := copies(batch)
-	n, err := p.sink.Publish(ctx, lane, own)
-	scribble(own)
-	switch {
-	case n < 0 || n > len(batch):
-		p.t.Errorf("Publish of %d messages counted %d", len(batch), n)
-	case n < len(batch) && err == nil:
-		p.t.Errorf("Publish counted %d of %d messages and returned no error", n, len(batch))
-	case n == len(batch) && err != nil:
-		p.t.Errorf("Publish counted all %d messages and returned an error: %v", n, err)
+// publish publishes a batch until that fails or is done, in as many calls as the sink makes of it: each with a copy, which is
+// taken back as soon as the call returns, and whose n and err must agree. Safe for concurrent use.
+func (p publisher) publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
+	for more := true; more; more = err == nil && accepted < len(batch) {
+		own := copies(batch[accepted:])
+		var n int
+		n, err = p.sink.Publish(ctx, lane, own)
+		switch {
+		case n < 0 || n > len(own):
+			p.t.Errorf("Publish of %d messages counted %d", len(own), n)
+			return accepted, err
+		case n == 0 && len(own) > 0 && err == nil:
+			p.t.Errorf("Publish counted none of %d messages and returned no error", len(own))
+			return accepted, err
+		case n == len(own) && err != nil:
+			p.t.Errorf("Publish counted all %d messages and returned an error: %v", n, err)
+		}
+		scribble(own)
+		accepted += n
 	}
-	return min(max(n, 0), len(batch)), err
+	return accepted, err
 }
 
 // all publishes a batch to its end, going on after errors as delivery does, and returns at which messages a Publish

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -201,11 +200,13 @@ func publish(s *kafka.Sink) func(context.Context, []*event.Change) error {
 		failed := make(chan error, len(byLane))
 		for lane, messages := range byLane {
 			workers.Go(func() {
-				for batch := range slices.Chunk(messages, min(most, int(bytes)/changes[0].Size())) {
-					if _, err := s.Publish(ctx, lane, batch); err != nil {
+				for len(messages) > 0 {
+					n, err := s.Publish(ctx, lane, messages[:min(len(messages), most, int(bytes)/changes[0].Size())])
+					if err != nil {
 						failed <- err
 						return
 					}
+					messages = messages[n:]
 				}
 			})
 		}
