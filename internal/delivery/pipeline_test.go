@@ -540,10 +540,10 @@ func TestWhatIsQueuedMeanwhileFollowsWhatIsOnItsWay(t *testing.T) {
 		records := changesIn("a", "a", "a", "a", "a")
 		journal := journalOf(records, &s)
 		journal.read = func(ctx context.Context, after uint64) ([]event.Record, error) {
-			switch {
-			case after == 0:
+			switch after {
+			case 0:
 				return records[:3], nil
-			case after == 3:
+			case 3:
 				<-read
 				return records[3:], nil
 			}

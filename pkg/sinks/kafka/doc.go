@@ -28,9 +28,9 @@
 //
 // A Publish that is handed more than one batch has up to five on their way, all on one connection, on which a broker keeps
 // their order; with each answer the next one leaves. One that was handed more than five returns while the last five are on
-// their way, and the next one goes on with these: the window slides from call to call. What is acknowledged counts up to the
-// first that is not. The broker refuses those behind it, since their numbers are ahead of their turn, and they are sent again
-// behind it: five is how far back a broker tells a copy from something new. It is one at a time
+// their way, and the next one goes on with these: the window slides from call to call. What is acknowledged counts up to
+// the first that is not. The broker refuses those behind it, since their numbers are ahead of their turn, and they are sent
+// again behind it: five is how far back a broker tells a copy from something new. It is one at a time
 //
 //   - after a failure, until a batch is acknowledged;
 //   - while the broker may not know our numbers, which is before the first acknowledgement under them and when the lane has
@@ -121,6 +121,6 @@
 //
 // One encoder per processor holds the uncompressed records of one batch (batchBytes, or one larger record). Each lane
 // that is being published holds the compressed batches that are in flight, five at most and no more than it was handed, and
-// the next one, until they are settled. What is unsettled when a call ends is held for the next one, 64 MiB over all lanes; beyond that
-// only its boundaries are, and it is encoded again.
+// the next one, until they are settled. What is unsettled when a call ends is held for the next one, 64 MiB over all lanes;
+// beyond that only its boundaries are, and it is encoded again.
 package kafka

@@ -51,7 +51,7 @@ type lane struct {
 	stored   record.ProducerSequence // the numbering that a later process is certain to know
 	newest   time.Time               // stamp of the last batch acknowledged under the present numbering; zero when it has none
 	untimed  time.Time               // until then batches have no timestamp, since the broker refuses ours
-	inFlight []*inFlightBatch        // batches that are not settled, in the order of their numbers: maxInFlight, and the next one
+	inFlight []*inFlightBatch        // batches that are not settled, in order of numbers: maxInFlight, and the next one
 	leader   int32                   // the broker that those were sent to which are on their way
 	over     cluster.Purpose         // of the connection that they go over
 	ahead    []uint64                // offsets of messages that are written and that no call has counted yet
@@ -71,8 +71,8 @@ func newLane(s *Sink, t *topic, name sinks.Lane, partition int32) *lane {
 		unnumbered: !s.config.idempotent(), over: cluster.ForProducing, window: 1, target: s.config.BatchBytes, limit: math.MaxInt, maxRecords: math.MaxInt}
 }
 
-// publish is [sinks.Sink.Publish] for this lane. When it has settled as many batches as may be in flight and what is left is on
-// its way, it returns: the caller may have more by now, and until that is here the broker has enough to do.
+// publish is [sinks.Sink.Publish] for this lane. When it has settled as many batches as may be in flight and what is left is
+// on its way, it returns: the caller may have more by now, and until that is here the broker has enough to do.
 func (l *lane) publish(ctx context.Context, batch []sinks.Message) (int, error) {
 	leave, err := l.sink.repairs.take(ctx, l.place())
 	if err != nil {

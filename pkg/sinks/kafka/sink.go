@@ -125,8 +125,8 @@ func (s *Sink) OpenState(name string, _ func(part, parts int) []sinks.StateEntry
 func (s *Sink) Concurrency() int { return concurrency }
 
 // BatchLimits is how much of a lane the caller should hand over at once: as many messages and bytes of changes as fill twice
-// the batches that may be in flight, so that when a call returns as many still are. A little less, so that what stands around a
-// change does not begin another one.
+// the batches that may be in flight, so that when a call returns as many still are. A little less, so that what stands
+// around a change does not begin another one.
 func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	batches := 2 * maxInFlight
 	if !s.config.idempotent() {

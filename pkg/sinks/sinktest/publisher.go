@@ -106,7 +106,7 @@ func (p publisher) publish(ctx context.Context, lane sinks.Lane, batch []sinks.M
 			return accepted, err
 		case n == 0 && len(own) > 0 && err == nil:
 			p.t.Errorf("Publish counted none of %d messages and returned no error", len(own))
-			return accepted, err
+			return accepted, nil
 		case n == len(own) && err != nil:
 			p.t.Errorf("Publish counted all %d messages and returned an error: %v", n, err)
 		}
