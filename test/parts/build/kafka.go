@@ -79,6 +79,8 @@ func dependencies(ctx context.Context, pom, goal, out, log string) error {
 	if err != nil {
 		return fmt.Errorf("%w; install Maven 3.8 or later and put it on PATH", err)
 	}
-	args := []string{"-B", "-ntp", "-f", pom, "dependency:" + goal, "-DoutputDirectory=" + out}
+	// What Maven notes as unpacked belongs to what it has unpacked: noted beside pom.xml, nothing would be unpacked again.
+	markers := filepath.Join(out, "markers")
+	args := []string{"-B", "-ntp", "-f", pom, "dependency:" + goal, "-DoutputDirectory=" + out, "-DmarkersDirectory=" + markers}
 	return run(ctx, "mvn", tool, args, filepath.Dir(pom), nil, log)
 }
