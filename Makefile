@@ -28,7 +28,7 @@ demo: build ## Start a control plane and NATS, and watch changes arrive (DEMO_FL
 
 .PHONY: test
 test: vet parts ## Run every test, integration tests on real servers included
-	failed=; for m in . $(NESTED); do go test -C $$m -race -shuffle=on -timeout 40m ./... || failed+=" $$m"; done; \
+	failed=; for m in . $(NESTED); do go test -C $$m -race -shuffle=on -timeout 60m ./... || failed+=" $$m"; done; \
 		[ -z "$$failed" ] || { echo "tests failed in:$$failed" >&2; exit 1; }
 
 .PHONY: test-short

@@ -277,8 +277,7 @@ type Owner struct {
 type Stats struct {
 	Owner     Owner
 	Active    bool          // this process is the owner
-	Lag       time.Duration // since the oldest mark that is not stored; 0 where all are
-	Behind    uint64        // changes in the journal that the state does not have
+	Lag       time.Duration // for how long at most the journal has had what the state does not cover; 0 where it covers all
 	Objects   int           // known
 	Written   uint64        // bytes ever handed to the store
 	Takeovers uint64        // that this process did
@@ -287,7 +286,8 @@ type Stats struct {
 	Tail      int           // messages that were read back in the last one
 	Skipped   uint64        // changes that were passed over since, because a sink had them
 
-	marked time.Time // when the oldest mark was taken that is not stored; zero where all are
+	since   time.Time // when the oldest mark was taken that is not stored, or when it was looked for; zero while nothing is written
+	covered uint64    // offset up to which the state has everything
 }
 
 // Stats never waits.
@@ -295,8 +295,8 @@ func (k *Keeper) Stats() Stats {
 	k.mu.Lock()
 	s := k.stats
 	k.mu.Unlock()
-	if !s.marked.IsZero() {
-		s.Lag = time.Since(s.marked)
+	if !s.since.IsZero() && k.opts.Journal.Newest() > s.covered {
+		s.Lag = time.Since(s.since)
 	}
 	s.Written, s.Skipped = k.written.Load(), k.skipped.Load()
 	return s

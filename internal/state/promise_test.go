@@ -237,6 +237,29 @@ func TestAReportSaysWhatAStateHolds(t *testing.T) {
 	}
 }
 
+// TestTheStateLagsAsSoonAsTheJournalHasMore: who waits until it lags no more knows that a take-over looks back no further,
+// whenever the next mark is taken.
+func TestTheStateLagsAsSoonAsTheJournalHasMore(t *testing.T) {
+	w := newWorld(t, 1, false)
+	p := works(t, w, w.start(nil))
+	w.some(5, p)
+	for p.keeper.Stats().Lag > 0 {
+		p.settle()
+	}
+	before := p.journal.Newest()
+	w.cluster.change()
+	for name := range p.scopes {
+		p.watch(name)
+	}
+	p.flush()
+	if p.journal.Newest() == before || p.keeper.Stats().Lag == 0 {
+		t.Errorf("the journal holds %d changes, %d before, and the state lags %v", p.journal.Newest(), before, p.keeper.Stats().Lag)
+	}
+	for p.keeper.Stats().Lag > 0 {
+		p.settle()
+	}
+}
+
 // A part of the keys has each entry once, whatever the number of parts.
 func TestPartsAddUp(t *testing.T) {
 	table := newTable()

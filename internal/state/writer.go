@@ -66,7 +66,8 @@ func newWriter(m meta, at mark, base bool, c content) writer {
 func (k *Keeper) Run(ctx context.Context) error {
 	next := time.NewTimer(markEvery)
 	defer next.Stop()
-	defer k.show(func(s *Stats) { s.Active = false })
+	k.showLag()
+	defer k.show(func(s *Stats) { s.Active, s.since = false, time.Time{} })
 	for {
 		var err error
 		select {
@@ -669,11 +670,11 @@ func (k *Keeper) writeAll(ctx context.Context) error {
 
 // showLag updates what Stats says of the lag.
 func (k *Keeper) showLag() {
-	w, newest := &k.w, k.opts.Journal.Newest()
+	w := &k.w
 	k.show(func(s *Stats) {
-		s.Objects, s.Behind, s.marked = k.table.size, newest-min(newest, w.at), time.Time{}
+		s.Objects, s.covered, s.since = k.table.size, w.mark.offset, time.Now()
 		if len(w.marks) > 0 {
-			s.marked = w.marks[0].at
+			s.since = w.marks[0].at
 		}
 	})
 }
