@@ -122,10 +122,7 @@ func (e *Election) attempt(ctx context.Context) {
 		return
 	}
 	found, err := e.leases.get(ctx)
-	switch {
-	case apierrors.IsNotFound(err):
-		found = e.leases.none()
-	case err != nil:
+	if err != nil {
 		e.sign = "" // the holder could give no sign either: its time begins again
 		e.failed(ctx, "read", err)
 		return

@@ -108,22 +108,25 @@ func TestTheNextIsElectedWhenTheHolderLeavesInOrder(t *testing.T) {
 // seldom lets candidates read the Lease less often than the tests have patience.
 func seldom(o *Options) { o.Duration = 10 * patience }
 
-func TestWhoStandsByIsToldThatTheLeaseIsGivenUp(t *testing.T) {
-	p := startPlane(t)
-	first := p.candidate(t, "exporter-0", seldom)
+// standby starts two candidates that read the Lease seldom, of which the first has it.
+func (p *plane) standby(t *testing.T) (first, second *candidate) {
+	t.Helper()
+	first = p.candidate(t, "exporter-0", seldom)
 	within(t, "the first", first.Await)
-	second := p.candidate(t, "exporter-1", seldom)
+	second = p.candidate(t, "exporter-1", seldom)
 	within(t, "the second sees the first", second.AwaitOther)
+	return first, second
+}
+
+func TestWhoStandsByIsToldThatTheLeaseIsGivenUp(t *testing.T) {
+	first, second := startPlane(t).standby(t)
 	first.stop()
 	within(t, "the second", second.Await)
 }
 
 func TestWhoStandsByIsToldThatTheLeaseIsDeleted(t *testing.T) {
 	p := startPlane(t)
-	first := p.candidate(t, "exporter-0", seldom)
-	within(t, "the first", first.Await)
-	second := p.candidate(t, "exporter-1", seldom)
-	within(t, "the second sees the first", second.AwaitOther)
+	_, second := p.standby(t)
 	if err := p.leases.Delete(t.Context(), "exporter", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -35,12 +36,15 @@ func newLeases(config *rest.Config, namespace, name string) (leases, error) {
 	return leases{client: client, namespace: namespace, name: name}, err
 }
 
-// get reads the Lease.
+// get reads the Lease; none where it does not exist.
 func (l leases) get(ctx context.Context) (*coordination.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
 	found := &coordination.Lease{}
 	err := l.client.Get().Namespace(l.namespace).Resource("leases").Name(l.name).MaxRetries(0).Do(ctx).Into(found)
+	if apierrors.IsNotFound(err) {
+		return l.none(), nil
+	}
 	return found, err
 }
 
@@ -49,14 +53,31 @@ func (l leases) none() *coordination.Lease {
 	return &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: l.name}}
 }
 
-// watch tells what becomes of the Lease, as long as that can be learnt, or until ctx ends.
+// watch tells how the Lease is and what becomes of it, as long as that can be learnt, or until ctx ends. What happens to it
+// between two watches is told at the beginning of the second.
 func (l leases) watch(ctx context.Context, told chan<- *coordination.Lease) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events, err := l.client.Get().Namespace(l.namespace).Resource("leases").MaxRetries(0).
-		Param("watch", "true").Param("fieldSelector", "metadata.name="+l.name).Watch(ctx)
-	if err != nil {
+	tell := func(lease *coordination.Lease) bool {
+		select {
+		case told <- lease:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	found, err := l.get(ctx)
+	if err != nil || !tell(found) {
 		return // the Lease is read now and then
+	}
+	request := l.client.Get().Namespace(l.namespace).Resource("leases").MaxRetries(0).
+		Param("watch", "true").Param("fieldSelector", "metadata.name="+l.name)
+	if found.ResourceVersion != "" {
+		request = request.Param("resourceVersion", found.ResourceVersion)
+	}
+	events, err := request.Watch(ctx)
+	if err != nil {
+		return
 	}
 	defer events.Stop()
 	for event := range events.ResultChan() {
@@ -67,9 +88,7 @@ func (l leases) watch(ctx context.Context, told chan<- *coordination.Lease) {
 		if event.Type == watch.Deleted {
 			lease = l.none()
 		}
-		select {
-		case told <- lease:
-		case <-ctx.Done():
+		if !tell(lease) {
 			return
 		}
 	}
