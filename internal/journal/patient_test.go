@@ -15,6 +15,7 @@ import (
 func TestEvidenceIsCommittedWithOthersAndInPortions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := start(t, Options{FS: vfs.NewMem()})
+		synctest.Wait() // what it begins with is committed
 		before := j.Stat().Commits
 		var all sync.WaitGroup
 		for i := range 100 {

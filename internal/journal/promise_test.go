@@ -426,32 +426,37 @@ func put(t *testing.T, dir string, key, value []byte) {
 }
 
 func TestABadBlockFoundWhileReadingEndsRunAndTheNextOpenRecovers(t *testing.T) {
-	dir := t.TempDir()
-	opts := Options{Dir: dir, TailBytes: 1}
-	fill(t, opts)
-	put(t, dir, codec.KeyFrame(1), append([]byte{1, 100, 0}, "no zstd"...))
-	j := open(t, Options{Dir: dir, TailBytes: 1, Logger: quiet})
-	done := make(chan error, 1)
-	go func() { done <- j.Run(t.Context()) }()
-	if _, err := j.Read(t.Context(), 0); !errors.Is(err, ErrBroken) {
-		t.Errorf("read: %v, want ErrBroken", err)
-	}
-	if err := <-done; !errors.Is(err, ErrBroken) {
-		t.Errorf("run: %v, want ErrBroken", err)
-	}
-	if err := j.Append(t.Context(), observe("s", 1)); !errors.Is(err, ErrBroken) {
-		t.Errorf("append: %v, want ErrBroken", err)
-	}
-	if !strings.Contains(j.Stat().Blocked, "restart") {
-		t.Errorf("blocked %q", j.Stat().Blocked)
-	}
-	// The process would end now; here the store is closed by hand so that the next one can have it.
-	if err := errors.Join(j.db.Close(), j.lock.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if r, ok := start(t, opts).Recovered(); !ok || !strings.Contains(r.Reason, "malformed") {
-		t.Errorf("recovered %v %+v", ok, r)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		opts := Options{Dir: dir, TailBytes: 1}
+		fill(t, opts)
+		put(t, dir, codec.KeyFrame(1), append([]byte{1, 100, 0}, "no zstd"...))
+		j := open(t, Options{Dir: dir, TailBytes: 1, Logger: quiet})
+		done := make(chan error, 1)
+		go func() { done <- j.Run(t.Context()) }()
+		if _, err := j.Read(t.Context(), 0); !errors.Is(err, ErrBroken) {
+			t.Errorf("read: %v, want ErrBroken", err)
+		}
+		if err := <-done; !errors.Is(err, ErrBroken) {
+			t.Errorf("run: %v, want ErrBroken", err)
+		}
+		if err := j.Append(t.Context(), observe("s", 1)); !errors.Is(err, ErrBroken) {
+			t.Errorf("append: %v, want ErrBroken", err)
+		}
+		if !strings.Contains(j.Stat().Blocked, "restart") {
+			t.Errorf("blocked %q", j.Stat().Blocked)
+		}
+		// The process would end now; here the store is closed by hand so that the next one can have it, once nobody uses it.
+		synctest.Wait()
+		if err := errors.Join(j.db.Close(), j.lock.Close()); err != nil {
+			t.Fatal(err)
+		}
+		next := start(t, opts)
+		if r, ok := next.Recovered(); !ok || !strings.Contains(r.Reason, "malformed") {
+			t.Errorf("recovered %v %+v", ok, r)
+		}
+		next.end()
+	})
 }
 
 func TestACursorOfVersion1IsReadOn(t *testing.T) {
