@@ -286,7 +286,8 @@ type Stats struct {
 	Tail      int           // messages that were read back in the last one
 	Skipped   uint64        // changes that were passed over since, because a sink had them
 
-	since   time.Time // when the oldest mark was taken that is not stored, or when it was looked for; zero while nothing is written
+	since   time.Time // when the oldest mark was taken that is not stored, or it was seen that there is none; zero: nobody writes
+	waiting bool      // there is such a mark
 	covered uint64    // offset up to which the state has everything
 }
 
@@ -295,7 +296,7 @@ func (k *Keeper) Stats() Stats {
 	k.mu.Lock()
 	s := k.stats
 	k.mu.Unlock()
-	if !s.since.IsZero() && k.opts.Journal.Newest() > s.covered {
+	if !s.since.IsZero() && (s.waiting || k.opts.Journal.Newest() > s.covered) {
 		s.Lag = time.Since(s.since)
 	}
 	s.Written, s.Skipped = k.written.Load(), k.skipped.Load()

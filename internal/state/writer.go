@@ -672,8 +672,8 @@ func (k *Keeper) writeAll(ctx context.Context) error {
 func (k *Keeper) showLag() {
 	w := &k.w
 	k.show(func(s *Stats) {
-		s.Objects, s.covered, s.since = k.table.size, w.mark.offset, time.Now()
-		if len(w.marks) > 0 {
+		s.Objects, s.covered, s.since, s.waiting = k.table.size, w.mark.offset, time.Now(), len(w.marks) > 0
+		if s.waiting {
 			s.since = w.marks[0].at
 		}
 	})
