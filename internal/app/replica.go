@@ -154,21 +154,13 @@ func (r *replica) attempt(ctx context.Context) (err error) {
 	if r.identified == "" {
 		r.identified = r.identify(ctx)
 	}
-	found := make(chan *source.Found, 1)
-	go func() {
-		if catalog, failed, err := r.c.client.Discover(ctx, nil); err == nil {
-			found <- &source.Found{Catalog: catalog, Failed: failed}
-		}
-	}()
+	found := r.discover(ctx)
 	r.taken, err = r.keeper.TakeOver(ctx, state.Takeover{Cluster: r.identified, Sinks: r.c.fencedSinks()})
+	r.found = found()
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err == nil {
-		select {
-		case r.found = <-found:
-		default: // the source asks
-		}
 		r.condition.Become(takes, "", "")
 		r.c.log.Info("this exporter works now", "identity", r.c.turns.identity, "before", cmp.Or(r.taken.Before.Identity, "nobody"),
 			"knowsFrom", r.taken.From(), "objects", r.taken.Objects, "inTails", r.taken.TailSize, "took", r.taken.Took)
@@ -176,9 +168,27 @@ func (r *replica) attempt(ctx context.Context) (err error) {
 	return err
 }
 
+// discover asks what the API server serves. The returned function ends that, and returns what was found; nil where that was
+// not found until then, and the source asks.
+func (r *replica) discover(ctx context.Context) func() *source.Found {
+	ctx, stop := context.WithCancel(ctx)
+	asked := make(chan *source.Found, 1)
+	go func() {
+		var found *source.Found
+		if catalog, failed, err := r.c.client.Discover(ctx, nil); err == nil && ctx.Err() == nil {
+			found = &source.Found{Catalog: catalog, Failed: failed}
+		}
+		asked <- found
+	}()
+	return func() *source.Found {
+		stop()
+		return <-asked
+	}
+}
+
 // identify asks for the UID of the cluster that is watched, "" where the API server does not say so at once: the source
-// compares it later in any case. To know it before a take-over keeps an exporter of another cluster from turning away the one
-// that the state belongs to. Who asked to begin anew in another cluster is not kept away.
+// compares it later in any case. To know it before a take-over keeps an exporter of another cluster from turning away the
+// one that the state belongs to. Who asked to begin anew in another cluster is not kept away.
 func (r *replica) identify(ctx context.Context) string {
 	if r.c.cfg.Cluster.OnReplaced == config.Fresh {
 		return ""
