@@ -39,7 +39,8 @@ the exit code is 3.`,
 		for _, w := range cfg.Warnings {
 			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
 		}
-		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: ok (rules: %d, sinks: %d)\n", *path, len(cfg.Resources), len(cfg.Sinks)); err != nil || !*online {
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok (rules: %d, sinks: %d)\n", *path, len(cfg.Resources), len(cfg.Sinks))
+		if err != nil || !*online {
 			return err
 		}
 		app.QuietClients()

@@ -116,8 +116,8 @@ func (f *fence) partitions() []cluster.Partition {
 	return slices.Collect(maps.Keys(all))
 }
 
-// widest returns a lane of each topic that is there and has no route, of those that were named when it had most partitions. So
-// it has one before anybody asks about it.
+// widest returns a lane of each topic that is there and has no route, of those that were named when it had most partitions.
+// So it has one before anybody asks about it.
 func (f *fence) widest() []sinks.Lane {
 	most, of := map[string]int{}, map[string]sinks.Lane{}
 	for lane := range f.lanes {

@@ -33,8 +33,14 @@ const testSubject = "k8s.{cluster}.{group}.{resource}.{namespace}.{name}"
 // serve starts a server for one test.
 func serve(t testing.TB, config string) *natsserver.Server {
 	t.Helper()
+	return serveIn(t, t.TempDir(), config)
+}
+
+// serveIn is serve for a test that does something to the files of the server, which are below dir.
+func serveIn(t testing.TB, dir, config string) *natsserver.Server {
+	t.Helper()
 	require.Integration(t)
-	s, err := natsserver.Start(context.Background(), natsserver.Options{Dir: t.TempDir(), Config: config})
+	s, err := natsserver.Start(context.Background(), natsserver.Options{Dir: dir, Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}

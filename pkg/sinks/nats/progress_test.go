@@ -10,7 +10,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // numbered publishes versions first to last of one object under offsets of the same numbers.
@@ -47,17 +46,8 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 		"by ID": {}, "in batches": {batches: true}, "by ID, restarted": {restarted: true}, "in batches, restarted": {true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Integration(t)
 			dir := t.TempDir()
-			server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: dir})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := server.Kill(); err != nil {
-					t.Error(err)
-				}
-			})
+			server := serveIn(t, dir, "")
 			cfg := configFor(server.URL())
 			if !test.batches {
 				withoutBatches(t, server)
@@ -78,7 +68,7 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 				}
 			}
 			var lost *sinks.LostError
-			for !errors.As(err, &lost) {
+			for err := error(nil); !errors.As(err, &lost); {
 				if _, err = numbered(t, s, 10, 10); err == nil || t.Context().Err() != nil {
 					t.Fatalf("the loss was not seen: %v", err)
 				}

@@ -16,8 +16,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/test/parts/natsserver"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // replica is a process that keeps or follows a state: a store, and what it knows of it.
@@ -314,7 +312,8 @@ func (r *replica) rewrites(key, value string) {
 	r.all()
 }
 
-// answer is what do says when NATS has answered: of a server that was away, a client may learn only when it has sent something.
+// answer is what do says when NATS has answered: of a server that was away, a client may learn only when it has sent
+// something.
 func (r *replica) answer(do func() error) (answer error) {
 	r.t.Helper()
 	r.until(func() error {
@@ -338,16 +337,7 @@ func (r *replica) readOnceThere() {
 // A backup takes the place of the stream's files: its owner is one before ours, and what was removed since is there again.
 func TestAStateOutOfABackupIsEmptiedAndWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
-	require.Integration(t)
-	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := serveIn(t, dir, "")
 	cfg := configFor(server.URL())
 	first, follower := joins(t, cfg), joins(t, cfg)
 	first.claim("one")

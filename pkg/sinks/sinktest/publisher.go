@@ -93,8 +93,8 @@ func (p publisher) byLane(messages []sinks.Message) map[sinks.Lane][]sinks.Messa
 	return lanes
 }
 
-// publish publishes a batch until that fails or is done, in as many calls as the sink makes of it: each with a copy, which is
-// taken back as soon as the call returns, and whose n and err must agree. Safe for concurrent use.
+// publish publishes a batch until that fails or is done, in as many calls as the sink makes of it: each with a copy, which
+// is taken back as soon as the call returns, and whose n and err must agree. Safe for concurrent use.
 func (p publisher) publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (accepted int, err error) {
 	for more := true; more; more = err == nil && accepted < len(batch) {
 		own := copies(batch[accepted:])

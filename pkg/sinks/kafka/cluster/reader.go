@@ -47,8 +47,8 @@ func (s *Span) left() bool { return s.Next < s.End }
 func (s *Span) goesOn() bool { return s.Identified && !s.confirmed && s.Next > s.First }
 
 // Read calls the function of each span for its records, side by side for spans of different brokers. It asks each broker for
-// many partitions at once. An offset that a partition does not have means its oldest record. No partition is in two spans. What a function
-// returns ends it, and is returned as it is. That one broker of several is away is an ordinary error.
+// many partitions at once. An offset that a partition does not have means its oldest record. No partition is in two spans.
+// What a function returns ends it, and is returned as it is. That one broker of several is away is an ordinary error.
 func (c *Cluster) Read(ctx context.Context, spans []*Span) error {
 	for try := 1; ; try++ {
 		err := c.readOnce(ctx, spans)
