@@ -31,6 +31,6 @@ func (j *Journal) BeginAnew(ctx context.Context, uid, reason string) error {
 	}, func(b *bodies) { *b = newBodies() })
 }
 
-// ResetReason returns the reason of a BeginAnew that is not Announced yet, now or by an earlier process; "" when there is
-// none. The caller announces a gap for every resource.
+// ResetReason returns the reason of a BeginAnew or what a Seed lacked that is not Announced yet, now or by an earlier process;
+// "" when there is none. The caller announces a gap for every resource.
 func (j *Journal) ResetReason() (string, error) { return j.text("begun anew", codec.KeyAnew) }

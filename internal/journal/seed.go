@@ -19,6 +19,7 @@ type Seed struct {
 	ID        string                 // of the journal from then on
 	Cluster   string                 // as RememberCluster stores it; "" where nobody knows
 	Resources []event.StoredResource // with their scopes
+	Lost      string                 // what the seed lacks of what was known, a ResetReason; "" for nothing
 	// Known calls each for all known objects, by the name of their resource, until it returns an error, which it returns. Those
 	// of one resource follow each other: every other order costs writes.
 	Known func(each func(resource string, k event.Known) error) error
@@ -120,8 +121,11 @@ func (g *group) seeded(s Seed) error {
 	}
 	g.set(codec.KeyID, []byte(s.ID))
 	g.delete(codec.KeySeeding)
-	g.delete(codec.KeyRecovery) // what was lost is back
+	g.delete(codec.KeyRecovery) // what was lost is back, or has another reason
 	g.announced = true
+	if s.Lost != "" {
+		g.set(codec.KeyAnew, []byte(s.Lost))
+	}
 	return nil
 }
 

@@ -130,6 +130,34 @@ func TestAPurgedStateIsWrittenAgainByWhoWorks(t *testing.T) {
 	}
 }
 
+func TestATakeOverFromAStateThatIsNotWholeSaysThatSomethingIsLost(t *testing.T) {
+	w := newWorld(t, 6, false)
+	lost := func(p *process) string {
+		t.Helper()
+		reason, err := p.journal.ResetReason()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reason
+	}
+	for turn := range 3 { // none of them gets as far as a whole state
+		p := w.start(nil)
+		t.Cleanup(p.end)
+		taken, err := p.keeper.TakeOver(t.Context(), Takeover{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reason := lost(p); !taken.Fresh || strings.Contains(reason, "first snapshot") != (turn > 0) {
+			t.Errorf("take-over %d: %+v, lost %q", turn, taken, reason)
+		}
+	}
+	w = newWorld(t, 6, false)
+	works(t, w, w.start(nil))
+	if reason := lost(works(t, w, w.start(nil))); reason != "" {
+		t.Errorf("who takes a whole state over has lost %q", reason)
+	}
+}
+
 func TestAJournalThatKnowsMoreThanARestoredStateGoesOn(t *testing.T) {
 	w := newWorld(t, 3, false)
 	p := works(t, w, w.start(nil))

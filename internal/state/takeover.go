@@ -349,7 +349,7 @@ func (k *Keeper) begin(ctx context.Context, c content) (b beginning, err error) 
 		b.resumed, b.base, b.fresh = true, true, !exists
 		return b, nil
 	case exists:
-	case b.id == "" && (c.meta.version == 0 || newest == 0):
+	case b.id == "" && c.meta.version == 0:
 		b.base, b.fresh, b.resumed = true, true, newest > 0
 		b.id = newID(b.generation)
 		return b, j.SetID(ctx, b.id)
@@ -370,11 +370,12 @@ func generationOf(id string) uint64 {
 
 // seed empties the journal and fills it with the state, and what the tails know beyond it.
 func (k *Keeper) seed(ctx context.Context, b beginning, c content, tails map[string]*tail) error {
+	lost := ""
 	if b.base {
-		c, tails = content{}, nil
+		c, tails, lost = content{}, nil, "the replicated state did not hold the first snapshot of whoever worked before"
 	}
 	numbers := map[string]uint64{}
-	s := journal.Seed{ID: b.id, Cluster: c.meta.cluster}
+	s := journal.Seed{ID: b.id, Cluster: c.meta.cluster, Lost: lost}
 	for n, r := range c.resources {
 		numbers[r.String()] = n
 		s.Resources = append(s.Resources, event.StoredResource{Resource: r, Scopes: c.scopes[n]})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
@@ -262,6 +263,32 @@ func TestHistoryThatNobodyFollowedIsComparedWithTheStateAlone(t *testing.T) {
 					p.awaitOf(p.all[1], "/readyz?verbose", "[+]resource/pods ok")
 				},
 				func() { p.must(p.all[1].Stop()) })
+		})
+	}
+}
+
+// TestATakeOverBeforeTheFirstSnapshotIsWholeIsAGap kills the one that works, with its volume, while one bus is away: so the
+// state cannot hold the first snapshot yet, and the next one begins with nothing.
+func TestATakeOverBeforeTheFirstSnapshotIsWholeIsAGap(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	p := newPair(t, kinds, "nats")
+	p.must(p.kafka.Kill())
+	p.must(p.all[0].Start(t.Context()))
+	p.active()
+	p.must(p.load(20, kinds).Wait())
+	p.awaitHistory(p.buses[1])
+	p.leave(p.all[0])
+	p.must(p.kafka.Restart(t.Context()))
+	p.must(p.all[1].Start(t.Context()))
+	p.active()
+	for _, b := range p.buses {
+		p.await(b, func(records []bus.Record) string {
+			for _, r := range records {
+				if r.Type == "gap" && strings.Contains(r.Gap.Reason, "did not hold the first snapshot") {
+					return ""
+				}
+			}
+			return "the gap"
 		})
 	}
 }
