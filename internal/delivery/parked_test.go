@@ -363,6 +363,7 @@ type growing struct {
 	mu          sync.Mutex
 	using, have int
 	gone        bool
+	reason      string
 }
 
 func (g *growing) Lane(c *event.Change) (sinks.Lane, error) {
@@ -387,7 +388,7 @@ func (g *growing) Repartitions() []sinks.Repartition {
 	if g.using == g.have {
 		return nil
 	}
-	r := sinks.Repartition{Reason: "grown", Gone: g.gone}
+	r := sinks.Repartition{Reason: g.reason, Gone: g.gone}
 	for n := range g.using {
 		r.From = append(r.From, of(n, g.using))
 	}
@@ -415,7 +416,7 @@ func TestLanesAreReplacedWhenAllOfThemWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newStream(300, 1), newCounts(t)
 		to.sick = only("1 of 3", errors.New("no leader"))
-		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3}
+		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3, reason: "grown"}
 		p := run(t, g, s, event.Cursor{}, Config{WindowBytes: 150_000})
 		time.Sleep(time.Second)
 		g.grow(6)
@@ -425,7 +426,7 @@ func TestLanesAreReplacedWhenAllOfThemWork(t *testing.T) {
 		}
 		p.end(t)
 		start, _ := s.get()
-		g = &growing{sinkFuncs: g.sinkFuncs, using: 6, have: 6}
+		g = &growing{sinkFuncs: g.sinkFuncs, using: 6, have: 6, reason: "grown"}
 		p = run(t, g, s, start, Config{WindowBytes: 150_000})
 		time.Sleep(time.Minute)
 		if got := to.cure(nil); got["0 of 3"] < 11900 || got["0 of 6"] > 0 {
@@ -446,11 +447,24 @@ func TestLanesAreReplacedWhenAllOfThemWork(t *testing.T) {
 	})
 }
 
+// TestLanesOfWhichNothingIsToBeToldAreReplacedInSilence as those of each topic are whose first change came before its layout.
+func TestLanesOfWhichNothingIsToBeToldAreReplacedInSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 1), newCounts(t)
+		p := run(t, &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 1, have: 3}, s, event.Cursor{}, Config{})
+		time.Sleep(time.Minute)
+		if got := to.cure(nil); got["2 of 3"] == 0 || strings.Contains(p.log.String(), "replaced") {
+			t.Errorf("%v in:\n%s", got, p.log)
+		}
+		p.end(t)
+	})
+}
+
 // TestLanesThatAreGoneBeginAgainWhereTheyWere has a topic made anew, with fewer partitions.
 func TestLanesThatAreGoneBeginAgainWhereTheyWere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, to := newStream(300, 1), newCounts(t)
-		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3}
+		g := &growing{sinkFuncs: sinkFuncs{publish: to.publish}, using: 3, have: 3, reason: "grown"}
 		p := run(t, g, s, event.Cursor{}, Config{WindowBytes: 150_000})
 		time.Sleep(10 * time.Second)
 		to.cure(only("2 of 3", errors.New("no such partition")))

@@ -35,7 +35,9 @@ func (p *Pipeline) repartition() {
 			p.abort(err)
 			return
 		}
-		p.log.Info("lanes are replaced: objects go where they belong now", "reason", r.Reason, "lanes", len(r.To))
+		if r.Reason != "" {
+			p.log.Info("lanes are replaced: objects go where they belong now", "reason", r.Reason, "lanes", len(r.To))
+		}
 	}
 }
 

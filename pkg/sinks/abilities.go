@@ -106,7 +106,7 @@ type Repartitioner interface {
 
 // Repartition is a set of lanes that are to be replaced together.
 type Repartition struct {
-	Reason string // for the log: `topic "x" has 6 partitions now, and had 3`
+	Reason string // for the log: `topic "x" has 6 partitions now, and had 3`; "" where there is nothing to tell
 	From   []Lane // what Lane names now
 	To     []Lane // what it is to name instead for the objects of From, and for no others
 	Gone   bool   // From takes nothing any more, ever: the destination has lost it with all that was in it

@@ -97,8 +97,7 @@ func (s *Sink) Repartitions() (due []sinks.Repartition) {
 		}
 		to := sinks.Repartition{From: r.lanes, To: lanesOf(t.name, len(now.Leads)), Gone: len(now.Leads) < len(r.lanes)}
 		switch {
-		case r.waits():
-			to.Reason = fmt.Sprintf("topic %q has %d partitions", t.name, len(now.Leads))
+		case r.waits(): // the layout of a topic comes after its first change, which is nothing to tell
 		case to.Gone:
 			to.Reason = fmt.Sprintf("topic %q was made anew: it has %d partitions, and had %d", t.name, len(now.Leads), len(r.lanes))
 		default:

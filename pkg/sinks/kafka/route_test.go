@@ -128,7 +128,7 @@ func TestWhatWaitedForATopicGoesToItsPartitionsInOrder(t *testing.T) {
 	if lane := laneOf(t, s, pod("o0", 10)); lane != waits {
 		t.Errorf("lane %s before the one of the waiting is replaced", lane)
 	}
-	if r := grown(t, s); !slices.Equal(r.From, []sinks.Lane{waits}) || len(r.To) != 4 || r.Gone {
+	if r := grown(t, s); !slices.Equal(r.From, []sinks.Lane{waits}) || len(r.To) != 4 || r.Gone || r.Reason != "" {
 		t.Errorf("replaced %+v", r)
 	}
 	route := func(ms []sinks.Message) {
@@ -182,7 +182,7 @@ func TestObjectsMoveWhenTheLanesOfAGrownTopicAreReplaced(t *testing.T) {
 		t.Errorf("lane %s while nobody knows of the growth, want %s", got, lane)
 	}
 	publish(t, s, lane, pods("a", 3, 5)) // what was on its way
-	if r := grown(t, s); !slices.Equal(r.From, []sinks.Lane{lane}) || len(r.To) != 8 || r.Gone {
+	if r := grown(t, s); !slices.Equal(r.From, []sinks.Lane{lane}) || len(r.To) != 8 || r.Gone || r.Reason == "" {
 		t.Errorf("replaced %+v", r)
 	}
 	grown := laneOf(t, s, pod("a", 5))
