@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -285,6 +286,39 @@ func TestTheStateLagsAsSoonAsTheJournalHasMore(t *testing.T) {
 	}
 	for p.keeper.Stats().Lag > 0 {
 		p.settle()
+	}
+}
+
+// TestAStateLagsWhilePositionsWaitForTheBus: the journal has no change that the state lacks, and one who takes over would
+// still go on from older positions.
+func TestAStateLagsWhilePositionsWaitForTheBus(t *testing.T) {
+	w := newWorld(t, 1, false)
+	p := works(t, w, w.start(nil))
+	w.some(5, p)
+	for p.keeper.Stats().Lag > 0 {
+		p.settle()
+	}
+	newest := p.journal.Newest()
+	w.cluster.version++ // of something that nobody watches
+	for _, s := range p.scopes {
+		o, err := s.tracker.Watched(nil, strconv.Itoa(w.cluster.version))
+		p.put(s, o, err)
+	}
+	p.flush()
+	refused, away := 0, errors.New("away")
+	w.bus.fail = func() error {
+		if refused++; refused == 1 {
+			return away
+		}
+		if s := p.keeper.Stats(); s.Lag == 0 || p.journal.Newest() != newest { // it was tried once, and is tried again
+			t.Errorf("the journal holds %d changes, %d before, and the state lags %v", p.journal.Newest(), newest, s.Lag)
+		}
+		w.bus.fail = nil
+		return nil
+	}
+	p.settle()
+	if s := p.keeper.Stats(); s.Lag != 0 || refused != 2 {
+		t.Errorf("it was tried %d times, and the state lags %v", refused, s.Lag)
 	}
 }
 

@@ -149,10 +149,10 @@ func (k *Keeper) step(ctx context.Context) error {
 			return err
 		}
 		if k.w.at >= m.Newest {
-			k.w.marks = slices.Delete(k.w.marks, 0, due+1)
 			if err := k.writeMark(ctx, m); err != nil {
 				return err
 			}
+			k.w.marks = slices.Delete(k.w.marks, 0, due+1)
 		}
 	}
 	k.showLag()
@@ -374,15 +374,19 @@ func (k *Keeper) writeMark(ctx context.Context, m taken) error {
 	if err := k.addPlaces(ctx, &b, m.places); err != nil {
 		return err
 	}
-	w.mark = mark{generation: w.meta.owner.Generation, offset: m.Newest, at: m.at}
-	if err := b.add(ctx, []byte{keyMark}, w.mark.encode()); err != nil {
+	written := mark{generation: w.meta.owner.Generation, offset: m.Newest, at: m.at}
+	if err := b.add(ctx, []byte{keyMark}, written.encode()); err != nil {
 		return err
 	}
 	if cluster, err := k.opts.Journal.Cluster(); err == nil && cluster != "" {
 		w.meta.cluster = cluster
 	}
 	w.meta.complete = true
-	return errors.Join(b.add(ctx, []byte{keyMeta}, w.meta.encode()), b.flush(ctx))
+	if err := errors.Join(b.add(ctx, []byte{keyMeta}, w.meta.encode()), b.flush(ctx)); err != nil {
+		return err
+	}
+	w.mark = written
+	return nil
 }
 
 // addResources adds the positions of a mark, and takes out what the journal does not have any more.
