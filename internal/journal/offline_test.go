@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
@@ -365,6 +366,10 @@ func hold(dir string) {
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(0)
+	}
+	if err := j.db.LogData(nil, pebble.Sync); err != nil { // what Open wrote without waiting is in its file
+		fmt.Println(err)
+		os.Exit(1)
 	}
 	j.db.TestOnlyWaitForCleaning() // the parent watches that nothing changes from now on
 	fmt.Println("open")
