@@ -10,7 +10,7 @@ import (
 )
 
 // arriveWithin bounds every wait for changes. It is far above what it takes, and no measurement.
-const arriveWithin = 2 * time.Minute
+const arriveWithin = 5 * time.Minute
 
 // revision is one state of one object, or its end. Kubernetes gives each object a UID for life and each of its states a
 // resourceVersion.

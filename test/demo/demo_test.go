@@ -59,7 +59,7 @@ type performance struct {
 func perform(t *testing.T, args ...string) *performance {
 	t.Helper()
 	require.Integration(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // the servers may have to be built
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute) // the servers may have to be built
 	t.Cleanup(cancel)
 	p := &performance{t: t, dir: t.TempDir()}
 	p.cmd = exec.CommandContext(ctx, os.Args[0], args...)

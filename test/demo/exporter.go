@@ -19,7 +19,7 @@ import (
 )
 
 // readyWithin bounds how long the exporter may take until it is ready, or until it has stopped.
-const readyWithin = 3 * time.Minute
+const readyWithin = 5 * time.Minute
 
 // exporter is the program under demonstration. It can be started again and again, on the same journal.
 type exporter struct {

@@ -16,6 +16,9 @@ const stream = "K8S"
 // lookEvery is how often a condition is looked at that nobody announces.
 const lookEvery = 50 * time.Millisecond
 
+// patience is how long an answer is waited for on a machine that has much else to do.
+const patience = time.Minute
+
 // subscriber reads the stream from its beginning, as any consumer would: it knows nothing of the exporter.
 type subscriber struct {
 	connection *nats.Conn
@@ -27,7 +30,7 @@ type subscriber struct {
 // subscribe begins to read and calls hear with every event of an object and every gap, one after the other. It reads until
 // close.
 func subscribe(url string, hear func(*event)) (*subscriber, error) {
-	connection, err := nats.Connect(url, nats.Name("demo"))
+	connection, err := nats.Connect(url, nats.Name("demo"), nats.Timeout(patience))
 	if err != nil {
 		return nil, fmt.Errorf("subscribe at %s: %w", url, err)
 	}
@@ -41,7 +44,7 @@ func subscribe(url string, hear func(*event)) (*subscriber, error) {
 }
 
 func (s *subscriber) run(ctx context.Context, hear func(*event)) error {
-	js, err := jetstream.New(s.connection)
+	js, err := jetstream.New(s.connection, jetstream.WithDefaultTimeout(patience))
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -291,15 +290,11 @@ func makeTopic(t *testing.T, brokers []string, topic string) {
 // refuseHeavySecrets makes a stream that takes no large record.
 func refuseHeavySecrets(t *testing.T, url, name string) {
 	t.Helper()
-	connection, err := nats.Connect(url)
+	js, hangUp, err := bus.Operate(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer connection.Close()
-	js, err := jetstream.New(connection)
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer hangUp()
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}, MaxMsgSize: 4096}); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
@@ -110,11 +109,9 @@ func (s *scene) command(args ...string) (code int, out string) {
 // acceptEverything lets the stream of [scene.refuseHeavy] take messages of any size.
 func (s *scene) acceptEverything() {
 	s.t.Helper()
-	connection, err := nats.Connect(s.nats.URL())
+	js, hangUp, err := bus.Operate(s.nats.URL())
 	s.must(err)
-	defer connection.Close()
-	js, err := jetstream.New(connection)
-	s.must(err)
+	defer hangUp()
 	_, err = js.UpdateStream(s.t.Context(), jetstream.StreamConfig{Name: s.name, Subjects: []string{s.name + ".>"}, MaxMsgSize: -1})
 	s.must(err)
 }

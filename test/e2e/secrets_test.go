@@ -16,7 +16,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -267,11 +266,9 @@ func (s *scene) plant(p *plants) string {
 // letters. It takes everything else: a stream that takes nothing is away.
 func (s *scene) refuseHeavy() {
 	s.t.Helper()
-	connection, err := nats.Connect(s.nats.URL())
+	js, hangUp, err := bus.Operate(s.nats.URL())
 	s.must(err)
-	defer connection.Close()
-	js, err := jetstream.New(connection)
-	s.must(err)
+	defer hangUp()
 	_, err = js.CreateStream(s.t.Context(), jetstream.StreamConfig{Name: s.name, Subjects: []string{s.name + ".>"}, MaxMsgSize: 4096})
 	s.must(err)
 }

@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
@@ -114,11 +113,9 @@ func deleteTopic(ctx context.Context, client *kgo.Client, topic string) error {
 
 func (p *pair) stateInNATS() stateBus {
 	p.t.Helper()
-	connection, err := nats.Connect(p.nats.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(lookEvery))
+	js, hangUp, err := bus.Operate(p.nats.URL())
 	p.must(err)
-	p.t.Cleanup(connection.Close)
-	js, err := jetstream.New(connection)
-	p.must(err)
+	p.t.Cleanup(hangUp)
 	name := p.name + "-state"
 	limit := func(more int64) func(context.Context) error {
 		return func(ctx context.Context) error {

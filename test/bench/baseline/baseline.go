@@ -48,6 +48,10 @@ type exporter struct {
 	failures atomic.Int64
 }
 
+// patience is how long a broker may take to answer: what is written again after that is there twice, which only a machine that
+// stands still would bring about.
+const patience = time.Minute
+
 // queued is the capacity of the channel between handlers and worker.
 const queued = 1000
 
@@ -58,6 +62,7 @@ func Run(ctx context.Context, options Options) error {
 	e.writer = &kafka.Writer{
 		Addr: kafka.TCP(options.Brokers...), Balancer: &kafka.Hash{}, RequiredAcks: kafka.RequireAll,
 		BatchTimeout: 10 * time.Millisecond, Async: true, Completion: e.completed,
+		ReadTimeout: patience, WriteTimeout: patience,
 	}
 	factory, err := e.informers()
 	if err != nil {

@@ -55,9 +55,12 @@ func TestWhatIsWrittenIsCountedAndRead(t *testing.T) {
 	}
 }
 
+// patience is how long the broker may stand still with the machine.
+const patience = 3 * time.Minute
+
 func awaitFile(t *testing.T, path string) string {
 	t.Helper()
-	deadline := time.Now().Add(3 * time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		text, err := os.ReadFile(path)
 		if err == nil {
@@ -74,7 +77,10 @@ func write(t *testing.T, address string, topics []string, each int) {
 	t.Helper()
 	transport := &kafka.Transport{}
 	defer transport.CloseIdleConnections()
-	w := &kafka.Writer{Addr: kafka.TCP(address), RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond, Transport: transport, Balancer: &kafka.Hash{}}
+	w := &kafka.Writer{
+		Addr: kafka.TCP(address), RequiredAcks: kafka.RequireAll, BatchTimeout: time.Millisecond, Transport: transport, Balancer: &kafka.Hash{},
+		ReadTimeout: patience, WriteTimeout: patience, // what is written again after that is there twice
+	}
 	var messages []kafka.Message
 	for _, topic := range topics {
 		for i := range each {

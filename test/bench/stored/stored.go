@@ -2,21 +2,25 @@ package stored
 
 import (
 	"context"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// patience is how long an answer is waited for on a machine that has much else to do.
+const patience = time.Minute
+
 // EachHeader calls each with the header of every message that a stream holds at the moment of the call, in their order, and
 // returns the first error of it. ctx bounds the whole. The connection is its own, and closed when it returns.
 func EachHeader(ctx context.Context, url, stream string, each func(nats.Header) error) error {
 	closed := make(chan struct{})
-	nc, err := nats.Connect(url, nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	nc, err := nats.Connect(url, nats.Timeout(patience), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {
 		return err
 	}
 	defer func() { nc.Close(); <-closed }()
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
 	if err != nil {
 		return err
 	}

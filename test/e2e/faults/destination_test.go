@@ -13,12 +13,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
@@ -189,11 +189,9 @@ func (c *scene) natsDown() func() {
 // stream creates or changes the scene's stream at the shared server.
 func (c *scene) stream(config jetstream.StreamConfig) {
 	c.t.Helper()
-	connection, err := nats.Connect(c.nats.URL())
+	js, hangUp, err := bus.Operate(c.nats.URL())
 	c.must(err)
-	defer connection.Close()
-	js, err := jetstream.New(connection)
-	c.must(err)
+	defer hangUp()
 	config.Name, config.Subjects = c.name, []string{c.name + ".>"}
 	_, err = js.CreateOrUpdateStream(c.t.Context(), config)
 	c.must(err)

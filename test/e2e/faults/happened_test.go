@@ -6,11 +6,10 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
@@ -129,11 +128,9 @@ func (c *scene) streamDeleted() {
 		}
 		return ""
 	})
-	connection, err := nats.Connect(c.nats.URL())
+	js, hangUp, err := bus.Operate(c.nats.URL())
 	c.must(err)
-	defer connection.Close()
-	js, err := jetstream.New(connection)
-	c.must(err)
+	defer hangUp()
 	c.must(js.DeleteStream(c.t.Context(), c.name))
 	c.create(workload.ConfigMaps, "next")
 }

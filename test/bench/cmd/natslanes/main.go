@@ -74,12 +74,12 @@ func run(ctx context.Context, messages, rounds int, lasts time.Duration, out io.
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Kill()) }()
-	nc, err := natsgo.Connect(server.URL())
+	nc, err := natsgo.Connect(server.URL(), natsgo.Timeout(time.Minute))
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(window))
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(window), jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		return err
 	}
