@@ -74,7 +74,7 @@ func (c *scene) typeForbidden() func() {
 	c.must(err)
 	p := c.proxied()
 	c.start()
-	c.must(c.cluster.Revoke(c.t.Context(), c.name+"-secrets"))
+	c.must(c.cluster.Revoke(c.t.Context(), c.name+"-secrets", "reader", secrets))
 	p.Cut() // else a watch that is open goes on
 	return func() { c.must(c.cluster.Allow(c.t.Context(), c.name+"-secrets", "reader", secrets)) }
 }

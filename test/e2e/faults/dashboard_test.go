@@ -76,7 +76,7 @@ func TestEveryPanelOfTheDashboardHasData(t *testing.T) {
 var noStep = workload.Kind{Resource: workload.ConfigMaps.Resource, Object: noise(10).Object}
 
 // chosen are the values of the dashboard's variables.
-var chosen = strings.NewReplacer("$__rate_interval", "10s", "$__range", "1m", "$job", "kubecdc", "$instance", ".+")
+var chosen = strings.NewReplacer("$__rate_interval", "30s", "$__range", "1m", "$job", "kubecdc", "$instance", ".+")
 
 // awaitData waits until an expression has a value, and one that is a number in every series.
 func (c *scene) awaitData(what, expr string) {

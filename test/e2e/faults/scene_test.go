@@ -27,8 +27,8 @@ const (
 	// namedWithin bounds every wait. It is far above what it takes, and no measurement.
 	namedWithin = 8 * time.Minute
 	lookEvery   = 250 * time.Millisecond
-	// still is how many looks in a row have to find the same alerts.
-	still = 8
+	// still is how many looks in a row have to find the same alerts: Prometheus has asked the exporter meanwhile.
+	still = 24
 )
 
 type mapping = map[string]any

@@ -25,6 +25,7 @@ var (
 	definitions     = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	clusterRoles    = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}
 	clusterBindings = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
+	accessReviews   = schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}
 )
 
 // Cluster writes objects. Its methods may be called concurrently and try until they succeed or ctx ends, except where the
@@ -240,14 +241,32 @@ func (c *Cluster) Allow(ctx context.Context, role, user string, kinds ...Kind) e
 	return errors.Join(c.create(ctx, clusterRoles, "", r), c.create(ctx, clusterBindings, "", b))
 }
 
-// Revoke takes back what Allow gave under the name of the role.
-func (c *Cluster) Revoke(ctx context.Context, role string) error {
-	return Persist(ctx, func() error {
+// Revoke takes back what Allow gave under the name of the role, and waits until the API server goes by it: it still opens
+// watches of the kind for the user before.
+func (c *Cluster) Revoke(ctx context.Context, role, user string, kind Kind) error {
+	if err := Persist(ctx, func() error {
 		err := c.client.Resource(clusterBindings).Delete(ctx, role, metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return err
+	}); err != nil {
+		return err
+	}
+	question := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"user": user, "resourceAttributes": map[string]any{
+		"verb": "watch", "group": kind.Resource.Group, "resource": kind.Resource.Resource,
+	}}}}
+	question.SetAPIVersion(accessReviews.GroupVersion().String())
+	question.SetKind("SubjectAccessReview")
+	return c.until(ctx, func() error {
+		answer, err := c.client.Resource(accessReviews).Create(ctx, question, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if allowed, _, err := unstructured.NestedBool(answer.Object, "status", "allowed"); allowed || err != nil {
+			return errors.Join(fmt.Errorf("%s may still watch %s", user, kind.Resource.Resource), err)
+		}
+		return nil
 	})
 }
 
