@@ -150,7 +150,8 @@ func (p *takeOverProof) frozen(d time.Duration) {
 	}
 }
 
-// wake waits until so many of those that stand still are due, and lets them go on. Each finds out that others work.
+// wake waits until so many of those that stand still are due, and lets them go on. Each finds out that others work, which one
+// that had just lost its Lease when it was stopped knows already.
 func (p *takeOverProof) wake(n int) {
 	order := slices.SortedFunc(maps.Keys(p.still), func(a, b *exporter.Exporter) int { return p.still[a].until.Compare(p.still[b].until) })
 	for _, e := range order[:min(n, len(order))] {
@@ -159,7 +160,8 @@ func (p *takeOverProof) wake(n int) {
 		p.must(e.Resume())
 		delete(p.still, e)
 		p.away[e] = false
-		for deadline := time.Now().Add(arriveWithin); fenced(p.t, e) <= was.fenced; pause(p.t, lookEvery) {
+		standsBy := func() bool { return strings.Contains(metricsOf(p.t, e), "\nkubecdc_active 0\n") }
+		for deadline := time.Now().Add(arriveWithin); fenced(p.t, e) <= was.fenced && !standsBy(); pause(p.t, lookEvery) {
 			if time.Now().After(deadline) {
 				p.t.Fatal("it has woken up, and nobody has told it that another one works")
 			}
@@ -344,7 +346,7 @@ func TestWhoWorksGoesOnWhileTheAPIServerIsAway(t *testing.T) {
 // begins again where it is. The one that stood by works under the new files.
 func TestAPairIsReconfiguredWhileItRuns(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	p := newPair(t, kinds, "kafka")
+	p := newPair(t, kinds, "kafka", stays)
 	for _, e := range p.all {
 		p.must(e.Configure(func(s *exporter.Settings) { s.Select = s.Select[:1] }))
 	}
@@ -362,9 +364,7 @@ func TestAPairIsReconfiguredWhileItRuns(t *testing.T) {
 		}
 	}
 	p.must(load.Wait())
-	works := p.active()
-	p.kill(works)
-	p.away[works] = true
+	p.leave(p.active())
 	p.active()
 	p.must(p.load(100, kinds).Wait())
 	p.awaitAll()
@@ -404,15 +404,13 @@ func TestClocksAnHourApartChangeNothing(t *testing.T) {
 // TestATakeOverOfThousandsOfLanes has a lane for each of so many partitions, of which each is fenced and read back.
 func TestATakeOverOfThousandsOfLanes(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	p := newPair(t, kinds, "kafka", func(s *exporter.Settings) {
+	p := newPair(t, kinds, "kafka", stays, func(s *exporter.Settings) {
 		s.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": 1000}}
 	})
 	p.start()
 	p.must(p.run(workload.Plan{Objects: sizeOf(t, "KUBECDC_E2E_LANES", 2000)}, kinds).Wait())
 	p.awaitAll()
-	works := p.active()
-	p.kill(works)
-	p.away[works] = true
+	p.leave(p.active())
 	next := p.active()
 	for line := range strings.Lines(metricsOf(t, next)) {
 		if strings.HasPrefix(line, "kubecdc_takeover_seconds ") {
