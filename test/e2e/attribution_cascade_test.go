@@ -20,6 +20,9 @@ func controller(name string) string { return "system:serviceaccount:kube-system:
 func authors(c map[string]any) []string {
 	deployments, replicaSets := controller("deployment-controller"), controller("replicaset-controller")
 	collector, namespaces := controller("generic-garbage-collector"), controller("namespace-controller")
+	if strings.HasPrefix(fmt.Sprint(c["name"]), theEnd) {
+		return nil
+	}
 	switch fmt.Sprint(c["type"], " ", c["resource"]) {
 	case "added deployments":
 		return []string{writer(0)}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // user writes as one user, and sometimes on behalf of another.
@@ -69,11 +70,25 @@ func (u *user) do(ctx context.Context, method, path, body string) (int, head) {
 	return response.StatusCode, h
 }
 
+// mustDo makes a request until it is done: an API server that is too busy says so. What was there already, or is gone, when
+// it is asked again is taken for a request whose answer was lost.
 func (u *user) mustDo(t *testing.T, method, path, body string) {
 	t.Helper()
-	if code, h := u.do(t.Context(), method, path, body); code/100 != 2 {
-		t.Fatalf("%s %s: %d %s", method, path, code, h.text)
+	for deadline, again := time.Now().Add(arriveWithin), false; ; again = true {
+		code, h := u.do(t.Context(), method, path, body)
+		if code/100 == 2 || again && (code == http.StatusConflict && method == http.MethodPost || code == http.StatusNotFound && method == http.MethodDelete) {
+			return
+		}
+		if !busy(code) || time.Now().After(deadline) {
+			t.Fatalf("%s %s: %d %s", method, path, code, h.text)
+		}
+		pause(t, lookEvery)
 	}
+}
+
+// busy says whether an API server has not answered, or with an error of its own.
+func busy(code int) bool {
+	return code == 0 || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
 // head is what an answer says of an object, or of a list of them.

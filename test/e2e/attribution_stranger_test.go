@@ -24,11 +24,15 @@ func TestForgedAuditEventsNameNobody(t *testing.T) {
 	}
 	strangers := a.strangers()
 	before := a.metric("kubecdc_audit_refused_total")
-	for i := range changes {
+	for i, told := 0, 0; told < changes; i++ {
 		code, h := a.user(1).do(t.Context(), "POST", "/api/v1/namespaces/busy-0/configmaps", fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%d"}}`, i))
+		if busy(code) && t.Context().Err() == nil {
+			continue
+		}
 		if code != http.StatusCreated {
 			t.Fatalf("%d %s", code, h.text)
 		}
+		told++
 		forged := forge(h)
 		for what, stranger := range strangers {
 			response, err := stranger.Post("https://"+a.webhook+"/", "application/json", strings.NewReader(forged))

@@ -58,6 +58,7 @@ type audited struct {
 	ca       []byte
 	client   *http.Client
 	by       *answers
+	ends     int // of what was written, that were waited for
 }
 
 // newAudited starts the control plane. The exporter is not started.
@@ -163,7 +164,7 @@ func (a *audited) log() string { return filepath.Join(a.dir, "plane", "apiserver
 // auditPolicy runs the command of that name.
 func (a *audited) auditPolicy(part string) []byte {
 	a.t.Helper()
-	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(a.t.Context(), arriveWithin)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, a.program, "audit-policy", part, "-c", filepath.Join(a.dir, "offline.yaml"), "--dir", a.dir, "--server", a.sendTo)
 	out, err := cmd.Output()
@@ -210,22 +211,34 @@ func (a *audited) awaitPolicy(u *user) {
 	}
 }
 
-// settled waits until nothing waits for a name.
+// settled waits until everything that was written was told, and nothing waits for a name.
 func (a *audited) settled() {
 	a.t.Helper()
-	deadline, quiet := time.Now().Add(arriveWithin), 0
-	for quiet < 5 {
+	a.ends++
+	name := fmt.Sprintf("%s-%d", theEnd, a.ends)
+	for _, kind := range attributedKinds {
+		body := "{" + kind.head + `,"metadata":{"name":"` + name + `"},` + kind.spec + "}"
+		a.user(1).mustDo(a.t, "POST", fmt.Sprintf(kind.path, "busy-0"), body)
+	}
+	told := func() (n int) {
+		for _, c := range a.records() {
+			if c["name"] == name && c["type"] == "added" {
+				n++
+			}
+		}
+		return n
+	}
+	deadline := time.Now().Add(arriveWithin)
+	for told() < len(attributedKinds) || a.metric("kubecdc_attribution_pending_changes") > 0 {
 		if time.Now().After(deadline) {
 			a.t.Fatal("changes wait for ever")
 		}
-		if a.metric("kubecdc_attribution_pending_changes") == 0 && a.metric("kubecdc_audit_events_total") > 0 {
-			quiet++
-		} else {
-			quiet = 0
-		}
-		time.Sleep(lookEvery * 2)
+		pause(a.t, lookEvery)
 	}
 }
+
+// theEnd is how the names begin of what is written last of all.
+const theEnd = "the-end"
 
 // metric returns the sum of the series of a family.
 func (a *audited) metric(name string) (sum float64) {
@@ -420,8 +433,7 @@ func TestWhatAnAPIServerLosesIsSaid(t *testing.T) {
 	if err := a.exporter.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a.load(fewWrites/2, spread)
-	a.awaitGap("audit events before it sent them")
+	a.awaitGap("audit events before it sent them", func() { a.load(fewWrites/2, spread) })
 	var loading sync.WaitGroup
 	loading.Go(func() { a.load(fewWrites/2, spread) })
 	if err := a.plane.KillAPIServer(); err != nil {
@@ -431,7 +443,7 @@ func TestWhatAnAPIServerLosesIsSaid(t *testing.T) {
 	if err := a.plane.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a.awaitGap("an API server was started at")
+	a.awaitGap("an API server was started at", func() {})
 	a.load(fewWrites/6, spread)
 	a.settled()
 	v := a.judge()
@@ -441,10 +453,11 @@ func TestWhatAnAPIServerLosesIsSaid(t *testing.T) {
 	}
 }
 
-// awaitGap waits for an attribution.gap with such a reason.
-func (a *audited) awaitGap(reason string) {
+// awaitGap waits for an attribution.gap with such a reason, and does something meanwhile that leads to it.
+func (a *audited) awaitGap(reason string, meanwhile func()) {
 	a.t.Helper()
 	for deadline := time.Now().Add(arriveWithin); ; time.Sleep(lookEvery) {
+		meanwhile()
 		for _, c := range a.records() {
 			if gap, _ := c["gap"].(map[string]any); c["type"] == "attribution.gap" && strings.Contains(fmt.Sprint(gap["reason"]), reason) {
 				return
