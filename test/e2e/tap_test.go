@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"math"
@@ -122,10 +123,12 @@ func TestTapSaysWhatItMayNotRead(t *testing.T) {
 	stderr, err := cmd.StderrPipe()
 	l.must(err)
 	l.must(cmd.Start())
-	line := make([]byte, 4096)
-	n, _ := stderr.Read(line)
-	if !strings.Contains(string(line[:n]), "forbidden") {
-		t.Errorf("it says %q", line[:n])
+	said := ""
+	for lines := bufio.NewScanner(stderr); !strings.Contains(said, "forbidden") && lines.Scan(); {
+		said += lines.Text() + "\n"
+	}
+	if !strings.Contains(said, "forbidden") {
+		t.Errorf("it says %q", said)
 	}
 	cancel()
 	_ = cmd.Wait() // it was told to end
