@@ -236,7 +236,9 @@ func (s *scene) compacted(kinds []workload.Kind) map[string]bus.Record {
 		defer again.Close()
 		again.Form = s.buses[0].Reader.(*bus.Kafka).Form
 		records, err := again.Read(s.t.Context())
-		s.must(err)
+		if err != nil {
+			return "the topics to be read: " + err.Error()
+		}
 		clear(left)
 		twice := 0
 		for _, r := range records {
