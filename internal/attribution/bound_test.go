@@ -57,18 +57,31 @@ func TestEventsAreTakenWhileTheJournalIsFull(t *testing.T) {
 // fill appends changes until the journal takes no more, and returns how many it took.
 func fill(t *testing.T, j *journal.Journal) (n int) {
 	t.Helper()
+	trying, stop := context.WithCancel(t.Context())
+	full := make(chan struct{})
+	go func() {
+		defer close(full)
+		for j.Stat().Blocked == "" && trying.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		stop() // of whoever waits for room
+	}()
+	defer func() { stop(); <-full }()
 	for {
 		body := make([]byte, 50<<10)
 		_, _ = rand.Read(body)
 		uid := strconv.Itoa(n + 1)
 		c := &event.Change{Type: event.Updated, Cluster: "c", Resource: pods, Name: uid, UID: uid, ResourceVersion: uid, Previous: "0", ObservedAt: time.Now(),
 			After: []byte(`{"metadata":{"name":"` + uid + `"},"data":"` + hex.EncodeToString(body) + `"}`)}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		err := j.Append(ctx, event.Observation{Resource: pods, Scope: "pods", Changes: []*event.Change{c}})
-		cancel()
-		if err != nil {
+		err := j.Append(trying, event.Observation{Resource: pods, Scope: "pods", Changes: []*event.Change{c}})
+		switch {
+		case err == nil:
+			n++ // it may have been taken after all
+		case trying.Err() == nil:
+			t.Fatal(err)
+		}
+		if trying.Err() != nil {
 			return n
 		}
-		n++
 	}
 }

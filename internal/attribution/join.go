@@ -240,6 +240,7 @@ func (j *Join) Expire() {
 			j.conclude(p, finding{reason: Crowded})
 		}
 	}
+	j.changes = nil
 }
 
 // Waiting returns the offset of the oldest change that waits; false when none does.
