@@ -469,8 +469,9 @@ func TestLanesThatAreGoneBeginAgainWhereTheyWere(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		to.cure(only("2 of 3", errors.New("no such partition")))
 		time.Sleep(10 * time.Second)
-		g.gone = true
-		g.grow(2)
+		g.mu.Lock()
+		g.have, g.gone = 2, true
+		g.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		s.closed.Store(s.newest())
 		p.drained(t, s.closed.Load())
