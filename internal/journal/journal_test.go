@@ -167,8 +167,8 @@ func (r *running) readTo(after, to uint64) []event.Record {
 // waitFor waits until the change with an offset is committed.
 func (r *running) waitFor(newest uint64) {
 	r.t.Helper()
-	for r.Newest() < newest {
-		if _, err := r.Read(r.t.Context(), r.Newest()); err != nil {
+	for at := r.Newest(); at < newest; at = r.Newest() {
+		if _, err := r.Read(r.t.Context(), at); err != nil {
 			r.t.Fatalf("wait for %d: %v", newest, err)
 		}
 	}
