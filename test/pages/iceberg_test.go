@@ -13,7 +13,8 @@ import (
 )
 
 // TestTheIcebergRecipeRuns has Kafka Connect write a table by the configuration of the page, while objects come, change and
-// go and all records come a second time, and compares with the cluster what Iceberg's own reader finds in it.
+// go, the sink ends before it has committed, and all records come a second time, and compares with the cluster what Iceberg's
+// own reader finds in it.
 func TestTheIcebergRecipeRuns(t *testing.T) {
 	large(t)
 	s := running(t)
@@ -23,7 +24,8 @@ func TestTheIcebergRecipeRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plugins, warehouse := t.TempDir(), "file://"+t.TempDir()
+	plugins, directory := t.TempDir(), t.TempDir()
+	warehouse := "file://" + directory
 	if err := os.Symlink(jars, filepath.Join(plugins, "iceberg")); err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +43,8 @@ func TestTheIcebergRecipeRuns(t *testing.T) {
 		kubectl delete configmap going --namespace iceberg`)
 	look := fmt.Sprintf("java -XX:TieredStopAtLevel=1 -cp '%s/*' %s %s history.changes", jars, testdata(t, "Rows.java"), warehouse)
 	w.awaitEqual(look, w.versions("configmaps", "iceberg"), newestRows)
+	w.uncommit(filepath.Join(directory, "history", "changes"))
+	w.awaitEqual(look, w.versions("configmaps", "iceberg"), newestRows)
 	w.again("k8s.dev.core.configmaps")
 	w.run("a last change of each", `
 		kubectl patch configmap kept --namespace iceberg --patch '{"data":{"colour":"black"}}'
@@ -50,6 +54,18 @@ func TestTheIcebergRecipeRuns(t *testing.T) {
 		t.Errorf("the rows of deletes are there %d times, though all records came twice:\n%s", n, out)
 	}
 	w.run("tidying up", "kubectl delete namespace iceberg --wait=false")
+}
+
+// uncommit takes the table back to before its first commit, as if Connect had ended after it had announced its files and
+// committed Kafka's offsets, and starts Connect again. The sink reads nothing twice then: it has to find what it announced.
+func (w *walk) uncommit(table string) {
+	w.t.Helper()
+	connect := w.started[len(w.started)-1]
+	w.must(connect.process.Stop())
+	w.run("what was announced is not committed", strings.Join([]string{
+		"python3", testdata(w.t, "uncommitted.py"), "127.0.0.1:9092", table, "connect-changes-to-iceberg-coord",
+	}, " "))
+	w.start(connect.block)
 }
 
 // newestRows returns the version of the newest row of each object that was not deleted, by name. A row that comes again is
