@@ -2,7 +2,6 @@ package attribution
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -206,8 +205,7 @@ func (a *Attributor) useful(origin string, events []audit.Event, now time.Time) 
 		if len(claims(&held{Request: r}, a.options.Likely)) == 0 {
 			continue
 		}
-		value, err := json.Marshal(r)
-		if err != nil {
+		if err := r.encode(); err != nil {
 			return nil, nil, err
 		}
 		a.mu.Lock()
@@ -217,7 +215,7 @@ func (a *Attributor) useful(origin string, events []audit.Event, now time.Time) 
 		}
 		a.mu.Unlock()
 		if !known {
-			requests, evidence = append(requests, r), append(evidence, event.Evidence{Number: r.Number, Value: value})
+			requests, evidence = append(requests, r), append(evidence, event.Evidence{Number: r.Number, Value: r.kept})
 		}
 	}
 	return requests, evidence, nil

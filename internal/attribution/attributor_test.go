@@ -312,7 +312,7 @@ func TestAFloodOfEventsTakesBoundedRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := p.Stats()
-		if stored <= bound/2/700 && s.PendingBytes > 0 && s.PendingBytes <= bound && s.Lost > 9000 {
+		if stored <= bound/2/300 && s.PendingBytes > 0 && s.PendingBytes <= bound && s.Lost > 8000 {
 			return
 		}
 		if time.Now().After(deadline) {

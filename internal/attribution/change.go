@@ -1,6 +1,7 @@
 package attribution
 
 import (
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -73,13 +74,23 @@ type Request struct {
 	Origin string `json:"origin,omitempty"`
 	// Number is its own, among all requests of a [Join].
 	Number uint64 `json:"-"`
-	// Arrived is when the event was taken.
-	Arrived time.Time `json:"at"`
+	// Arrived is when the event was taken. What an earlier process took waits anew.
+	Arrived time.Time `json:"-"`
+
+	kept []byte // encoded, as evidence and where it waits packed; nil: not yet
 }
 
-// size estimates the memory a request takes, in bytes.
+// encode fills kept.
+func (r *Request) encode() (err error) {
+	if r.kept == nil {
+		r.kept, err = json.Marshal(r)
+	}
+	return err
+}
+
+// size estimates the memory a request takes that is not packed, in bytes.
 func (r *Request) size() int {
-	n := 700 + 24*len(r.Groups) + 16*len(r.SourceIPs) + 160*len(r.Items)
+	n := 1050 + 24*len(r.Groups) + 16*len(r.SourceIPs) + 160*len(r.Items)
 	for _, s := range r.Groups {
 		n += len(s)
 	}

@@ -28,7 +28,7 @@ type claim struct {
 	uid     string // "" where the request names no more than the object's name
 	name    string // where there is no uid
 	kind    claimKind
-	version string
+	version string // of byVersion the change's own, of byRelease and byMark the one before; "" else
 }
 
 // at is where a claim waits for its object.
@@ -81,9 +81,9 @@ func certainClaims(r *held) []claim {
 func ofCollection(r *held) []claim {
 	var all []claim
 	for _, o := range r.Items {
-		c := claim{held: r, uid: o.UID, kind: byListed, version: o.ResourceVersion}
+		c := claim{held: r, uid: o.UID, kind: byListed}
 		if o.Held {
-			c.kind = byMark
+			c.kind, c.version = byMark, o.ResourceVersion
 		}
 		all = append(all, c)
 	}

@@ -9,6 +9,7 @@
 // and writes the events and the change down as a transcript in testdata, which is a test at once.
 //
 //	join.go        what waits for each other, and for how long
+//	packed.go      requests that no change has asked for
 //	claim.go       the rules by which a request claims a change, or cannot have made it
 //	decide.go      the one that is believed
 //	guess.go       where guesses are wanted

@@ -1,6 +1,7 @@
 package attribution
 
 import (
+	"hash/maphash"
 	"slices"
 	"time"
 
@@ -48,8 +49,9 @@ type Join struct {
 	began    time.Time          // what came before counts as come at this time: an exporter that was away has to catch up first
 	objects  map[string]*object // by UID
 	changes  []*pending         // by offset
-	requests []*held            // by arrival
-	known    map[identity]bool  // of requests that are held
+	packed   packed             // requests that no change has asked for
+	requests []*held            // the others, by when they were asked for
+	known    map[uint64]bool    // identities of both
 	marks    newest[*Mark]      // by UID
 	states   newest[stateAt]    // by UID
 	names    newest[holder]     // by name
@@ -75,27 +77,29 @@ type object struct {
 
 type pending struct {
 	Change
-	decided bool
-	binds   bool      // gives a pod its node
-	evicts  bool      // is one of those that an eviction makes
-	keeps   bool      // leaves what the object waits for until it is deleted as it was
-	ends    bool      // takes away what was waited for: the same request deletes the object
-	since   time.Time // when the object was seen to have taken its name over from another one; zero where that is not known
-	mark    *Mark     // of a delete: who had asked for it; nil where that is not known
+	addresses [4]address // where its claims wait packed
+	decided   bool
+	binds     bool      // gives a pod its node
+	evicts    bool      // is one of those that an eviction makes
+	keeps     bool      // leaves what the object waits for until it is deleted as it was
+	ends      bool      // takes away what was waited for: the same request deletes the object
+	since     time.Time // when the object was seen to have taken its name over from another one; zero where that is not known
+	mark      *Mark     // of a delete: who had asked for it; nil where that is not known
 }
 
 // held is a request that waits for its changes.
 type held struct {
 	*Request
-	claims  []claim
-	open    int // claims that still wait
-	dropped bool
+	identity uint64
+	claims   []claim
+	open     int // claims that still wait
+	dropped  bool
 }
 
 // NewJoin returns an empty join.
 func NewJoin(limits Limits) *Join {
 	return &Join{
-		limits: limits, objects: map[string]*object{}, known: map[identity]bool{}, next: 1,
+		limits: limits, objects: map[string]*object{}, packed: newPacked(), known: map[uint64]bool{}, next: 1,
 		answers: newAnswers(), marks: keepNewest[*Mark](maxMarks), states: keepNewest[stateAt](maxKnown), names: keepNewest[holder](maxKnown),
 	}
 }
@@ -111,7 +115,7 @@ func (j *Join) object(uid string) *object {
 
 // Change takes a change. Offsets grow from call to call.
 func (j *Join) Change(c Change) {
-	p := &pending{Change: c}
+	p := &pending{Change: c, addresses: c.addresses()}
 	before, known := j.learn(&p.Change)
 	if known && c.Type == event.Updated {
 		p.binds, p.evicts = c.bound && !before.bound, c.evicted && c.Marks == before.evicted
@@ -138,45 +142,87 @@ func (j *Join) Change(c Change) {
 // Knows says whether an event is held already: API servers and shippers send some of them twice.
 func (j *Join) Knows(r *Request) bool { return j.known[identityOf(r)] }
 
-// identity is what no two events of different requests share. The audit ID alone is not: a client may choose it.
-type identity struct {
-	id, actor, verb, resource, namespace, name string
-	received                                   audit.Time
-}
-
-func identityOf(r *Request) identity {
-	return identity{r.ID, r.Actor(), r.Verb, r.Resource, r.Namespace, r.Name, r.Received}
+// identityOf is what no two events of different requests share. The audit ID alone is not: a client may choose it.
+func identityOf(r *Request) uint64 {
+	return maphash.Comparable(seed, struct {
+		id, actor, verb, resource, namespace, name string
+		received                                   audit.Time
+	}{r.ID, r.Actor(), r.Verb, r.Resource, r.Namespace, r.Name, r.Received})
 }
 
 // Request takes a request. Where Number is 0 it gives it one. It says whether the request is held: one that claims nothing,
 // or is held already, is not.
 func (j *Join) Request(r *Request) bool {
 	j.answers.take(r)
-	h := &held{Request: r}
-	h.claims = claims(h, j.limits.Likely)
-	if len(h.claims) == 0 || j.Knows(r) {
+	h := j.held(r, identityOf(r))
+	if len(h.claims) == 0 || j.known[h.identity] {
 		return false
 	}
 	if r.Number == 0 {
 		r.Number = j.Number()
 	}
 	j.Reserve(r.Number)
+	j.known[h.identity] = true
+	if len(h.claims) == 1 && r.encode() == nil {
+		p := parcel{kept: r.kept, identity: h.identity, at: h.claims[0].address(), arrived: r.Arrived.UnixNano()}
+		j.packed.put(r.Number, p)
+		j.bytes.requests += p.size()
+	} else {
+		j.hold(h)
+	}
+	j.makeRoom()
+	return true
+}
+
+func (j *Join) held(r *Request, identity uint64) *held {
+	h := &held{Request: r, identity: identity}
+	h.claims = claims(h, j.limits.Likely)
 	h.open = len(h.claims)
+	return h
+}
+
+// hold lets changes see a request.
+func (j *Join) hold(h *held) {
+	h.kept = nil
 	j.requests = append(j.requests, h)
-	j.known[identityOf(r)] = true
-	j.bytes.requests += r.size()
+	j.bytes.requests += h.size()
 	for _, c := range h.claims {
 		o := j.object(c.at())
 		o.claims = append(o.claims, c)
 	}
-	for j.bytes.requests > j.limits.Bytes/2 && len(j.requests) > 0 {
+}
+
+// ask unpacks the requests that may have made a change.
+func (j *Join) ask(of *pending) {
+	for _, at := range of.addresses {
+		for number := j.packed.first(at); number != 0; number = j.packed.first(at) {
+			p := j.unpack(number)
+			j.hold(j.held(p.request(number), p.identity))
+		}
+	}
+}
+
+// unpack removes a request from the packed ones.
+func (j *Join) unpack(number uint64) parcel {
+	p := j.packed.take(number)
+	j.bytes.requests -= p.size()
+	return p
+}
+
+// makeRoom lets go of the oldest requests while all take too much.
+func (j *Join) makeRoom() {
+	for j.bytes.requests > j.limits.Bytes/2 {
+		if number, some := j.packed.oldest(); some && (len(j.requests) == 0 || number < j.requests[0].Number) {
+			j.crowded++
+			j.forget(number)
+			continue
+		}
 		if oldest := j.requests[0]; !oldest.dropped {
 			j.crowded++
 			j.drop(oldest)
 		}
 		j.requests = j.requests[1:]
 	}
-	return true
 }
 
 // Reserve takes note of a number that something has.
@@ -188,11 +234,17 @@ func (j *Join) Number() uint64 {
 	return j.next - 1
 }
 
+// forget lets go of a packed request.
+func (j *Join) forget(number uint64) {
+	delete(j.known, j.unpack(number).identity)
+	j.found.Drop = append(j.found.Drop, number)
+}
+
 // drop lets go of a request and of all its claims.
 func (j *Join) drop(h *held) {
 	h.dropped = true
 	j.bytes.requests -= h.size()
-	delete(j.known, identityOf(h.Request))
+	delete(j.known, h.identity)
 	j.found.Drop = append(j.found.Drop, h.Number)
 	for _, c := range h.claims {
 		if o := j.objects[c.at()]; o != nil {
@@ -212,9 +264,19 @@ func (j *Join) tidy(at string, o *object) {
 // Decide concludes what can be concluded at a moment, and lets go of what has waited for too long.
 func (j *Join) Decide(now time.Time) {
 	for _, p := range j.changes {
+		j.ask(p)
+	}
+	for _, p := range j.changes {
 		if !p.decided {
 			j.decide(p, now)
 		}
+	}
+	for {
+		oldest, some := j.packed.oldest()
+		if !some || j.waited(j.packed.arrived(oldest), now) <= j.limits.Window {
+			break
+		}
+		j.forget(oldest)
 	}
 	for _, h := range j.requests {
 		if !h.dropped && j.waited(h.Arrived, now) > j.limits.Window {
@@ -223,6 +285,7 @@ func (j *Join) Decide(now time.Time) {
 	}
 	j.changes = slices.DeleteFunc(j.changes, func(p *pending) bool { return p.decided })
 	j.requests = slices.DeleteFunc(j.requests, func(h *held) bool { return h.dropped })
+	j.makeRoom()
 }
 
 // waited is how long something has waited that came at a time.
@@ -263,6 +326,7 @@ func (j *Join) Fetch() Findings {
 // conclude ends the wait of a change, and of the claims that were of no other.
 func (j *Join) conclude(p *pending, f finding) {
 	p.decided = true
+	j.ask(p)
 	j.bytes.changes -= changeSize
 	o := j.objects[p.UID]
 	if p.Marks && f.by != nil && !f.likely {

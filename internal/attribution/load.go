@@ -60,6 +60,7 @@ func (a *Attributor) loadEvidence(e event.Evidence) error {
 	case *Loss:
 		a.gaps.lose(kept)
 	case *Request:
+		kept.Arrived = a.join.began
 		a.hold(kept)
 	}
 	return nil

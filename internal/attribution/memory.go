@@ -89,8 +89,12 @@ func decodeEvidence(e event.Evidence) (any, error) {
 	if err := json.Unmarshal(e.Value, l); err != nil || l.Reason != "" {
 		return l, err
 	}
-	r := &Request{Number: e.Number}
-	err := json.Unmarshal(e.Value, r)
+	return decodeRequest(e.Number, e.Value)
+}
+
+func decodeRequest(number uint64, kept []byte) (*Request, error) {
+	r := &Request{Number: number}
+	err := json.Unmarshal(kept, r)
 	r.Stage = audit.Complete
 	return r, err
 }
