@@ -1,4 +1,7 @@
+import java.io.FileReader;
+import java.util.HashMap;
 import java.util.Map;
+import java.util.Properties;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.iceberg.CatalogUtil;
 import org.apache.iceberg.Table;
@@ -7,12 +10,26 @@ import org.apache.iceberg.catalog.TableIdentifier;
 import org.apache.iceberg.data.IcebergGenerics;
 import org.apache.iceberg.data.Record;
 
-/** Prints type, namespace, name and resourceVersion of each row of a table of changes, with tabs between. */
+/**
+ * Prints type, namespace, name and resourceVersion of each row of a table of changes, with tabs between. Table and catalog are
+ * those of a configuration of the sink for Kafka Connect.
+ */
 class Rows {
+  private static final String CATALOG = "iceberg.catalog.";
+
   public static void main(String[] args) throws Exception {
-    Catalog catalog =
-        CatalogUtil.buildIcebergCatalog("test", Map.of("type", "hadoop", "warehouse", args[0]), new Configuration());
-    Table table = catalog.loadTable(TableIdentifier.parse(args[1]));
+    Properties sink = new Properties();
+    try (var file = new FileReader(args[0])) {
+      sink.load(file);
+    }
+    Map<String, String> settings = new HashMap<>();
+    for (String name : sink.stringPropertyNames()) {
+      if (name.startsWith(CATALOG)) {
+        settings.put(name.substring(CATALOG.length()), sink.getProperty(name));
+      }
+    }
+    Catalog catalog = CatalogUtil.buildIcebergCatalog("iceberg", settings, new Configuration());
+    Table table = catalog.loadTable(TableIdentifier.parse(sink.getProperty("iceberg.tables")));
     try (var rows = IcebergGenerics.read(table).build()) {
       for (Record row : rows) {
         System.out.println(

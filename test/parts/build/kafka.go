@@ -25,7 +25,7 @@ func Flink(ctx context.Context) (string, error) {
 
 // IcebergSink returns the directory of the jar files of Apache Iceberg's sink for Kafka Connect.
 func IcebergSink(ctx context.Context) (string, error) {
-	return classPath(ctx, "the Iceberg sink for Kafka Connect", "80 MB", "iceberg", "test/iceberg/pom.xml")
+	return classPath(ctx, "the Iceberg sink for Kafka Connect", "150 MB", "iceberg", "test/iceberg/pom.xml")
 }
 
 // OpenSearch returns the directory of the distribution of OpenSearch: what its archive has at its top.

@@ -18,6 +18,11 @@ func ClickHouse(ctx context.Context) (string, error) {
 	return virtualEnvironment(ctx, "the embedded ClickHouse", "200 MB", "clickhouse", "test/clickhouse/requirements.txt")
 }
 
+// S3 returns the same of test/s3/requirements.txt: a server that speaks S3 and keeps everything in memory.
+func S3(ctx context.Context) (string, error) {
+	return virtualEnvironment(ctx, "the S3 server of tests", "60 MB", "s3", "test/s3/requirements.txt")
+}
+
 // virtualEnvironment installs what a list of requirements names into the cache and returns the interpreter.
 func virtualEnvironment(ctx context.Context, title, size, name, list string) (string, error) {
 	root, err := Root()

@@ -7,14 +7,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
 // Server is a started server.
 type Server struct {
 	programs string
+	port     int
 	env      []string
 	process  *process.Process
 }
@@ -26,8 +29,7 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Clients find the server, its database and its user by these.
-	s := &Server{programs: programs, env: append(env, "PGHOST="+dir, "PGUSER=postgres", "PGDATABASE=postgres")}
+	s := &Server{programs: programs, env: env}
 	if err := errors.Join(os.MkdirAll(dir, 0o755), process.OwnedByNobody(dir)); err != nil {
 		return nil, err
 	}
@@ -38,15 +40,18 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 	if out, err := prepare.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	server := s.command("postgres", "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off")
-	s.process, err = process.Start(ctx, process.Options{
-		Name: "postgres", Path: server[0], Args: server[1:], Dir: dir, Env: prepare.Env, Log: filepath.Join(filepath.Dir(dir), "postgres.log"),
-		Ready: s.answers,
+	return s, ports.Try(1, func(free []int) (err error) {
+		s.port = free[0]
+		// Clients find the server, its database and its user by these.
+		s.env = append(env, "PGHOST="+dir, "PGPORT="+strconv.Itoa(s.port), "PGUSER=postgres", "PGDATABASE=postgres")
+		server := s.command("postgres", "-D", data, "-k", dir, "-p", strconv.Itoa(s.port), "-c", "listen_addresses=127.0.0.1",
+			"-c", "fsync=off")
+		s.process, err = process.Start(ctx, process.Options{
+			Name: "postgres", Path: server[0], Args: server[1:], Dir: dir, Env: append(os.Environ(), s.env...),
+			Log: filepath.Join(filepath.Dir(dir), "postgres.log"), Ready: s.answers,
+		})
+		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
 }
 
 // command is a program of PostgreSQL with its arguments.
@@ -69,6 +74,9 @@ func (s *Server) Psql() string { return filepath.Join(s.programs, "psql") }
 
 // Env are the environment variables that lead clients of libpq here.
 func (s *Server) Env() []string { return s.env }
+
+// Address is where the server listens for clients without libpq, by TCP. Nobody needs a password.
+func (s *Server) Address() string { return ports.Address(s.port) }
 
 // Stop ends the server when its clients have gone.
 func (s *Server) Stop() error { return s.process.Stop() }
