@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
@@ -43,7 +44,7 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 	return s, ports.Try(1, func(free []int) (err error) {
 		s.port = free[0]
 		// Clients find the server, its database and its user by these.
-		s.env = append(env, "PGHOST="+dir, "PGPORT="+strconv.Itoa(s.port), "PGUSER=postgres", "PGDATABASE=postgres")
+		s.env = slices.Concat(env, []string{"PGHOST=" + dir, "PGPORT=" + strconv.Itoa(s.port), "PGUSER=postgres", "PGDATABASE=postgres"})
 		server := s.command("postgres", "-D", data, "-k", dir, "-p", strconv.Itoa(s.port), "-c", "listen_addresses=127.0.0.1",
 			"-c", "fsync=off")
 		s.process, err = process.Start(ctx, process.Options{
