@@ -215,7 +215,7 @@ func (a *audited) awaitPolicy(u *user) {
 func (a *audited) settled() {
 	a.t.Helper()
 	a.ends++
-	name := fmt.Sprintf("%s-%d", theEnd, a.ends)
+	name, before := fmt.Sprintf("%s-%d", theEnd, a.ends), a.concluded()
 	for _, kind := range attributedKinds {
 		body := "{" + kind.head + `,"metadata":{"name":"` + name + `"},` + kind.spec + "}"
 		a.user(1).mustDo(a.t, "POST", fmt.Sprintf(kind.path, "busy-0"), body)
@@ -229,12 +229,19 @@ func (a *audited) settled() {
 		return n
 	}
 	deadline := time.Now().Add(arriveWithin)
-	for told() < len(attributedKinds) || a.metric("kubecdc_attribution_pending_changes") > 0 {
+	concluded := before + float64(len(attributedKinds)) // as long as the ends were not looked at, none of them waits
+	for told() < len(attributedKinds) || a.concluded() < concluded || a.metric("kubecdc_attribution_pending_changes") > 0 {
 		if time.Now().After(deadline) {
 			a.t.Fatal("changes wait for ever")
 		}
 		pause(a.t, lookEvery)
 	}
+}
+
+// concluded is how many changes were named, or are not named any more, since the exporter was started.
+func (a *audited) concluded() float64 {
+	a.t.Helper()
+	return a.metric("kubecdc_attributed_total") + a.metric("kubecdc_attributed_likely_total") + a.metric("kubecdc_unresolved_total")
 }
 
 // theEnd is how the names begin of what is written last of all.
