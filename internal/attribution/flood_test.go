@@ -30,12 +30,6 @@ func floodEvent(n int) audit.Event {
 // BenchmarkFlood takes requests that nobody has a change for, at the bound, as in a flood that goes on. It tells what one of
 // them takes of memory while it waits, and what one collection of the garbage costs while so many wait.
 func BenchmarkFlood(b *testing.B) {
-	alive := func() (m runtime.MemStats) {
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m
-	}
 	j := NewJoin(Limits{Settle: 40 * time.Second, Window: 10 * time.Minute, Bytes: floodBytes})
 	before := alive()
 	n := 0
@@ -63,19 +57,29 @@ func BenchmarkFlood(b *testing.B) {
 	b.ReportMetric(held, "held")
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/held, "B/held")
 	b.ReportMetric(float64(after.HeapObjects-before.HeapObjects)/held, "objects/held")
-	collection := func() float64 {
-		const times = 20
-		start := cpu(b)
-		for range times {
-			runtime.GC()
-		}
-		return float64((cpu(b) - start).Microseconds()) / 1000 / times
-	}
-	full := collection()
+	full := collection(b)
 	runtime.KeepAlive(j)
 	j = nil
 	runtime.GC()
-	b.ReportMetric(full-collection(), "CPU-ms/GC") // more than with an empty join
+	b.ReportMetric(full-collection(b), "CPU-ms/GC") // more than with an empty join
+}
+
+// alive is what is used of memory when all garbage is gone.
+func alive() (m runtime.MemStats) {
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m
+}
+
+// collection is the CPU of one collection of the garbage, in milliseconds.
+func collection(b *testing.B) float64 {
+	const times = 20
+	start := cpu(b)
+	for range times {
+		runtime.GC()
+	}
+	return float64((cpu(b) - start).Microseconds()) / 1000 / times
 }
 
 func cpu(b *testing.B) time.Duration {
