@@ -44,6 +44,18 @@ func NATSServer(ctx context.Context) (string, error) {
 	return program{module: "test/natsserver", name: "nats-server", takes: "about 30 seconds"}.provide(ctx)
 }
 
+// Loki returns the path of Grafana Loki.
+func Loki(ctx context.Context) (string, error) {
+	return program{
+		module: "test/loki", name: "loki", pkg: "github.com/grafana/loki/v3/cmd/loki", takes: "about 5 minutes",
+	}.provide(ctx)
+}
+
+// OTelCollector returns the path of an OpenTelemetry collector with what recipes name.
+func OTelCollector(ctx context.Context) (string, error) {
+	return program{module: "test/otelcol", name: "otelcol", takes: "about 2 minutes"}.provide(ctx)
+}
+
 // Helm returns the path of Helm.
 func Helm(ctx context.Context) (string, error) {
 	return program{module: "tools/deploy", name: "helm", pkg: "helm.sh/helm/v4/cmd/helm", takes: "about 2 minutes"}.provide(ctx)
