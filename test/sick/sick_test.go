@@ -309,6 +309,24 @@ func (w *ward) until(what string, is func() bool) {
 	}
 }
 
+// endure waits while the sickness lasts, which may be for longer than anything is waited for, and sees to it that the sink is
+// ready all the time.
+func (w *ward) endure(sickness time.Duration) {
+	w.t.Helper()
+	over, tick := time.After(sickness), time.NewTicker(100*time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-over:
+			return
+		case <-tick.C:
+			if c := w.pipeline.Stats().Condition; c.NotReady() != "" {
+				w.t.Fatalf("not ready, though most topics are well: %s", c.NotReady())
+			}
+		}
+	}
+}
+
 // heap is what stays alive, in MiB: the least of some looks, since the store and what is on its way come and go.
 func (w *ward) heap() float64 {
 	least, looks := math.Inf(1), 0
@@ -451,7 +469,7 @@ func run(t *testing.T, w *ward, s sickness) {
 	})
 	early := w.heap()
 	before, began := w.sink.counts(), time.Now()
-	w.until("its time is over", func() bool { return time.Since(began) >= duration })
+	w.endure(duration)
 	after, lasted := w.sink.counts(), time.Since(began).Seconds()
 	late := w.heap()
 	least := 1.0
