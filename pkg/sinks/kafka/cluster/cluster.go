@@ -26,8 +26,9 @@ import (
 const (
 	anyBroker = -1 // whichever answers first
 
-	// ProbeInterval is how often a connection to a broker that is away is tried, at most.
-	ProbeInterval = time.Second
+	// ProbeInterval is how often a connection to a broker that is away is tried, and who leads a partition without a leader is
+	// asked for, at most. A broker that comes back is waited for twice: until it leads again, and until it is connected.
+	ProbeInterval = 500 * time.Millisecond
 	// hedgeAfter is for how long one broker is waited for, if any can answer, before the next is asked, too.
 	hedgeAfter = time.Second
 )
