@@ -9,35 +9,41 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 )
 
-// TestTheConfigurationOfTheReadmeDelivers takes every YAML block of the README and of the recipes as a file. A newcomer's
-// broker has no topics and no streams, so they have to be made.
-func TestTheConfigurationOfTheReadmeDelivers(t *testing.T) {
-	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "recipes", "*.md"))
+// TestTheConfigurationsForNewcomersDeliver loads every YAML block of the README and every configuration of a recipe. A
+// newcomer's broker has no topics and no streams, so they have to be made.
+func TestTheConfigurationsForNewcomersDeliver(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := 0
-	for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
-		content, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, block := range strings.Split(string(content), "```yaml\n")[1:] {
-			text, _, _ := strings.Cut(block, "```")
-			cfg, err := config.Load(write(t, "page.yaml", text))
-			if err != nil {
-				t.Fatalf("%s: %v\n%s", page, err, text)
-			}
-			found++
-			for _, s := range cfg.Sinks {
-				if s.Kafka != nil && !s.Kafka.CreateTopics.Enabled || s.NATS != nil && !s.NATS.Create.Enabled {
-					t.Errorf("%s: sink %s waits for somebody to make its topics or stream", page, s.Name)
-				}
-			}
-		}
+	blocks := strings.Split(string(readme), "```yaml\n")[1:]
+	recipes, err := filepath.Glob(filepath.Join("..", "..", "configs", "recipes", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if found < 2 {
-		t.Fatalf("%d configurations in pages", found)
+	if len(blocks) == 0 || len(recipes) == 0 {
+		t.Fatalf("%d configurations in the README, and %d of recipes", len(blocks), len(recipes))
+	}
+	for _, block := range blocks {
+		text, _, _ := strings.Cut(block, "```")
+		makesItsDestinations(t, write(t, "README.yaml", text))
+	}
+	for _, path := range recipes {
+		makesItsDestinations(t, path)
+	}
+}
+
+// makesItsDestinations sees to it that a configuration waits for nobody to make its topics and streams.
+func makesItsDestinations(t *testing.T, path string) {
+	t.Helper()
+	cfg, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range cfg.Sinks {
+		if s.Kafka != nil && !s.Kafka.CreateTopics.Enabled || s.NATS != nil && !s.NATS.Create.Enabled {
+			t.Errorf("%s: sink %s waits for somebody to make its topics or stream", path, s.Name)
+		}
 	}
 }
 
