@@ -12,8 +12,8 @@ import (
 )
 
 // BenchmarkSilence has changes wait for audit events of which none comes. It tells what one of them takes of memory, what
-// looking at all of them costs, which is done five times a second, and what one collection of the garbage costs while so many
-// wait, for which the stream waits, too.
+// looking at all of them costs, which is done five times a second, and what one collection of the garbage costs while so
+// many wait, for which the stream waits, too.
 func BenchmarkSilence(b *testing.B) {
 	for _, waiting := range []int{10_000, 30_000} {
 		b.Run(strconv.Itoa(waiting), func(b *testing.B) {

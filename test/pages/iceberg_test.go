@@ -120,15 +120,7 @@ func makeBucket(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("the S3 server answers %s", response.Status)
-	}
-	return nil
+	return process.ExpectOK(http.DefaultClient, request)
 }
 
 // uncommit takes the table back to before its first commit, as if Connect had ended after it had announced its files and

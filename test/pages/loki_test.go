@@ -17,9 +17,9 @@ import (
 
 const lokiPage = "docs/recipes/loki.md"
 
-// TestTheLokiRecipeRuns has a collector take changes to Loki by the configuration of the page, while objects come, change and
-// go, the collector stops while Loki is away, Loki refuses a line, and all records come a second time, and compares the lines
-// with the cluster.
+// TestTheLokiRecipeRuns has a collector take changes to Loki by the configuration of the page, while objects come, change
+// and go, the collector stops while Loki is away, Loki refuses a line, and all records come a second time, and compares the
+// lines with the cluster.
 func TestTheLokiRecipeRuns(t *testing.T) {
 	large(t)
 	s := running(t)
@@ -58,10 +58,10 @@ func TestTheLokiRecipeRuns(t *testing.T) {
 	collector.prints = []string{"Will retry the request"}
 	w.awaitPrints()
 	w.must(collector.process.Stop())
-	w.must(server.Run(ctx))
+	w.must(server.Restart(ctx))
 	collector = w.start(collector.block)
-	look := "curl --silent --fail-with-body '" + server.URL() + "/loki/api/v1/query_range?limit=1000&query=" +
-		url.QueryEscape(`{service_name="kubecdc", k8s_cluster_name="dev", k8s_namespace_name="loki"} | resource="configmaps"`) + "'"
+	query := url.QueryEscape(`{service_name="kubecdc", k8s_cluster_name="dev", k8s_namespace_name="loki"} | resource="configmaps"`)
+	look := "curl --silent --fail-with-body '" + server.URL() + "/loki/api/v1/query_range?limit=1000&query=" + query + "'"
 	w.awaitEqual(look, w.versions("configmaps", "loki"), newestLines)
 	w.run("a line that Loki refuses", `
 		kubectl create configmap long

@@ -309,8 +309,8 @@ func (w *ward) until(what string, is func() bool) {
 	}
 }
 
-// endure waits while the sickness lasts, which may be for longer than anything is waited for, and sees to it that the sink is
-// ready all the time.
+// endure waits while the sickness lasts, which may be for longer than anything is waited for, and sees to it that the sink
+// is ready all the time.
 func (w *ward) endure(sickness time.Duration) {
 	w.t.Helper()
 	over, tick := time.After(sickness), time.NewTicker(100*time.Millisecond)

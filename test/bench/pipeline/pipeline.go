@@ -2,9 +2,7 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 
@@ -49,22 +47,6 @@ func StartExporter(ctx context.Context, program, dir, kubeconfig, routing string
 	}
 	return process.Start(ctx, process.Options{
 		Name: "exporter", Path: program, Args: []string{"run", "--config", config}, Log: filepath.Join(dir, "exporter.log"),
-		Ready: func(ctx context.Context) error { return ready(ctx, "http://"+address+"/readyz") },
+		Ready: func(ctx context.Context) error { return process.GetOK(ctx, "http://"+address+"/readyz") },
 	})
-}
-
-func ready(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return errors.New(answer.Status)
-	}
-	return nil
 }

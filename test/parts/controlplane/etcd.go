@@ -2,8 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/kubecdc/kubecdc/test/parts/ports"
@@ -29,7 +27,7 @@ func (c *ControlPlane) etcdProcess(program string, peerPort int, extra []string)
 		Path:  program,
 		Args:  append(args, extra...),
 		Log:   c.path("etcd.log"),
-		Ready: func(ctx context.Context) error { return expectOK(ctx, http.DefaultClient, c.etcdURL+"/readyz", "") },
+		Ready: func(ctx context.Context) error { return process.GetOK(ctx, c.etcdURL+"/readyz") },
 	}
 }
 
@@ -42,17 +40,5 @@ func expectOK(ctx context.Context, client *http.Client, url, token string) error
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s: %s", url, response.Status, body)
-	}
-	return nil
+	return process.ExpectOK(client, request)
 }

@@ -4,13 +4,13 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/ports"
+	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
 // probe keeps no connections: a server that is stopped should not wait for them.
@@ -23,17 +23,8 @@ func (s *Server) Healthy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	response, err := probe.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("NATS server %s is not healthy: %s: %s", s.name, response.Status, body)
+	if err := process.ExpectOK(probe, request); err != nil {
+		return fmt.Errorf("NATS server %s is not healthy: %w", s.name, err)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -73,19 +72,7 @@ rootLogger.appenderRef.console.ref = console
 
 // answers asks whether the node has a cluster, which is one that can write.
 func (s *Server) answers(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL()+"/_cluster/health?wait_for_status=yellow&timeout=1s", nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("opensearch answers %s", response.Status)
-	}
-	return nil
+	return process.GetOK(ctx, s.URL()+"/_cluster/health?wait_for_status=yellow&timeout=1s")
 }
 
 // URL is where it listens.
