@@ -59,4 +59,6 @@
 // JetStream acknowledges a message before it is synced to disk (server option sync_interval, two minutes unless set): a
 // single server that loses power can lose acknowledged messages. Replicate the stream, or set sync_interval: always. A
 // stream that went back is noticed when the next batch is refused, or by a sequence that it gives out twice: a LostError.
+// A server that is parted from the other replicas believes for ten seconds and more that it leads, and may lack what another
+// has acknowledged since. What it says of the stream's end, or of the fence, is not believed.
 package nats

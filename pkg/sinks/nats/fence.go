@@ -207,6 +207,11 @@ func (s *Sink) stillOurs(ctx context.Context, l *connection.Link, end uint64) er
 	}
 	o, mine := s.fenceOf(l, t.claim), t.fence()
 	found, err := o.Current(ctx)
+	if err == nil && !found.Same(mine) { // a server may have said so that does not lead any more
+		if _, err = s.stream(l).Existing(ctx); err == nil {
+			found, err = o.Current(ctx)
+		}
+	}
 	last, _, _ := s.ordered.place()
 	switch {
 	case err != nil:

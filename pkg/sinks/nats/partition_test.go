@@ -6,11 +6,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
@@ -40,6 +42,74 @@ func TestReplicatedStreamsLoseRepeatAndReorderNothingWhenServersLoseEachOther(t 
 			t.Logf("%d cuts", stop())
 		})
 	}
+}
+
+// The leader of a stream is parted from the others, and a new one takes changes. Then the sink's connection comes to the old
+// one, which believes that it leads and has less than was acknowledged. That is neither a stream that went back nor a fence
+// that is gone, and nothing is sent again when all are together.
+func TestALeaderThatOthersHaveReplacedIsNotBelieved(t *testing.T) {
+	t.Run("in batches", func(t *testing.T) { replaced(t, true, func(*reign) {}) })
+	t.Run("by ID, behind a fence", func(t *testing.T) { replaced(t, false, func(r *reign) { r.fence("one") }) })
+}
+
+func replaced(t *testing.T, batches bool, begin func(r *reign)) {
+	ways := network{t: t, routes: make(map[[2]int]*proxy)}
+	servers := cluster(t, ways.between)
+	js := client(t, servers.URL())
+	if _, err := insist(t.Context(), func(ctx context.Context) (jetstream.Stream, error) {
+		return js.CreateStream(ctx, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>", "kubecdc.fence.>"}, Replicas: 3,
+			AllowBatchPublish: batches})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	old, err := leaderOf(js, servers, "K8S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.Index(servers, old)
+	rest := slices.Concat(servers[at+1:], servers[:at])
+	near, far := listen(t, strings.TrimPrefix(rest[0].URL(), "nats://")), listen(t, strings.TrimPrefix(old.URL(), "nats://"))
+	far.part(true)
+	ways.partAll(at, true)
+	if _, err := leaderOf(client(t, rest.URL()), rest, "K8S"); err != nil {
+		t.Fatal(err)
+	}
+	r := &reign{t: t, sink: opened(t, hasty("nats://"+near.address()+",nats://"+far.address()), quiet)}
+	begin(r)
+	all, local := versions(1, 200), client(t, old.URL())
+	done := r.through(all[:100], 0, func() bool { return false })
+	near.part(true)
+	far.part(false)
+	done = r.through(all, done, func() bool { return !leads(t.Context(), local, []string{"K8S"}) })
+	if done != 100 {
+		t.Errorf("%d changes were acknowledged by a server that is alone", done-100)
+	}
+	ways.partAll(at, false)
+	r.through(all, done, func() bool { return false })
+	replicated(t, js, "K8S")
+	if last := continuous(t, js, "K8S"); last != len(all) {
+		t.Errorf("the stream holds %d versions", last)
+	}
+}
+
+// through publishes what is left of messages until all are acknowledged, or it is enough. Nothing may be said to be lost, and
+// nobody to have taken over.
+func (r *reign) through(messages []sinks.Message, done int, enough func() bool) int {
+	r.t.Helper()
+	var last error
+	err := until(func(ctx context.Context) bool {
+		var n int
+		n, last = r.sink.Publish(ctx, whole, messages[done:])
+		done += n
+		if errors.As(last, new(*sinks.LostError)) || errors.As(last, new(*sinks.DeposedError)) {
+			r.t.Fatalf("after %d of %d: %v", done, len(messages), last)
+		}
+		return done == len(messages) || enough()
+	})
+	if err != nil {
+		r.t.Fatalf("%d of %d are acknowledged, %v, %v", done, len(messages), last, err)
+	}
+	return done
 }
 
 // network is what is between the servers of a cluster.

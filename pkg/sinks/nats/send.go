@@ -239,10 +239,15 @@ func (s *Sink) refusedStart(ctx context.Context, l *connection.Link, refused *re
 	if err := s.stillOurs(ctx, l, end); err != nil {
 		return err
 	}
-	if last, _, _ := s.ordered.place(); end < last {
-		return s.rewind(ctx, l, end)
+	last, _, _ := s.ordered.place()
+	if end >= last {
+		return s.readEnd(ctx, l, end, subject)
 	}
-	return s.readEnd(ctx, l, end, subject)
+	found, err := s.stream(l).Existing(ctx)
+	if err != nil || found.State.LastSeq >= last { // a server has said so that does not lead any more
+		return err
+	}
+	return s.rewind(ctx, l, found.State.LastSeq)
 }
 
 // refusal says what the refusal of one message means.

@@ -55,7 +55,8 @@ func (c Client) api(ctx context.Context, what string, request, answer any) error
 	return nil
 }
 
-// Info looks the stream up; nil says that it does not exist.
+// Info looks the stream up; nil says that it does not exist. What a server says that may lack what was acknowledged is an
+// error.
 func (c Client) Info(ctx context.Context) (*Info, error) {
 	found := new(Info)
 	if err := c.api(ctx, "INFO", nil, found); err != nil {
@@ -63,7 +64,7 @@ func (c Client) Info(ctx context.Context) (*Info, error) {
 	}
 	switch {
 	case found.Error == nil:
-		return found, nil
+		return found, led(c.Name, found.Cluster)
 	case found.Error.ErrCode == CodeStreamNotFound:
 		return nil, nil
 	}
@@ -147,6 +148,7 @@ type Info struct {
 	Error   *Error                 `json:"error"`
 	Config  jetstream.StreamConfig `json:"config"`
 	Created time.Time              `json:"created"`
+	Cluster *jetstream.ClusterInfo `json:"cluster"`
 	State   struct {
 		FirstSeq  uint64    `json:"first_seq"`
 		LastSeq   uint64    `json:"last_seq"`
