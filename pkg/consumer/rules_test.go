@@ -52,7 +52,7 @@ func (m *memory) drops(r Record) bool {
 	if r.Snapshot != nil && r.Snapshot.ID != m.snapshot { // 6
 		return false
 	}
-	if !m.exists && r.UID == m.uid && r.ResourceVersion == m.resourceVersion { // 4
+	if !m.exists && r.Snapshot == nil && r.UID == m.uid && r.ResourceVersion == m.resourceVersion { // 4
 		return true
 	}
 	return !m.lost && lower(r.ResourceVersion, m.resourceVersion) // 4, 5

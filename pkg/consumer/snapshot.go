@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// frame is one snapshot: it remembers what was told of the objects in it until count and digest are found right.
+// frame is one snapshot: it remembers what its list told until count and digest are found right.
 type frame struct {
 	id        string
 	namespace string // "" for all
@@ -15,15 +15,8 @@ type frame struct {
 	endedAt   time.Time
 	verified  bool
 
-	history map[Key][]listing // until the end is known
-	at      map[Key]version   // from then on: what existed at its position
-	digest  digest
-}
-
-// listing is a version that was told of an object.
-type listing struct {
-	version
-	listed bool // by the list of the snapshot
+	at     map[Key]version // what its list has told of last, without what it told to be gone; nil once verified
+	digest digest          // of that
 }
 
 // Framed is what is known of a snapshot.
@@ -48,7 +41,7 @@ func (t *Table) Snapshots() []Framed {
 func (s *resource) frame(id string) *frame {
 	f := s.snapshots[id]
 	if f == nil {
-		f = &frame{id: id, history: map[Key][]listing{}}
+		f = &frame{id: id, at: map[Key]version{}}
 		s.snapshots[id] = f
 	}
 	return f
@@ -70,13 +63,6 @@ func (s *resource) end(r Record) {
 			s.put(key, nil)
 		}
 	}
-	f.at = map[Key]version{}
-	for key, versions := range f.history {
-		for _, v := range versions {
-			f.put(key, v)
-		}
-	}
-	f.history = nil
 	f.verify()
 }
 
@@ -86,22 +72,9 @@ func (f *frame) supersedes(key Key, row *row) bool {
 		row.observedAt.Before(f.endedAt) && compare(row.resourceVersion, f.ended.Position) <= 0
 }
 
-// told takes a version of an object that the snapshot has told of.
-func (f *frame) told(key Key, v version, listed bool) {
-	switch {
-	case f.verified:
-	case f.ended == nil:
-		f.history[key] = append(f.history[key], listing{v, listed})
-	default:
-		f.put(key, listing{v, listed})
-		f.verify()
-	}
-}
-
-// put takes what was so at the position of the snapshot. A delete that nobody watched has the resourceVersion of what it
-// deletes; unless the list told it, it came later.
-func (f *frame) put(key Key, v listing) {
-	if compare(v.resourceVersion, f.ended.Position) > 0 || v.gone && !v.listed {
+// told takes a version of an object that the list of the snapshot has told of.
+func (f *frame) told(key Key, v version) {
+	if f.verified {
 		return
 	}
 	if old, ok := f.at[key]; ok {
@@ -109,14 +82,15 @@ func (f *frame) put(key Key, v listing) {
 		delete(f.at, key)
 	}
 	if !v.gone {
-		f.digest.add(key, v.version, 1)
-		f.at[key] = v.version
+		f.digest.add(key, v, 1)
+		f.at[key] = v
 	}
+	f.verify()
 }
 
 // verify compares with what the end says. It need not be right at once, as other partitions may lag behind.
 func (f *frame) verify() {
-	if len(f.at) == f.ended.Count && f.digest.String() == f.ended.Digest {
+	if f.ended != nil && len(f.at) == f.ended.Count && f.digest.String() == f.ended.Digest {
 		f.verified, f.at = true, nil
 	}
 }

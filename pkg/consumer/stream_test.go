@@ -53,6 +53,11 @@ func TestTheRulesEndInTheStateOfTheCluster(t *testing.T) {
 		if got := stateOf(table); !maps.Equal(got, want) {
 			t.Fatalf("seed %d: the table holds\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
 		}
+		for _, f := range table.Snapshots() {
+			if f.Ended && !f.Verified {
+				t.Fatalf("seed %d: the snapshot %s is not verified\n%s", seed, f.ID, w)
+			}
+		}
 	}
 	for _, kind := range []string{"added", "updated", "deleted", "snapshot", "sync", "gap", "snapshot.begin", "snapshot.end", "left", "restored"} {
 		if seen[kind] < 100 {
@@ -97,6 +102,11 @@ func TestTheRulesHoldWhateverPartitionComesFirst(t *testing.T) {
 		if got := stateOf(table); !maps.Equal(got, want) {
 			t.Fatalf("seed %d: the table holds\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
 		}
+		for _, f := range table.Snapshots() {
+			if f.Ended && !f.Verified {
+				t.Fatalf("seed %d: the snapshot %s is not verified\n%s", seed, f.ID, w)
+			}
+		}
 	}
 }
 
@@ -129,6 +139,7 @@ type world struct {
 	uids     int
 	exist    map[string]version
 	states   map[string]string // what selects an object: its group
+	ends     map[string]int    // at which revision what does not exist any more was deleted, by UID
 	backups  []backup
 
 	rule   string // the group that is selected; "" for all
@@ -137,8 +148,9 @@ type world struct {
 	passes int
 	stream []Record
 
-	ids      map[string]bool
-	collides bool // a restored cluster gave one version twice, see docs/delivery.md on restoring etcd
+	ids      map[string]bool  // of records
+	written  map[version]bool // all that ever was
+	collides bool             // a restored cluster gave one version twice, see docs/delivery.md on restoring etcd
 }
 
 // backup is a cluster as it was.
@@ -150,7 +162,7 @@ type backup struct {
 
 func newWorld(t *testing.T, rnd *rand.Rand, restores bool) *world {
 	return &world{t: t, rnd: rnd, backed: restores, restores: restores, revision: 100, exist: map[string]version{}, states: map[string]string{}, ids: map[string]bool{},
-		known: map[string]version{}}
+		written: map[version]bool{}, known: map[string]version{}, ends: map[string]int{}}
 }
 
 func (w *world) String() string {
@@ -167,7 +179,7 @@ func (w *world) live() {
 	w.snapshot()
 	for range 8 {
 		w.change(w.rnd.IntN(12))
-		switch w.rnd.IntN(7) {
+		switch w.rnd.IntN(8) {
 		case 0, 1:
 			w.watch()
 		case 2: // away for too long
@@ -184,16 +196,34 @@ func (w *world) live() {
 		case 4: // edited rules
 			w.watch()
 			w.change(w.rnd.IntN(5))
-			w.rule = []string{"", "blue", "red"}[w.rnd.IntN(3)]
+			w.edit()
 			w.relist(nil, w.pass())
 		case 5:
 			w.watch()
 			w.resync()
 		case 6:
 			w.restore()
+		case 7: // the rules leave the resource out, and take it in again
+			w.watch()
+			w.leave()
+			w.change(w.rnd.IntN(5))
+			w.snapshot()
 		}
 	}
 	w.watch()
+}
+
+// edit lets the rules select something else.
+func (w *world) edit() { w.rule = []string{"", "blue", "red"}[w.rnd.IntN(3)] }
+
+// leave says of all objects that they are gone: no rule selects them any more.
+func (w *world) leave() {
+	pass := w.pass()
+	for _, name := range w.names() {
+		if v, known := w.known[name]; known {
+			w.object(event.Deleted, name, v, func(c *event.Change) { c.Coalesced, c.FinalStateUnknown, c.Left, c.Pass = true, true, true, pass })
+		}
+	}
 }
 
 // change lets n things happen in the cluster.
@@ -208,6 +238,8 @@ func (w *world) change(n int) {
 			w.exist[name] = version{uid: fmt.Sprintf("%s-%d", name, w.uids), resourceVersion: strconv.Itoa(w.revision)}
 			w.states[name] = []string{"blue", "red"}[w.rnd.IntN(2)]
 		case w.rnd.IntN(4) == 0:
+			w.ends[old.uid] = w.revision
+			w.write(version{uid: old.uid, resourceVersion: strconv.Itoa(w.revision)})
 			delete(w.exist, name)
 			delete(w.states, name)
 		default:
@@ -215,11 +247,18 @@ func (w *world) change(n int) {
 			if w.rnd.IntN(3) == 0 {
 				w.states[name] = map[string]string{"blue": "red", "red": "blue"}[w.states[name]]
 			}
+			w.write(w.exist[name])
 		}
 		if w.rnd.IntN(5) == 0 && w.restores {
 			w.backups = append(w.backups, backup{w.revision, maps.Clone(w.exist), maps.Clone(w.states)})
 		}
 	}
+}
+
+// write notes a version that is new, as long as no backup is restored.
+func (w *world) write(v version) {
+	w.collides = w.collides || w.written[v]
+	w.written[v] = true
 }
 
 func (w *world) takes(name string) bool {
@@ -282,19 +321,13 @@ func (w *world) watch() {
 		case known.uid == "" && w.takes(name):
 			w.object(event.Added, name, now, nil)
 		case known.uid == "":
-		case !w.takes(name) || now.uid != known.uid:
-			at := known
-			w.revision++ // the delete has a version of its own
-			at.resourceVersion = strconv.Itoa(w.revision)
-			if w.takes(name) { // its namesake is newer
-				w.revision++
-				now.resourceVersion = strconv.Itoa(w.revision)
-				w.exist[name] = now
-				w.object(event.Deleted, name, at, nil)
+		case now.uid == known.uid && !w.takes(name): // its labels do not match any more
+			w.object(event.Deleted, name, now, nil)
+		case now.uid != known.uid:
+			w.object(event.Deleted, name, version{uid: known.uid, resourceVersion: strconv.Itoa(w.ends[known.uid])}, nil)
+			if w.takes(name) {
 				w.object(event.Added, name, now, nil)
-				continue
 			}
-			w.object(event.Deleted, name, at, nil)
 		case now.resourceVersion != known.resourceVersion:
 			w.object(event.Updated, name, now, nil)
 		}
@@ -351,7 +384,7 @@ func (w *world) relist(snapshot *event.SnapshotInfo, pass string) {
 			})
 			w.object(event.Added, name, now, mark)
 		case snapshot != nil:
-			w.object(event.Snapshot, name, now, func(c *event.Change) { c.Snapshot = snapshot })
+			w.object(event.Snapshot, name, now, func(c *event.Change) { c.Snapshot, c.Pass = snapshot, pass })
 		default:
 			w.object(event.Added, name, now, mark)
 		}
@@ -359,19 +392,26 @@ func (w *world) relist(snapshot *event.SnapshotInfo, pass string) {
 	w.at = w.revision
 }
 
-// snapshot is a first list, which may be interrupted while the cluster goes on.
+// snapshot is a first list, which may be interrupted while the cluster goes on and rules are edited.
 func (w *world) snapshot() {
-	info := &event.SnapshotInfo{ID: w.pass()}
+	info, pass := &event.SnapshotInfo{ID: w.pass()}, ""
 	w.emit(event.Change{Type: event.SnapshotBegin, Snapshot: info})
-	for w.rnd.IntN(3) == 0 { // a part of the list, then a restart
+	for w.rnd.IntN(3) == 0 { // a part of the list or all of it, then a restart
+		if w.rnd.IntN(3) == 0 {
+			w.relist(info, pass)
+		}
 		for _, name := range w.names() {
 			if w.takes(name) && w.known[name].uid == "" && w.rnd.IntN(2) == 0 {
-				w.object(event.Snapshot, name, w.exist[name], func(c *event.Change) { c.Snapshot = info })
+				w.object(event.Snapshot, name, w.exist[name], func(c *event.Change) { c.Snapshot, c.Pass = info, pass })
 			}
 		}
 		w.change(w.rnd.IntN(6))
+		if w.rnd.IntN(2) == 0 {
+			w.edit()
+			pass = w.pass()
+		}
 	}
-	w.relist(info, "")
+	w.relist(info, pass)
 	var digest event.Digest
 	for name, v := range w.known {
 		digest.Add("ns", name, v.uid, v.resourceVersion)

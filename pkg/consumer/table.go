@@ -119,9 +119,6 @@ func (t *Table) Gaps() []Loss { return t.gaps }
 func (s *resource) object(r Record) error {
 	key := Key{r.Namespace, r.Name}
 	old := s.rows[key]
-	if r.Snapshot != nil {
-		s.frame(r.Snapshot.ID) // its begin may be in a partition that is read later
-	}
 	if old.outdates(r) {
 		return nil
 	}
@@ -135,9 +132,7 @@ func (s *resource) object(r Record) error {
 	now.vague = r.Coalesced && now.gone
 	if r.Snapshot != nil {
 		now.under = r.Snapshot.ID
-	}
-	if f := s.snapshots[now.under]; f != nil {
-		f.told(key, now.version, r.Snapshot != nil)
+		s.frame(now.under).told(key, now.version)
 	}
 	if s.superseded(key, now) {
 		now = nil
@@ -182,7 +177,7 @@ func (old *row) outdates(r Record) bool {
 		return true
 	case r.Coalesced || r.Snapshot != nil && r.Snapshot.ID != old.under: // 5, 6
 		return false
-	case old.gone && r.UID == old.uid && r.ResourceVersion == old.resourceVersion: // 4
+	case old.gone && r.UID == old.uid && r.ResourceVersion == old.resourceVersion && r.Snapshot == nil: // 4
 		return true
 	}
 	return !old.vague && compare(r.ResourceVersion, old.resourceVersion) < 0 // 4, 5

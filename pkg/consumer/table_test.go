@@ -85,6 +85,15 @@ func TestTheTableHoldsTheNewestOfEachObject(t *testing.T) {
 		"that, once more": {
 			[]Record{told("added", "a", "1", "5"), told("deleted", "a", "1", "5", coalesced, left, pass("1")), told("added", "a", "1", "5", coalesced, pass("2")),
 				told("deleted", "a", "1", "5", coalesced, left, pass("1")), told("added", "a", "1", "5", coalesced, pass("2"))}, "a@5"},
+		"a resource that rules leave out and take in again, once more": {
+			[]Record{told("added", "a", "1", "5"), told("deleted", "a", "1", "5", coalesced, left, pass("1")), told("snapshot", "a", "1", "5", under("s")),
+				told("deleted", "a", "1", "5", coalesced, left, pass("1")), told("snapshot", "a", "1", "5", under("s"))}, "a@5"},
+		"an object that edited rules leave out and take in within one snapshot": {
+			[]Record{told("snapshot", "a", "1", "5", under("s")), told("deleted", "a", "1", "5", coalesced, left, under("s"), pass("1")),
+				told("snapshot", "a", "1", "5", under("s"), pass("2"))}, "a@5"},
+		"an object that lost its label, then enters with the resource, once more": {
+			[]Record{told("added", "a", "1", "5"), told("deleted", "a", "1", "6"), told("snapshot", "a", "1", "6", under("s")),
+				told("deleted", "a", "1", "6"), told("snapshot", "a", "1", "6", under("s"))}, "a@6"},
 		"resync":                       {[]Record{told("added", "a", "1", "5"), told("sync", "a", "1", "5", pass("1")), told("sync", "b", "2", "3", pass("1"))}, "a@5 b@3"},
 		"resync that comes again late": {[]Record{told("sync", "a", "1", "5", pass("1")), told("deleted", "a", "1", "6"), told("sync", "a", "1", "5", pass("1"))}, ""},
 		"a snapshot after a lost journal": {
