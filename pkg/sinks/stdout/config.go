@@ -10,7 +10,8 @@ import (
 type Config struct {
 	// Path names a file to append to. It is created, for its owner only (0600), since objects may hold secrets; an
 	// existing file keeps its mode, and is refused if it holds something else than changes. It may be renamed, deleted or
-	// emptied at any time. Empty means standard output.
+	// emptied at any time. Who follows it must take whole lines only: one that a crash has torn is cut off at the next
+	// start. Empty means standard output.
 	Path string `mapstructure:"path"`
 }
 

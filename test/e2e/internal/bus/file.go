@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 )
 
@@ -13,7 +14,7 @@ import (
 type File struct {
 	path string
 	file *os.File
-	rest []byte // of a line that is still being written
+	end  int64 // of the last line that was read, in bytes: a crash may tear the next, which the exporter then cuts off
 	line int
 }
 
@@ -36,9 +37,8 @@ func (f *File) Read(context.Context) ([]Record, error) {
 		f.file = file
 	}
 	var records []Record
-	for lines := bufio.NewReaderSize(f.file, 1<<20); ; {
+	for lines := bufio.NewReaderSize(io.NewSectionReader(f.file, f.end, math.MaxInt64-f.end), 1<<20); ; {
 		text, err := lines.ReadBytes('\n')
-		f.rest = append(f.rest, text...)
 		if errors.Is(err, io.EOF) {
 			return records, nil
 		}
@@ -46,11 +46,12 @@ func (f *File) Read(context.Context) ([]Record, error) {
 			return records, err
 		}
 		f.line++
-		record, _, err := Form{}.read(fmt.Sprintf("%s:%d", f.path, f.line), "", nil, f.rest)
+		f.end += int64(len(text))
+		record, _, err := Form{}.read(fmt.Sprintf("%s:%d", f.path, f.line), "", nil, text)
 		if err != nil {
 			return records, err
 		}
-		records, f.rest = append(records, record), nil
+		records = append(records, record)
 	}
 }
 
