@@ -87,7 +87,8 @@ func (d *delivered) has(lane sinks.Lane, c *event.Change) bool {
 	if c.Type == event.Gap && compareVersions(c.Gap.From, c.Gap.To) > 0 {
 		d.restored.Store(c.Resource.String(), true)
 	}
-	if !ordered || !plain(c.Type) || c.Pass != "" {
+	found := c.FinalStateUnknown && !c.Left // by a list, of which another process makes one of another name
+	if !ordered || !plain(c.Type) || c.Pass != "" && !found {
 		_, ok := d.exact[digestOf(c.ID())]
 		return ok
 	}

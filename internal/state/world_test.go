@@ -127,6 +127,7 @@ type world struct {
 	bus       *memory
 	topics    map[string]*topic
 	snapshots int
+	lists     int
 	before    []*process // that may go on
 }
 
@@ -260,7 +261,8 @@ func (p *process) watch(name string) {
 func (p *process) listAll(name string, s *scope, from string) {
 	p.w.cluster.version++ // of something that nobody watches
 	now := strconv.Itoa(p.w.cluster.version)
-	list := deltas.List{Pass: s.stored.Pass}
+	p.w.lists++
+	list := deltas.List{Pass: s.stored.Pass, Name: fmt.Sprint("L", p.w.lists)}
 	switch {
 	case s.list != nil:
 		list = *s.list

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -365,9 +366,10 @@ func (w *world) pass() string {
 // relist compares what exists with what is known.
 func (w *world) relist(snapshot *event.SnapshotInfo, pass string) {
 	mark := func(c *event.Change) { c.Coalesced, c.Snapshot, c.Pass = true, snapshot, pass }
+	list := cmp.Or(pass, w.pass())
 	gone := func(c *event.Change) {
 		mark(c)
-		c.FinalStateUnknown, c.Left = true, pass != ""
+		c.FinalStateUnknown, c.Left, c.Pass = true, pass != "", list
 	}
 	for _, name := range w.names() {
 		now, known := w.exist[name], w.known[name]
@@ -380,7 +382,7 @@ func (w *world) relist(snapshot *event.SnapshotInfo, pass string) {
 		case known.uid != "":
 			w.object(event.Deleted, name, known, func(c *event.Change) {
 				mark(c)
-				c.FinalStateUnknown = true
+				c.FinalStateUnknown, c.Pass = true, cmp.Or(pass, now.uid)
 			})
 			w.object(event.Added, name, now, mark)
 		case snapshot != nil:

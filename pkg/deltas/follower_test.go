@@ -15,7 +15,7 @@ type follower struct {
 	tracker *Tracker
 	stored  event.StoredScope
 	append  func(event.Observation)
-	newID   func() string // of a snapshot
+	newName func(prefix string) string // of a snapshot or a list
 
 	lostAt string // the position that history was lost at, as long as the process lives
 	list   List   // begun last
@@ -94,7 +94,7 @@ func (f *follower) beginList(newest string) {
 func (f *follower) prepareList(newest string) List {
 	t, s := f.tracker, f.stored
 	if s.Snapshot != "" { // it was stopped within that
-		return List{Snapshot: &event.SnapshotInfo{ID: s.Snapshot}, Pass: s.Pass}
+		return List{Snapshot: &event.SnapshotInfo{ID: s.Snapshot}, Pass: s.Pass, Name: f.newName("L")}
 	}
 	if s.Lost == "" && t.Known() > 0 {
 		s.Lost = "the first list was broken off"
@@ -107,13 +107,13 @@ func (f *follower) prepareList(newest string) List {
 		o := t.Observe(first...)
 		o.Lost = s.Lost
 		f.put(o, nil)
-		return List{Pass: s.Pass}
+		return List{Pass: s.Pass, Name: f.newName("L")}
 	}
-	id := f.newID()
+	id := f.newName("S")
 	o := t.Observe(append(first, t.SnapshotBegin(id))...)
 	o.Lost, o.Snapshot = s.Lost, id
 	f.put(o, nil)
-	return List{Snapshot: &event.SnapshotInfo{ID: id}}
+	return List{Snapshot: &event.SnapshotInfo{ID: id}, Name: f.newName("L")}
 }
 
 // beginAgain begins the list again after it was broken off.
@@ -137,6 +137,6 @@ func (f *follower) endList(position string) {
 
 // gone puts that no known object is there any more; with a pass they only left the selection.
 func (f *follower) gone(pass string) {
-	f.tracker.BeginList(List{Pass: pass})
+	f.tracker.BeginList(List{Pass: pass, Name: f.newName("L")})
 	f.missing()
 }

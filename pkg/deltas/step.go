@@ -1,6 +1,7 @@
 package deltas
 
 import (
+	"cmp"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -35,6 +36,9 @@ type List struct {
 	// Pass names the comparison with an edited rule, and is empty in any other list: what the list lacks is not selected any
 	// more, and one version of an object may be emitted more than once. Rules that are edited within a snapshot have both.
 	Pass string
+	// Name is the list's own. It is a part of the ID of what only this list can tell: that an object is gone, in the version
+	// that was known. The same version may have left before, and been let in again by an edited rule.
+	Name string
 }
 
 // Step decides what the deltas of one object mean, given what is known of it. It is the meaning of this program in one
@@ -208,8 +212,7 @@ func (s *step) vanished(o *Object) {
 // gone emits that o is gone, or not selected any more, as a list says.
 func (s *step) gone(o *Object) {
 	c := s.emit(event.Deleted, cache.Deleted, o)
-	c.FinalStateUnknown, c.Coalesced = true, true
-	c.Left = s.list != nil && s.list.Pass != ""
+	c.FinalStateUnknown, c.Coalesced, c.Left, c.Pass = true, true, s.list.Pass != "", cmp.Or(s.list.Pass, s.list.Name)
 }
 
 // settle ends what only some sinks were told, in a list, which is the present truth: all but the object with this UID is
@@ -236,11 +239,12 @@ func (s *step) untold(others []event.Told, by *Object) {
 	}
 }
 
-// replacedByNamesake emits that the known object is gone because another one now has its name.
+// replacedByNamesake emits that the known object is gone because another one now has its name. That one's UID is a part of
+// the ID, as the version that is gone may have left before.
 func (s *step) replacedByNamesake(t cache.DeltaType, by *Object) {
 	c := s.emit(event.Deleted, t, by)
 	c.UID, c.ResourceVersion, c.Previous, c.Generation, c.Before = s.known.UID, s.known.ResourceVersion, "", 0, nil
-	c.Coalesced, c.FinalStateUnknown = true, true
+	c.Coalesced, c.FinalStateUnknown, c.Pass = true, true, cmp.Or(c.Pass, by.UID)
 	s.known.Told = s.told(func(t event.Told) bool { return t.UID != s.known.UID })
 }
 

@@ -81,9 +81,9 @@ type player struct {
 	scope  Scope
 	filter func(namespace string) bool
 
-	known     map[string]event.Known
-	snapshots int             // begun so far
-	ids       map[string]bool // of changes
+	known map[string]event.Known
+	names map[string]int  // given to snapshots and lists so far, by prefix
+	ids   map[string]bool // of changes
 
 	batch    []Event
 	position string // of the batch
@@ -220,8 +220,17 @@ func (p *player) start(stored event.StoredScope) {
 	p.follower = &follower{
 		t: p.t, stored: stored, append: p.append,
 		tracker: NewTracker(p.scope, known, p.filter, func() time.Time { return time.Unix(0, 0).UTC() }),
-		newID:   func() string { p.snapshots++; return fmt.Sprint("S", p.snapshots) },
+		newName: p.name,
 	}
+}
+
+// name names a snapshot or a list.
+func (p *player) name(prefix string) string {
+	if p.names == nil {
+		p.names = map[string]int{}
+	}
+	p.names[prefix]++
+	return fmt.Sprint(prefix, p.names[prefix])
 }
 
 func (p *player) objects(tail string) []*Object {

@@ -188,7 +188,8 @@ type Change struct {
 	Attribution *Attribution // only on Attributed
 
 	// Pass is set where one version of an object can be told more than once: it names the pass over all objects, a
-	// comparison with an edited rule or a resync, that the change came from, and is a part of the ID. A Gap has one also
+	// comparison with an edited rule or a resync, that the change came from, and is a part of the ID. Of an object that was
+	// found to be gone it names the list that found it, or is the UID of the one that has its name now. A Gap has one also
 	// where positions did not grow: a cluster that is restored twice from one backup can come to the same two positions
 	// again.
 	Pass string

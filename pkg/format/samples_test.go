@@ -49,7 +49,7 @@ func samples() []named {
 	deleted.Type, deleted.Delta, deleted.ResourceVersion, deleted.Generation = event.Deleted, event.DeltaDeleted, "4720", 2
 	deleted.Before = body("4720", "2", "3")
 	unseen.Type, unseen.Delta, unseen.ResourceVersion, unseen.Generation = event.Deleted, event.DeltaDeleted, "4715", 0
-	unseen.Coalesced, unseen.FinalStateUnknown = true, true
+	unseen.Coalesced, unseen.FinalStateUnknown, unseen.Pass = true, true, "4800"
 	snapshot.Type, snapshot.Delta, snapshot.After = event.Snapshot, event.DeltaReplaced, body("4711", "1", "2")
 	snapshot.Snapshot = &event.SnapshotInfo{ID: "4712"}
 	left, synced := object, object

@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -150,7 +151,7 @@ func (f *follower) emitMissing(ctx context.Context) error {
 
 // emitGone emits that no known object is there any more. pass is empty unless they only left the selection.
 func (f *follower) emitGone(ctx context.Context, pass string) error {
-	f.tracker.Load().BeginList(deltas.List{Pass: pass})
+	f.tracker.Load().BeginList(deltas.List{Pass: pass, Name: rand.Text()})
 	if err := f.emitMissing(ctx); err != nil {
 		return fmt.Errorf("emit that the objects of %s are gone: %w", f.scope.ID, err)
 	}

@@ -113,7 +113,7 @@ func (f *follower) watchesFrom(ctx context.Context, position string) error {
 // has begun to answer. to is the position that the list is true at; it is needed where history was lost.
 func (f *follower) beginList(ctx context.Context, to string) error {
 	t, s := f.tracker.Load(), f.stored
-	l := deltas.List{Pass: s.Pass}
+	l := deltas.List{Pass: s.Pass, Name: rand.Text()}
 	if s.Snapshot == "" { // else it was stopped within its first list
 		var first []*event.Change
 		if s.Lost != "" {

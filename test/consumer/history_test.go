@@ -143,7 +143,7 @@ func (p *play) relist(j *journal, from int) int {
 	for r := from + 1; r <= p.revision; r++ {
 		p.vague[r] = true
 	}
-	list := deltas.List{Snapshot: &event.SnapshotInfo{ID: p.stored.Snapshot}}
+	list := deltas.List{Snapshot: &event.SnapshotInfo{ID: p.stored.Snapshot}, Name: crand.Text()}
 	to := strconv.Itoa(p.revision)
 	j.newest, p.lists = p.revision, p.revision
 	switch lost := p.stored.Position != "" || p.stored.Lost != ""; {

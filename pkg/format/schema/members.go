@@ -38,7 +38,8 @@ func Members() []Member { return native }
 
 var native = []Member{
 	{Name: "id", Type: "string", always: true, Meaning: "identity of the change, for ever: `cluster/uid/resourceVersion/type`, on " +
-		"`snapshot` also `/` and the id of the snapshot, and on what a comparison with edited rules or a resync emits `/` and its own. " +
+		"`snapshot` also `/` and the id of the snapshot, on what a comparison with edited rules or a resync emits `/` and its own, and with `finalStateUnknown` " +
+		"`/` and what found it out. " +
 		"No two changes share it: drop duplicates by it"},
 	{Name: "type", Type: "string", always: true, known: allTypes, Meaning: "see [Types](#types)"},
 	{Name: "cluster", Type: "string", always: true, Meaning: "`cluster.name`, else the UID of the kube-system namespace"},

@@ -377,6 +377,7 @@ func (p *pass) tombstone(key string, g ghost) *event.Change {
 	c := &event.Change{
 		Type: event.Deleted, Cluster: p.snapshot.Cluster, Resource: p.snapshot.Resource, UID: g.uid, ResourceVersion: g.version,
 		ObservedAt: p.snapshot.ObservedAt, Coalesced: true, FinalStateUnknown: true, Snapshot: &event.SnapshotInfo{ID: p.snapshot.Snapshot.ID},
+		Pass: p.snapshot.Snapshot.ID, // by which the object was found to be gone
 	}
 	place := strings.Split(key, "/") // group, resource, namespace, name
 	c.Namespace, c.Name = place[len(place)-2], place[len(place)-1]

@@ -187,7 +187,7 @@ func testNeighbours(w *table) {
 	w.want(want...)
 	for _, r := range read(w.T, w.cfg.Brokers, w.cfg.Topic) {
 		if string(r.Key) == "core/pods/default/ghost5" && r.Value == nil {
-			if id := header(r, "id"); id != "test/uid-ghost5/15/deleted" || !strings.Contains(header(r, "change"), `"finalStateUnknown":true`) {
+			if id := header(r, "id"); id != "test/uid-ghost5/15/deleted/7" || !strings.Contains(header(r, "change"), `"finalStateUnknown":true`) {
 				w.Errorf("the tombstone of %s is %s: %s", r.Key, id, header(r, "change"))
 			}
 			return

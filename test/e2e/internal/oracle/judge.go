@@ -160,7 +160,11 @@ func describes(r bus.Record) []string {
 	if control(r.Type) {
 		return wrong
 	}
-	if want := id(r); r.ID != want || r.UID == "" {
+	own := r.ID
+	if r.FinalStateUnknown { // behind that is what found out
+		own = own[:max(0, strings.LastIndexByte(own, '/'))]
+	}
+	if want := id(r); own != want || r.UID == "" {
 		complain("the ID should be %q", want)
 	}
 	body := r.After

@@ -165,6 +165,7 @@ func TestASnapshotThatDoesNotFrameItselfIsFound(t *testing.T) {
 func TestADeleteThatNobodyWatchedRepeatsTheLastRevision(t *testing.T) {
 	h := &History{Start: 10, End: 40, Revisions: []Revision{{Object: web, Revision: 11, Op: Created}, {Object: web, Revision: 20, Op: Deleted}}}
 	unknown := with(record(deleted, 11), func(r *bus.Record) { r.FinalStateUnknown, r.Coalesced = true, true })
+	unknown.ID += "/list"
 	if wrong := h.Judge([]bus.Record{record(added, 11), gapRecord(11, 30), unknown}, Rules{Gaps: true}); len(wrong) > 0 {
 		t.Fatal(wrong)
 	}
