@@ -56,6 +56,7 @@ type Attributor struct {
 	again  chan struct{} // closed, and replaced, when more changes are decided
 	resume chan struct{} // closed when evidence was loaded
 
+	from    uint64 // what the journal held when this was made: nobody was to be named for it, unless somebody was before
 	gaps    gaps   // under mu
 	settled uint64 // of Run: the cursor as stored
 
@@ -66,10 +67,10 @@ type Attributor struct {
 	lastEvent                  atomic.Int64 // nanoseconds since 1970
 }
 
-// New returns an attributor. Run starts it.
+// New returns an attributor. Run starts it. Where none has run on the journal before, it names what is journaled from now on.
 func New(options Options) *Attributor {
 	a := &Attributor{
-		options: options, join: NewJoin(options.Limits), gaps: newGaps(options.Cluster),
+		options: options, join: NewJoin(options.Limits), from: options.Journal.Newest(), gaps: newGaps(options.Cluster),
 		again: make(chan struct{}), resume: make(chan struct{}),
 		state: condition.New(options.Logger, hears), unresolved: map[Reason]*atomic.Uint64{},
 	}

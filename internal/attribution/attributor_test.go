@@ -33,19 +33,27 @@ func start(t *testing.T, dir string, limits attribution.Limits) *process {
 // startFor names who changes one resource.
 func startFor(t *testing.T, dir string, limits attribution.Limits, selected string) *process {
 	t.Helper()
+	p, run := prepare(t, dir, limits, selected)
+	run()
+	return p
+}
+
+// prepare makes an attributor on a journal that runs. run runs the attributor, too.
+func prepare(t *testing.T, dir string, limits attribution.Limits, selected string) (p *process, run func()) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{attribution.Sink}, Evidence: true, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, journal: j, Attributor: attribution.New(attribution.Options{
+	p = &process{t: t, journal: j, Attributor: attribution.New(attribution.Options{
 		Limits: limits, Journal: j, Cluster: "c", Selected: func(_, resource string) bool { return resource == selected }, Logger: log,
 	})}
 	ctx, cancel := context.WithCancel(t.Context())
 	journaling, naming := make(chan error, 1), make(chan error, 1)
 	running, end := context.WithCancel(t.Context())
 	go func() { journaling <- j.Run(running) }()
-	go func() { naming <- p.Run(ctx) }()
+	run = func() { go func() { naming <- p.Run(ctx) }() }
 	p.stop = func() {
 		cancel()
 		if err := <-naming; !errors.Is(err, context.Canceled) {
@@ -56,7 +64,7 @@ func startFor(t *testing.T, dir string, limits attribution.Limits, selected stri
 			t.Error(err)
 		}
 	}
-	return p
+	return p, run
 }
 
 // change journals a change of an object.
@@ -131,6 +139,21 @@ func TestAnAuthorIsNamedInTheStream(t *testing.T) {
 	r := p.await(event.Attributed, 0).Change
 	if r.ID() != "c/u1/5/attributed" || r.Attribution.Of != "c/u1/5/added" || r.Attribution.By.User != "ann" || r.Key() != "core/pods//u1" {
 		t.Errorf("%s %s %+v", r.ID(), r.Key(), r.Attribution)
+	}
+}
+
+// TestAChangeIsNamedThatCameBeforeItsAttributorRan begins with an empty journal, as a first start does.
+func TestAChangeIsNamedThatCameBeforeItsAttributorRan(t *testing.T) {
+	p, run := prepare(t, t.TempDir(), attribution.Limits{Settle: time.Hour, Window: 2 * time.Hour, Bytes: 1 << 20}, "pods")
+	p.change(event.Added, "u1", "5", "")
+	if err := p.journal.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run()
+	defer p.stop()
+	p.request("ann", "create", 201, "u1", "5")
+	if of := p.await(event.Attributed, 0).Change.Attribution.Of; of != "c/u1/5/added" {
+		t.Errorf("named the author of %s", of)
 	}
 }
 

@@ -15,7 +15,7 @@ func (a *Attributor) load(ctx context.Context) error {
 		return err
 	}
 	if !settled {
-		cursor = event.Cursor{Low: a.options.Journal.Newest()}
+		cursor = event.Cursor{Low: a.from}
 		if err := a.options.Journal.Settle(ctx, Sink, cursor, nil); err != nil {
 			return err
 		}
