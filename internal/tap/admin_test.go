@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
 // screen is what somebody sees. Safe for concurrent use.
@@ -44,8 +45,18 @@ func (s *screen) await(t *testing.T, text string) {
 	}
 }
 
-// exporterAt runs an admin server and returns it, its address and what stops it.
-func exporterAt(t *testing.T, address string) (server *admin.Server, at string, stop func()) {
+// freeAddress returns one that nobody else takes while no server has it.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	free, err := ports.Free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ports.Address(free[0])
+}
+
+// exporterAt runs an admin server and returns it and what stops it.
+func exporterAt(t *testing.T, address string) (server *admin.Server, stop func()) {
 	t.Helper()
 	server = admin.New(admin.Options{Listen: address, Snapshot: func() admin.Snapshot { return admin.Snapshot{} }})
 	if err := server.Listen(); err != nil {
@@ -54,7 +65,7 @@ func exporterAt(t *testing.T, address string) (server *admin.Server, at string, 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()
-	return server, server.Addr().String(), sync.OnceFunc(func() {
+	return server, sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -68,7 +79,8 @@ func observe(s *admin.Server, c *event.Change) {
 }
 
 func TestARunningExporterIsWatchedThroughItsRestart(t *testing.T) {
-	server, address, stop := exporterAt(t, "127.0.0.1:0")
+	address := freeAddress(t)
+	server, stop := exporterAt(t, address)
 	defer stop()
 	var out, notes screen
 	ctx, cancel := context.WithCancel(t.Context())
@@ -94,7 +106,7 @@ func TestARunningExporterIsWatchedThroughItsRestart(t *testing.T) {
 
 	stop()
 	notes.await(t, "! the exporter is away")
-	server, _, stop = exporterAt(t, address)
+	server, stop = exporterAt(t, address)
 	defer stop()
 	notes.await(t, "the exporter is back")
 	change.Name = "later"
@@ -107,8 +119,7 @@ func TestARunningExporterIsWatchedThroughItsRestart(t *testing.T) {
 }
 
 func TestAnExporterThatIsNotThereIsNamed(t *testing.T) {
-	_, address, stop := exporterAt(t, "127.0.0.1:0")
-	stop()
+	address := freeAddress(t)
 	err := Admin(t.Context(), AdminOptions{Address: address, Notes: &screen{}}, NewPrinter(&screen{}, Diff, false, false))
 	if code, _ := exit.CodeOf(err); code != exit.Environment || !strings.Contains(err.Error(), address) {
 		t.Errorf("it ends with %v", err)

@@ -11,13 +11,13 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"go.uber.org/goleak"
-
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // overview is one with much on it.
 func overview() *admin.Overview {
@@ -63,10 +63,15 @@ func TestThePictureNamesWhatIsWrongFirst(t *testing.T) {
 	}
 }
 
-// serve runs an admin server and returns its address and what stops it.
+// serve runs an admin server and returns its address, which nobody else takes afterwards, and what stops it.
 func serve(t *testing.T) (address string, stop func()) {
 	t.Helper()
-	s := admin.New(admin.Options{Listen: "127.0.0.1:0", Version: "v9", Snapshot: func() admin.Snapshot {
+	free, err := ports.Free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = ports.Address(free[0])
+	s := admin.New(admin.Options{Listen: address, Version: "v9", Snapshot: func() admin.Snapshot {
 		return admin.Snapshot{Sinks: []admin.SinkStatus{{Name: "main", Kind: "kafka"}}}
 	}})
 	if err := s.Listen(); err != nil {
@@ -75,7 +80,7 @@ func serve(t *testing.T) (address string, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	return s.Addr().String(), func() {
+	return address, func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
