@@ -150,20 +150,35 @@ func TestAViewerThatTakesNothingIsPutAside(t *testing.T) {
 	if _, err := fmt.Fprintf(slow, "GET /changes HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	quick := open(t, s, "/changes")
+	const round = 100
+	quick, taken := open(t, s, "/changes"), make(chan string, round)
 	lines(t, quick, ": kubecdc")
+	go func() { // takes what it is sent, whatever the test waits for
+		defer close(taken)
+		for line, err := quick.ReadString('\n'); err == nil; line, err = quick.ReadString('\n') {
+			if strings.HasPrefix(line, "data: ") {
+				taken <- line
+			}
+		}
+	}()
 	for s.viewers.Load() != 2 {
 		time.Sleep(time.Millisecond)
 	}
 	padding := strings.Repeat("x", changeMaxBytes-100)
 	for n := 0; s.viewers.Load() == 2; n++ {
-		for range 100 {
+		for range round {
 			s.note(fmt.Sprintf(`{"n":%d,"x":%q}`, n, padding))
 		}
-		lines(t, quick, fmt.Sprintf(`"n":%d,`, n))
+		for range round {
+			if line := <-taken; !strings.Contains(line, fmt.Sprintf(`"n":%d,`, n)) {
+				t.Fatalf("in round %d the one that takes all is sent %.100q", n, line)
+			}
+		}
 	}
 	s.note(`{"last":true}`)
-	lines(t, quick, `"last"`)
+	if line := <-taken; !strings.Contains(line, `"last"`) {
+		t.Errorf("afterwards it is sent %.100q", line)
+	}
 }
 
 func TestWhatIsGoneEndsItsStream(t *testing.T) {
