@@ -310,18 +310,19 @@ func variant(r *rand.Rand, all []string) []byte {
 	}
 	root := doc.Content[0]
 	pick := func(values ...string) string { return values[r.IntN(len(values))] }
-	for section, text := range map[string]string{
+	sections := map[string]string{
 		"log":      fmt.Sprintf("{level: %s, format: %s}", pick("debug", "info", "warn", "error"), pick("text", "json")),
 		"delivery": fmt.Sprintf("{retry: {min: %s, max: %s}, window: %s, drainTimeout: %s}", pick("10ms", "1s"), pick("1s", "5m"), pick("1Mi", "64M", "2097152"), pick("0s", "1m")),
 		"journal":  fmt.Sprintf("{dir: %s, maxBytes: %s, keep: %s, sync: %s}", pick("./data", "/var/lib/x", "here"), pick("16Mi", "1T"), pick("0s", "1h"), pick("always", "interval")),
 		"admin":    fmt.Sprintf("{listen: %q}", pick("", ":0", "127.0.0.1:8080", "[::1]:80")),
 		"cluster":  fmt.Sprintf("{name: %q, onReplaced: %s}", pick("", "prod", "Prod.EU-1", "a b"), pick("fail", "fresh")),
-	} {
+	}
+	for _, section := range sortedKeys(sections) { // in an order, so that a seed is always the same file
 		if r.IntN(2) == 0 && section != "journal" || slices.ContainsFunc(root.Content, func(n *yaml.Node) bool { return n.Value == section }) {
 			continue
 		}
 		var value yaml.Node
-		if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+		if err := yaml.Unmarshal([]byte(sections[section]), &value); err != nil {
 			panic(err)
 		}
 		root.Content = append(root.Content, scalar("!!str", section), value.Content[0])

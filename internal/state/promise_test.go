@@ -3,6 +3,8 @@ package state
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -79,7 +81,7 @@ func TestALaneThatIsNotedWhileSinksAreFencedIsFencedToo(t *testing.T) {
 	epoch, other := w.topics["first"].epoch, sinks.Lane("first/other")
 	for p.journal.Newest() == p.pipes["first"].low { // until there is a change that no sink has
 		w.cluster.change()
-		for name := range p.scopes {
+		for _, name := range slices.Sorted(maps.Keys(p.scopes)) {
 			p.watch(name)
 		}
 		p.flush()
@@ -277,7 +279,7 @@ func TestTheStateLagsAsSoonAsTheJournalHasMore(t *testing.T) {
 	}
 	before := p.journal.Newest()
 	w.cluster.change()
-	for name := range p.scopes {
+	for _, name := range slices.Sorted(maps.Keys(p.scopes)) {
 		p.watch(name)
 	}
 	p.flush()

@@ -404,16 +404,17 @@ func (p *process) step() {
 	}
 }
 
-// settle does everything that there is to do.
+// settle does everything that there is to do, in an order of names: what is drawn meanwhile belongs to a seed.
 func (p *process) settle() {
 	for done := false; !done; {
 		done = true
-		for name, s := range p.scopes {
+		for _, name := range slices.Sorted(maps.Keys(p.scopes)) {
 			p.watch(name)
-			at, _ := strconv.Atoi(s.stored.Position)
+			at, _ := strconv.Atoi(p.scopes[name].stored.Position)
 			done = done && at >= p.w.cluster.newest() && at >= p.w.cluster.compacted
 		}
-		for name, q := range p.pipes {
+		for _, name := range slices.Sorted(maps.Keys(p.pipes)) {
+			q := p.pipes[name]
 			for q.low < p.journal.Newest() {
 				p.deliver(name)
 				if p.deposed {
