@@ -23,7 +23,7 @@ func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) e
 	for _, warning := range cfg.Warnings {
 		log.Warn("the configuration is suspicious", "at", warning.String())
 	}
-	ctx, stop := untilSignal(ctx, log)
+	ctx, stop := untilSignal(ctx, log, signalEcho)
 	defer stop()
 	a := newApp(version, secrets, log, level)
 	a.reloads.hangup = make(chan os.Signal, 1)

@@ -9,11 +9,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestASignalAndItsEchoStopInOrder(t *testing.T) {
 	var log bytes.Buffer
-	ctx, release := untilSignal(context.Background(), slog.New(slog.NewTextHandler(&log, nil)))
+	ctx, release := untilSignal(context.Background(), slog.New(slog.NewTextHandler(&log, nil)), time.Hour)
 	arrived := make(chan os.Signal, 2)
 	signal.Notify(arrived, syscall.SIGTERM)
 	defer signal.Stop(arrived)
