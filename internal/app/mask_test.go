@@ -141,14 +141,17 @@ func fill(t *testing.T, cfg *config.Config, dir string) {
 // await returns what is found in the log, as soon as it is there.
 func await(t *testing.T, lines *lockedBuffer, what *regexp.Regexp) string {
 	t.Helper()
-	for t.Context().Err() == nil {
-		if m := what.FindStringSubmatch(lines.String()); m != nil {
+	for {
+		text, more := lines.now()
+		if m := what.FindStringSubmatch(text); m != nil {
 			return m[1]
 		}
-		lines.wait(t.Context())
+		select {
+		case <-more:
+		case <-t.Context().Done():
+			t.Fatalf("%v is not in the log:\n%s", what, text)
+		}
 	}
-	t.Fatalf("%v is not in the log:\n%s", what, lines.String())
-	return ""
 }
 
 // answer asks until readiness knows a reason so many times, and returns what a page shows then.
@@ -203,7 +206,7 @@ func collect(t *testing.T, dir string, into map[string]string) {
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
-	more chan struct{}
+	more chan struct{} // closed by the next line; nil while nobody waits for it
 }
 
 func (b *lockedBuffer) Write(p []byte) (int, error) {
@@ -217,23 +220,18 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 }
 
 func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
+	text, _ := b.now()
+	return text
 }
 
-// wait waits for the next line.
-func (b *lockedBuffer) wait(ctx context.Context) {
+// now returns the text so far, and a channel that the next line closes: no line comes between the two.
+func (b *lockedBuffer) now() (text string, more <-chan struct{}) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.more == nil {
 		b.more = make(chan struct{})
 	}
-	more := b.more
-	b.mu.Unlock()
-	select {
-	case <-more:
-	case <-ctx.Done():
-	}
+	return b.text.String(), b.more
 }
 
 func TestAMaskTakesSecretsOutAndLeavesWords(t *testing.T) {
