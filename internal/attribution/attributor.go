@@ -157,6 +157,9 @@ func (a *Attributor) Take(ctx context.Context, origin string, events []audit.Eve
 		return err
 	}
 	if err := a.options.Journal.KeepEvidence(ctx, evidence, place, position); err != nil {
+		if place == "" { // they are taken again; what is stored with a place is not
+			a.disown(evidence)
+		}
 		return err
 	}
 	a.kept.Add(uint64(len(requests)))
@@ -166,6 +169,15 @@ func (a *Attributor) Take(ctx context.Context, origin string, events []audit.Eve
 		a.hold(r)
 	}
 	return nil
+}
+
+// disown drops evidence that was perhaps stored, though nobody was told so: it comes again, under other numbers.
+func (a *Attributor) disown(evidence []event.Evidence) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range evidence {
+		a.join.found.Drop = append(a.join.found.Drop, e.Number)
+	}
 }
 
 // loaded waits until evidence was loaded.

@@ -22,6 +22,8 @@ type process struct {
 	*attribution.Attributor
 	t       *testing.T
 	journal *journal.Journal
+	trouble *trouble
+	ended   chan error // how Run ended
 	stop    func()
 }
 
@@ -46,17 +48,18 @@ func prepare(t *testing.T, dir string, limits attribution.Limits, selected strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = &process{t: t, journal: j, Attributor: attribution.New(attribution.Options{
-		Limits: limits, Journal: j, Cluster: "c", Selected: func(_, resource string) bool { return resource == selected }, Logger: log,
-	})}
+	p = &process{t: t, journal: j, trouble: &trouble{Journal: j}, ended: make(chan error, 1)}
+	p.Attributor = attribution.New(attribution.Options{
+		Limits: limits, Journal: p.trouble, Cluster: "c", Selected: func(_, resource string) bool { return resource == selected }, Logger: log,
+	})
 	ctx, cancel := context.WithCancel(t.Context())
-	journaling, naming := make(chan error, 1), make(chan error, 1)
+	journaling := make(chan error, 1)
 	running, end := context.WithCancel(t.Context())
 	go func() { journaling <- j.Run(running) }()
-	run = func() { go func() { naming <- p.Run(ctx) }() }
+	run = func() { go func() { p.ended <- p.Run(ctx) }() }
 	p.stop = func() {
 		cancel()
-		if err := <-naming; !errors.Is(err, context.Canceled) {
+		if err := <-p.ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		end()

@@ -23,7 +23,9 @@ func (a *Attributor) Lost(ctx context.Context, since time.Time, reason string) e
 	if err != nil {
 		return err
 	}
-	if err := a.options.Journal.KeepEvidence(ctx, []event.Evidence{{Number: l.Numbers[0], Value: value}}, "", ""); err != nil {
+	evidence := []event.Evidence{{Number: l.Numbers[0], Value: value}}
+	if err := a.options.Journal.KeepEvidence(ctx, evidence, "", ""); err != nil {
+		a.disown(evidence)
 		return err
 	}
 	a.mu.Lock()

@@ -1,0 +1,59 @@
+package attribution_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/attribution"
+	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// trouble is a journal that fails where it is told to.
+type trouble struct {
+	*journal.Journal
+	untold atomic.Bool // who keeps evidence leaves before hearing that it is stored
+}
+
+func (j *trouble) KeepEvidence(ctx context.Context, evidence []event.Evidence, place, position string) error {
+	err := j.Journal.KeepEvidence(ctx, evidence, place, position)
+	if j.untold.Load() {
+		return errors.Join(err, context.Canceled)
+	}
+	return err
+}
+
+// TestEvidenceOfWhoLeftBeforeItWasStoredIsDropped has what was sent stored, while its sender, who sends it again, is told
+// that it was not; what is stored with a place is not read again, and stays.
+func TestEvidenceOfWhoLeftBeforeItWasStoredIsDropped(t *testing.T) {
+	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
+	defer p.stop()
+	events := []audit.Event{{
+		Stage: audit.Complete, Verb: "create", Code: 201, User: "ann", Resource: "pods", Answer: audit.Object{UID: "u1", ResourceVersion: "5"},
+	}}
+	p.trouble.untold.Store(true)
+	if err := p.Take(t.Context(), "origin", events, "", ""); err == nil {
+		t.Error("events are acknowledged")
+	}
+	if err := p.Lost(t.Context(), time.Time{}, "the log was eaten"); err == nil {
+		t.Error("a loss is acknowledged")
+	}
+	p.nothingIsLeft()
+	if err := p.Take(t.Context(), "origin", events, "log", "1"); err == nil {
+		t.Error("events of a log are acknowledged")
+	}
+	p.trouble.untold.Store(false)
+	if err := p.Take(t.Context(), "origin", events, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	p.change(event.Added, "u1", "5", "")
+	p.await(event.Attributed, 0)
+	kept := 0
+	if err := p.journal.Evidence(func(event.Evidence) error { kept++; return nil }); err != nil || kept != 1 {
+		t.Errorf("%d pieces of evidence are kept, %v", kept, err)
+	}
+}
