@@ -87,10 +87,10 @@ func (a *Attributor) Run(ctx context.Context) error {
 	}
 	close(a.resume)
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var reading sync.WaitGroup
 	reading.Go(func() { cancel(a.follow(ctx)) })
 	defer reading.Wait()
+	defer cancel(nil)
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
 	for {

@@ -16,7 +16,8 @@ import (
 // trouble is a journal that fails where it is told to.
 type trouble struct {
 	*journal.Journal
-	untold atomic.Bool // who keeps evidence leaves before hearing that it is stored
+	untold       atomic.Bool // who keeps evidence leaves before hearing that it is stored
+	inconclusive atomic.Bool
 }
 
 func (j *trouble) KeepEvidence(ctx context.Context, evidence []event.Evidence, place, position string) error {
@@ -25,6 +26,17 @@ func (j *trouble) KeepEvidence(ctx context.Context, evidence []event.Evidence, p
 		return errors.Join(err, context.Canceled)
 	}
 	return err
+}
+
+var errConclude = errors.New("nothing can be concluded")
+
+func (j *trouble) Conclude(
+	ctx context.Context, sink string, c event.Cursor, changes []*event.Change, keep []event.Evidence, drop []uint64,
+) error {
+	if j.inconclusive.Load() {
+		return errConclude
+	}
+	return j.Journal.Conclude(ctx, sink, c, changes, keep, drop)
 }
 
 // TestEvidenceOfWhoLeftBeforeItWasStoredIsDropped has what was sent stored, while its sender, who sends it again, is told
@@ -56,4 +68,21 @@ func TestEvidenceOfWhoLeftBeforeItWasStoredIsDropped(t *testing.T) {
 	if err := p.journal.Evidence(func(event.Evidence) error { kept++; return nil }); err != nil || kept != 1 {
 		t.Errorf("%d pieces of evidence are kept, %v", kept, err)
 	}
+}
+
+func TestAnAttributorEndsWhereNothingCanBeConcluded(t *testing.T) {
+	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
+	p.trouble.inconclusive.Store(true)
+	p.request("ann", "create", 201, "u1", "5")
+	p.change(event.Added, "u1", "5", "")
+	select {
+	case err := <-p.ended:
+		if !errors.Is(err, errConclude) {
+			t.Error(err)
+		}
+		p.ended <- context.Canceled
+	case <-time.After(time.Minute):
+		t.Error("it goes on")
+	}
+	p.stop()
 }
