@@ -22,6 +22,7 @@ func (a *Attributor) load(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	defer a.wake()
 	a.read, a.join.began = cursor.Low, time.Now()
 	if err := a.loadResources(); err != nil {
 		return err

@@ -86,3 +86,46 @@ func TestAnAttributorEndsWhereNothingCanBeConcluded(t *testing.T) {
 	}
 	p.stop()
 }
+
+// asked is a context that tells when somebody waits for its end.
+type asked struct {
+	context.Context
+	by chan struct{} // capacity 1
+}
+
+func (a asked) Done() <-chan struct{} {
+	select {
+	case a.by <- struct{}{}:
+	default:
+	}
+	return a.Context.Done()
+}
+
+// TestWhatWasConcludedBeforeARestartIsNotWaitedFor asks before the attributor has learnt how far it has concluded, which is
+// everything: nothing else wakes who waits.
+func TestWhatWasConcludedBeforeARestartIsNotWaitedFor(t *testing.T) {
+	dir, limits := t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20}
+	p := start(t, dir, limits)
+	p.request("ann", "create", 201, "u1", "5")
+	p.change(event.Added, "u1", "5", "")
+	records := []event.Record{p.await(event.Added, 0)}
+	p.await(event.Attributed, 0)
+	p.stop()
+	p, run := prepare(t, dir, limits, "pods")
+	if err := p.journal.Settle(t.Context(), attribution.Sink, event.Cursor{Low: p.journal.Newest()}, nil); err != nil {
+		t.Fatal(err)
+	}
+	limit, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	waiting, done := asked{limit, make(chan struct{}, 1)}, make(chan error, 1)
+	go func() {
+		_, err := p.Await(waiting, records, time.Hour)
+		done <- err
+	}()
+	<-waiting.by
+	run()
+	defer p.stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
