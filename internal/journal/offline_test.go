@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -368,6 +369,10 @@ func hold(dir string) {
 		os.Exit(0)
 	}
 	if err := j.db.LogData(nil, pebble.Sync); err != nil { // what Open wrote without waiting is in its file
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	if err := j.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil { // what Open has scheduled is done
 		fmt.Println(err)
 		os.Exit(1)
 	}
