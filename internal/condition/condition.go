@@ -29,7 +29,6 @@ type Condition struct {
 
 // transition is a change that is worth a line in the log.
 type transition struct {
-	name   string // in a Set
 	to     Status
 	lasted time.Duration // of the trouble that has ended; zero if there was none
 	attrs  []any
@@ -37,7 +36,7 @@ type transition struct {
 
 // New returns a condition that starts in a state, without a line in the log.
 func New(log *slog.Logger, initial State) *Condition {
-	lines := &lines{log: log}
+	lines := newLines(log)
 	return newCondition(initial, func(t transition) { lines.add(t.line()) }, lines.write)
 }
 

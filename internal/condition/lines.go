@@ -10,12 +10,14 @@ import (
 // lines writes to the log in order, and without a lock: a log may wait for whoever reads it. Whoever comes while another
 // writes leaves its lines to that one. Safe for concurrent use.
 type lines struct {
-	log *slog.Logger
+	log  *slog.Logger
+	turn chan struct{} // holds one element while somebody writes
 
 	mu      sync.Mutex
 	waiting []line
-	writing bool
 }
+
+func newLines(log *slog.Logger) *lines { return &lines{log: log, turn: make(chan struct{}, 1)} }
 
 type line struct {
 	level   slog.Level
@@ -50,28 +52,36 @@ func (l *lines) add(next line) {
 
 // write writes what waits, unless another does.
 func (l *lines) write() {
-	for {
-		next, ok := l.take()
-		if !ok {
-			return
+	for l.any() {
+		select {
+		case l.turn <- struct{}{}:
+			l.empty()
+		default:
+			return // whoever writes looks again
 		}
-		for _, n := range next {
-			l.log.Log(context.Background(), n.level, n.message, n.attrs...)
-		}
-		l.mu.Lock()
-		l.writing = false
-		l.mu.Unlock()
 	}
 }
 
-// take returns the lines to be written by the caller.
-func (l *lines) take() ([]line, bool) {
+// finish writes what waits once nobody else writes: what was added before is in the log when it returns.
+func (l *lines) finish() {
+	l.turn <- struct{}{}
+	l.empty()
+}
+
+func (l *lines) any() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.writing || len(l.waiting) == 0 {
-		return nil, false
-	}
+	return len(l.waiting) > 0
+}
+
+// empty writes what waits now. It ends the caller's turn.
+func (l *lines) empty() {
+	l.mu.Lock()
 	next := l.waiting
-	l.waiting, l.writing = nil, true
-	return next, true
+	l.waiting = nil
+	l.mu.Unlock()
+	for _, n := range next {
+		l.log.Log(context.Background(), n.level, n.message, n.attrs...)
+	}
+	<-l.turn
 }

@@ -41,18 +41,15 @@ type Set struct {
 // NewSet returns an empty set. noun is the attribute of a line that names the members: "resources".
 func NewSet(log *slog.Logger, noun string) *Set {
 	return &Set{
-		noun: noun, lines: &lines{log: log},
+		noun: noun, lines: newLines(log),
 		members: map[string]*Condition{}, pending: map[string]transition{}, happened: map[string]transition{}, announced: map[string]key{},
 	}
 }
 
-// Add returns a new condition with a name, in place of one that had the name.
+// Add returns a new condition with a name, in place of one that had the name: what happens to that is not logged any more.
 func (s *Set) Add(name string, initial State) *Condition {
-	report := func(t transition) {
-		t.name = name
-		s.note(t)
-	}
-	c := newCondition(initial, report, func() {})
+	var c *Condition
+	c = newCondition(initial, func(t transition) { s.note(name, c, t) }, func() {})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.members[name] = c
@@ -84,7 +81,7 @@ func (s *Set) Happened(name string, what State, reason string, attrs ...any) {
 	s.wait(func() { s.happened[name] = transition{to: Status{State: what, Reason: reason}, attrs: attrs} })
 }
 
-// Close writes the lines that wait for others. Nothing is logged after it.
+// Close writes the lines that wait for others, and waits for those that another goroutine writes. Nothing is logged after it.
 func (s *Set) Close() {
 	s.mu.Lock()
 	if s.timer != nil {
@@ -93,14 +90,17 @@ func (s *Set) Close() {
 	s.announce()
 	s.closed = true
 	s.mu.Unlock()
-	s.lines.write()
+	s.lines.finish()
 }
 
-// note keeps a transition for the next lines. It is called with the lock of the condition held.
-func (s *Set) note(t transition) {
+// note keeps a transition of c for the next lines, unless c does not have its name any more. It is called with the lock of
+// c held.
+func (s *Set) note(name string, c *Condition, t transition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wait(func() { s.pending[t.name] = t })
+	if s.members[name] == c {
+		s.wait(func() { s.pending[name] = t })
+	}
 }
 
 // wait adds to what the next lines are about, and puts them off. mu is held.

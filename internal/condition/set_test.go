@@ -97,6 +97,41 @@ func TestCloseWritesWhatWaits(t *testing.T) {
 	})
 }
 
+// slowly is a log that takes a minute for each line.
+type slowly struct{ journal }
+
+func (s *slowly) Write(p []byte) (int, error) {
+	time.Sleep(time.Minute)
+	return s.journal.Write(p)
+}
+
+// TestCloseWaitsForWhatAnotherWrites closes a set whose timer has begun to write, with one more line that waits.
+func TestCloseWaitsForWhatAnotherWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log slowly
+		set := condition.NewSet(logTo(&log), "resources")
+		set.Add("pods", works).Become(away, "forbidden", "")
+		time.Sleep(2 * time.Second)
+		set.Add("nodes", works).Become(away, "refused", "")
+		set.Close()
+		expect(t, &log.journal,
+			`level=WARN msg="does not deliver" state=away reason=forbidden resources=pods`,
+			`level=WARN msg="does not deliver" state=away reason=refused resources=nodes`,
+		)
+	})
+}
+
+// TestWhoLostItsNameIsNotHeard is what happens, too, to one that changes in the moment in which it is removed.
+func TestWhoLostItsNameIsNotHeard(t *testing.T) {
+	var log journal
+	set := condition.NewSet(logTo(&log), "resources")
+	before := set.Add("pods", works)
+	set.Add("pods", works)
+	before.Become(away, "forbidden", "")
+	set.Close()
+	expect(t, &log)
+}
+
 func TestARemovedMemberLeavesItsNameToAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log journal
