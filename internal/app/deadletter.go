@@ -28,8 +28,8 @@ type deadLetterPublisher struct {
 	offset uint64     // counts the attempts
 
 	condition *condition.Condition
-	held      atomic.Bool // the last one could not be published
-	pinging   *task       // set when it runs
+	last      atomic.Pointer[error] // why the last one could not be published, of its own for each attempt; nil before the first
+	pinging   *task                 // set when it runs
 }
 
 // The conditions of a dead-letter publisher.
@@ -77,9 +77,13 @@ func (p *deadLetterPublisher) start(retry config.Retry, failed func(error)) {
 	if !ok {
 		return
 	}
-	idle := func() bool { return !p.held.Load() }
+	var before *error // the last attempt when the question was asked
+	idle := func() bool {
+		before = p.last.Load()
+		return before == nil || *before == nil
+	}
 	p.pinging = start("dead letters of sink "+p.of, func(ctx context.Context) error {
-		delivery.Ping(ctx, pinger, delivery.RetryConfig(retry), idle, func(_ time.Time, err error) { p.note(err) })
+		delivery.Ping(ctx, pinger, delivery.RetryConfig(retry), idle, func(_ time.Time, err error) { p.note(before, err) })
 		return nil
 	}, failed)
 }
@@ -106,13 +110,12 @@ func (p *deadLetterPublisher) publish(ctx context.Context, c *event.Change, reas
 	err := publishSmaller(ctx, p.sink, sinks.Message{Offset: p.offset, Change: &letter, Topic: p.topic})
 	var rejected *sinks.RejectedError
 	if ctx.Err() == nil {
-		failed := err != nil && !errors.As(err, &rejected)
-		p.held.Store(failed)
-		if failed {
-			p.note(err)
-		} else {
-			p.note(nil)
+		held := err
+		if errors.As(err, &rejected) {
+			held = nil
 		}
+		p.last.Store(&held)
+		p.note(&held, held)
 	}
 	var lost *sinks.LostError
 	if errors.As(err, &lost) { // those that are lost there are still in the journal
@@ -124,11 +127,12 @@ func (p *deadLetterPublisher) publish(ctx context.Context, c *event.Change, reas
 	return nil
 }
 
-// note keeps how the last attempt went, or the last question.
-func (p *deadLetterPublisher) note(err error) {
+// note keeps how an attempt went, or a question, unless there was another attempt since last: what was asked before says
+// nothing of it.
+func (p *deadLetterPublisher) note(last *error, err error) {
+	state, reason := lettersPass, ""
 	if err != nil {
-		p.condition.Become(lettersWait, err.Error(), "")
-	} else {
-		p.condition.Become(lettersPass, "", "")
+		state, reason = lettersWait, err.Error()
 	}
+	p.condition.BecomeIf(func(condition.Status) bool { return p.last.Load() == last }, state, reason, "")
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/condition"
@@ -80,10 +81,53 @@ func TestADeadLetterThatWaitsIsToldOnceAndUntilItIsPublished(t *testing.T) {
 
 func TestATargetOfDeadLettersThatIsNotReachedIsToldBeforeTheFirst(t *testing.T) {
 	p := &deadLetterPublisher{to: &configuredSink{name: "main"}, condition: condition.New(slog.New(slog.DiscardHandler), lettersPass)}
-	p.note(&sinks.UnavailableError{Reason: "not connected to NATS"})
+	p.note(nil, &sinks.UnavailableError{Reason: "not connected to NATS"})
 	if status := p.status(); status != "dead letters wait for sink main: unavailable: not connected to NATS" {
 		t.Errorf("the status is %q", status)
 	}
+}
+
+// asked is a destination that answers a question when the test does.
+type asked struct {
+	routerFunc
+	answers chan error
+}
+
+func (a asked) Ping(context.Context) error { return <-a.answers }
+
+func TestAnAnswerThatALetterOvertookSaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var answer error
+		to := asked{func() error { return answer }, make(chan error)}
+		p := &deadLetterPublisher{
+			to: &configuredSink{name: "main"}, sink: to, condition: condition.New(slog.New(slog.DiscardHandler), lettersPass),
+		}
+		p.start(config.Default().Delivery.Retry, func(err error) { t.Error(err) })
+		publish := func(err error) {
+			t.Helper()
+			answer = err
+			if got := p.publish(t.Context(), &event.Change{Type: event.Added}, "rejected: too large"); (got != nil) != (err != nil) {
+				t.Errorf("published with %v", got)
+			}
+		}
+		synctest.Wait() // until it is asked
+		publish(errors.New("no broker answers"))
+		to.answers <- nil
+		synctest.Wait()
+		if p.status() == "" {
+			t.Error("all is well though a letter waits")
+		}
+		publish(nil)
+		time.Sleep(time.Minute) // until it is asked again
+		publish(nil)
+		to.answers <- errors.New("no broker answered")
+		synctest.Wait()
+		if status := p.status(); status != "" {
+			t.Errorf("a letter was published, and yet %s", status)
+		}
+		close(to.answers) // no question stays without an answer
+		p.stop()
+	})
 }
 
 // pickySink refuses every other change of what is named bad, and takes everything else.
