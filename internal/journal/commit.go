@@ -317,6 +317,9 @@ func (g *group) trim() error {
 	}
 	_ = g.batch.DeleteRange(codec.KeyFrame(g.ext.oldest), codec.KeyFrame(keep), nil)
 	g.ext.oldest, g.ext.start = keep, h.Before
+	g.j.mu.Lock()
+	defer g.j.mu.Unlock()
+	g.j.trimmed = keep
 	return nil
 }
 

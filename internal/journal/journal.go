@@ -107,6 +107,7 @@ type Journal struct {
 	measured  sizes    // known objects and bodies
 	disk      int64    // of the whole store
 	ext       extent
+	trimmed   uint64 // everything below it may be gone, or soon: a batch is seen before it is durable, and ext comes after
 	tail      tail
 	sinks     map[string]sinkState
 	bodies    bodies

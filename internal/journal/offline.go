@@ -81,7 +81,7 @@ func (o *Offline) Changes(from, to uint64, each func(event.Record) error) error 
 		return nil
 	}
 	for after := from - 1; after < to; {
-		records, err := o.records(after, o.ext.oldest, o.unpacker.Changes)
+		records, err := o.records(after, o.Oldest, o.unpacker.Changes)
 		if err != nil {
 			return o.checked(fmt.Sprintf("read change %d", after+1), err)
 		}

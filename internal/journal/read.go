@@ -55,8 +55,15 @@ func (j *Journal) readStored(after uint64, unpack func(stored []byte) ([]event.C
 		return nil, err
 	}
 	defer done()
-	records, err := j.records(after, j.Oldest(), unpack)
+	records, err := j.records(after, j.kept, unpack)
 	return records, j.checked(fmt.Sprintf("read after %d", after), err)
+}
+
+// kept returns the oldest change that no trim has begun to delete.
+func (j *Journal) kept() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return max(j.ext.oldest, j.trimmed)
 }
 
 // tail is the newest part of the log in memory, as whole frames.

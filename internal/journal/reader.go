@@ -172,8 +172,8 @@ func (r reader) emptied() (extent, error) {
 }
 
 // records reads the rest of the frame with the change after+1, or where that is older than the oldest change, the first
-// frame. unpack opens the frame.
-func (r reader) records(after, oldest uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
+// frame. oldest is asked when it is settled what is read. unpack opens the frame.
+func (r reader) records(after uint64, oldest func() uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
 	it, err := r.iter([]byte{codec.PrefixFrame})
 	if err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ func (r reader) records(after, oldest uint64, unpack func(stored []byte) ([]even
 		it.Next()
 		first, _, err = frameAt(it)
 	}
-	if err == nil && first > after+1 && after+1 >= oldest {
+	if err == nil && first > after+1 && after+1 >= oldest() {
 		err = fmt.Errorf("%w: changes %d to %d are missing", codec.ErrMalformed, after+1, first-1) // I5
 	}
 	if err != nil {

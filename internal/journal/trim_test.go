@@ -1,0 +1,95 @@
+package journal
+
+import (
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// slowDisk keeps every fsync of the store's log waiting while it is held.
+type slowDisk struct {
+	vfs.FS
+	held atomic.Pointer[chan struct{}]
+}
+
+func (d *slowDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := d.FS.Create(name, c)
+	if filepath.Ext(name) != ".log" {
+		return f, err
+	}
+	return &slowFile{f, d}, err
+}
+
+func (d *slowDisk) ReuseForWrite(o, n string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := d.FS.ReuseForWrite(o, n, c)
+	return &slowFile{f, d}, err
+}
+
+// hold keeps fsyncs waiting until the returned function is called.
+func (d *slowDisk) hold() (release func()) {
+	held := make(chan struct{})
+	d.held.Store(&held)
+	return func() {
+		d.held.Store(nil)
+		close(held)
+	}
+}
+
+type slowFile struct {
+	vfs.File
+	disk *slowDisk
+}
+
+func (f *slowFile) wait() {
+	if held := f.disk.held.Load(); held != nil {
+		<-*held
+	}
+}
+
+func (f *slowFile) Sync() error {
+	f.wait()
+	return f.File.Sync()
+}
+
+func (f *slowFile) SyncData() error {
+	f.wait()
+	return f.File.SyncData()
+}
+
+// TestAReaderWhomATrimOvertakesGoesOn reads, as nobody's sink, what a trim deletes whose fsync takes its time.
+func TestAReaderWhomATrimOvertakesGoesOn(t *testing.T) {
+	disk := &slowDisk{FS: vfs.NewMem()}
+	virtually(t, Options{FS: disk, Sinks: []string{"main"}, TailBytes: 1}, func(t *testing.T, j *running) {
+		for n := range 40 {
+			j.append(appended(n, 200<<10))
+		}
+		j.waitFor(40)
+		release := disk.hold()
+		settled := make(chan error)
+		go func() { settled <- j.Settle(t.Context(), "main", event.Cursor{Low: 30}, nil) }()
+		var stored extent
+		for stored.oldest <= 1 {
+			time.Sleep(time.Millisecond)
+			var err error
+			if stored, err = j.extent(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if oldest := j.Oldest(); oldest != 1 {
+			t.Errorf("trimmed to %d before that is durable", oldest)
+		}
+		records, err := j.Read(t.Context(), 1)
+		if err != nil || records[0].Offset != stored.oldest {
+			t.Errorf("read %d records, though the oldest is %d: %v", len(records), stored.oldest, err)
+		}
+		release()
+		if err := <-settled; err != nil {
+			t.Error(err)
+		}
+	})
+}
