@@ -125,7 +125,7 @@ func (c *composition) connect() (err error) {
 				return err
 			}
 		}
-		if r := c.runners[i]; r.pipeline == nil {
+		if r := c.runners[i]; r.current() == nil {
 			if err := c.pipe(r, s); err != nil {
 				return err
 			}
@@ -245,7 +245,7 @@ func (c *composition) sayWhatHoldsUpTheStop() {
 // stopRunners lets pipelines deliver what the journal holds until ctx ends, and stops them.
 func (c *composition) stopRunners(ctx context.Context, runners []*runner) {
 	for _, r := range runners {
-		if r != nil && r.pipeline != nil {
+		if r != nil && r.current() != nil {
 			r.drain(c.journal.Newest())
 		}
 	}

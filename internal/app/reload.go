@@ -164,7 +164,7 @@ func fixed(before, now *config.Config) (keys []string) {
 func (c *composition) whole(now *config.Config) string {
 	before := c.cfg
 	switch {
-	case c.ended || !c.working.Load():
+	case c.ended || c.watching == nil:
 		return "it is not at work"
 	case before.Journal != now.Journal:
 		return "the journal is opened with other bounds"

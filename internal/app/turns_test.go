@@ -32,8 +32,48 @@ func TestWhoIsDeposedWhileItStopsHasStoppedInOrder(t *testing.T) {
 	}
 }
 
+// TestAChangeOfTheFileBeforeTheFirstTurnLetsItBegin reloads what is made and does not work yet: what takes it over in part
+// would have no task of it, and start its sinks twice.
+func TestAChangeOfTheFileBeforeTheFirstTurnLetsItBegin(t *testing.T) {
+	a := openApp(t)
+	c := a.now.Load()
+	if c.whole(c.cfg) == "" {
+		t.Error("what has not begun is taken over in part")
+	}
+	reloaded := make(chan error, 1)
+	go func() { reloaded <- a.reload(t.Context(), c.cfg) }()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.takeTurns(ctx) }()
+	if err := <-reloaded; err != nil {
+		t.Error(err)
+	}
+	if a.now.Load() == c {
+		t.Error("the first configuration still works")
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	a.stop()
+	if err := a.close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // deposedApp is a process whose sink has just been told that another one works.
 func deposedApp(t *testing.T, competes bool) *app {
+	t.Helper()
+	a := openApp(t)
+	if competes {
+		a.turns.election = &election.Election{}
+	}
+	a.now.Load().failed.report(fmt.Errorf("sink file: %w", &sinks.DeposedError{Reason: "another one has claimed it"}))
+	return a
+}
+
+// openApp is a process that has made everything and begun nothing.
+func openApp(t *testing.T) *app {
 	t.Helper()
 	kubeconfig := write(t, "kubeconfig", `{"kind":"Config","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],`+
 		`"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`)
@@ -52,9 +92,5 @@ sinks: [{name: file, stdout: {path: %q}}]
 	if err := a.open(cfg); err != nil {
 		t.Fatal(err)
 	}
-	if competes {
-		a.turns.election = &election.Election{}
-	}
-	a.now.Load().failed.report(fmt.Errorf("sink file: %w", &sinks.DeposedError{Reason: "another one has claimed it"}))
 	return a
 }
