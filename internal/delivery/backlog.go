@@ -25,6 +25,7 @@ type backlog struct {
 	curing  map[*lane]struct{} // those that are behind and to be read again now
 	behind  int                // lanes that are behind
 	failing int                // lanes that fail
+	paused  []sinks.Lane       // lanes that are to be replaced, as far as they are not served meanwhile
 	working int                // lanes whose last Publish was accepted
 	rested  bool               // there were such among those that were forgotten since, and nothing speaks against them
 	read    uint64             // the last offset that is queued, left behind, settled or dead: where reading goes on

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -404,10 +405,12 @@ func (g *growing) Repartition(sinks.Repartition) {
 	g.using = g.have
 }
 
-func (g *growing) grow(to int) {
+func (g *growing) grow(to int) { g.change(to, false) }
+
+func (g *growing) change(to int, gone bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.have = to
+	g.have, g.gone = to, gone
 }
 
 // TestLanesAreReplacedWhenAllOfThemWork has a topic grow while one of its partitions has no leader. The others go on, the
@@ -469,9 +472,7 @@ func TestLanesThatAreGoneBeginAgainWhereTheyWere(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		to.cure(only("2 of 3", errors.New("no such partition")))
 		time.Sleep(10 * time.Second)
-		g.mu.Lock()
-		g.have, g.gone = 2, true
-		g.mu.Unlock()
+		g.change(2, true)
 		time.Sleep(10 * time.Second)
 		s.closed.Store(s.newest())
 		p.drained(t, s.closed.Load())
@@ -479,6 +480,39 @@ func TestLanesThatAreGoneBeginAgainWhereTheyWere(t *testing.T) {
 		sum := got["0 of 2"] + got["1 of 2"]
 		if lost := s.closed.Load() - 3000; sum < int(lost)-10 || sum > int(lost)+100 {
 			t.Errorf("%d changes went to the new lanes, want the %d since one of the old ones failed: %v", sum, lost, got)
+		}
+	})
+}
+
+// TestLanesThatAreNotReplacedAfterAllGoOn has a topic deleted, made anew with fewer partitions, and made anew as it was, all
+// while one Publish takes its time.
+func TestLanesThatAreNotReplacedAfterAllGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, to := newStream(300, 1), newCounts(t)
+		g := &growing{using: 3, have: 3, reason: "grown"}
+		slow := make(chan struct{})
+		g.publish = func(ctx context.Context, l sinks.Lane, batch []sinks.Message) (int, error) {
+			if l == "1 of 3" {
+				<-slow
+			}
+			return to.publish(ctx, l, batch)
+		}
+		p := run(t, g, s, event.Cursor{}, Config{WindowBytes: 15_000_000})
+		time.Sleep(time.Second)
+		g.change(2, true)
+		time.Sleep(10 * time.Second)
+		paused := to.cure(nil)
+		time.Sleep(10 * time.Second)
+		if got := to.cure(nil); !maps.Equal(got, paused) {
+			t.Errorf("lanes that are to be replaced are served: %v, then %v", paused, got)
+		}
+		g.change(3, false)
+		time.Sleep(10 * time.Second)
+		close(slow)
+		time.Sleep(10 * time.Second)
+		p.end(t)
+		if got := to.cure(nil); got["0 of 3"] == paused["0 of 3"] || got["1 of 3"] == 0 || got["2 of 3"] == paused["2 of 3"] {
+			t.Errorf("delivered while lanes were to be replaced: %v, and in the end: %v", paused, got)
 		}
 	})
 }

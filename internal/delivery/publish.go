@@ -188,8 +188,8 @@ func (p *Pipeline) conclude(ctx context.Context, l *lane, left int, err error) {
 		p.retries.Add(1)
 	case kind == unknown:
 		p.retries.Add(1)
+		p.health.laneFails(l.name, err) // while it has the lane, which may be replaced as soon as it has not
 		p.backlog.park(l, left)
-		p.health.laneFails(l.name, err)
 		p.queue.AddAfter(l, p.pause(l, err))
 		return
 	}

@@ -18,6 +18,7 @@ func (p *Pipeline) repartition() {
 	p.naming.Lock()
 	due := changing.Repartitions()
 	p.naming.Unlock()
+	p.hand(p.backlog.withdraw(due))
 	for _, r := range due {
 		quiet, resumed := p.backlog.pause(r)
 		p.hand(resumed)
@@ -68,15 +69,49 @@ func (b *backlog) pause(r sinks.Repartition) (quiet bool, resumed []*lane) {
 	quiet = pause
 	for _, name := range r.From {
 		l := b.lane(name)
-		l.paused = pause
 		quiet = quiet && !l.working
-		if !pause && !l.scheduled && !l.working && (l.failing || len(l.pending()) > 0) {
-			l.scheduled, l.probing, l.pass = true, false, 0 // also one that fails: its back-off was over meanwhile
-			b.file(l)
+		if l.paused = pause; pause {
+			b.paused = append(b.paused, name)
+		} else if b.resume(l) {
 			resumed = append(resumed, l)
 		}
 	}
 	return quiet, resumed
+}
+
+// withdraw lets lanes be served again that were to be replaced and are not any more: a topic that is made anew may come back
+// as it was. It returns those that the caller must hand to the workqueue.
+func (b *backlog) withdraw(due []sinks.Repartition) (resumed []*lane) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.paused) == 0 {
+		return nil
+	}
+	still := map[sinks.Lane]bool{}
+	for _, r := range due {
+		for _, name := range r.From {
+			still[name] = true
+		}
+	}
+	for _, name := range b.paused {
+		if l := b.lanes[name]; l == nil || !l.paused || still[name] {
+			continue
+		} else if l.paused = false; b.resume(l) {
+			resumed = append(resumed, l)
+		}
+	}
+	b.paused = nil
+	return resumed
+}
+
+// resume claims a place in the workqueue for a lane that may be served. The caller holds b.mu.
+func (b *backlog) resume(l *lane) bool {
+	if l.scheduled || l.working || !l.failing && l.next == 0 && len(l.pending()) == 0 {
+		return false
+	}
+	l.scheduled, l.probing, l.pass = true, false, 0 // also one that fails: its back-off was over meanwhile
+	b.file(l)
+	return true
 }
 
 // queued returns what is queued for lanes that are to be replaced, in order. Nothing changes that until replaceLanes.
