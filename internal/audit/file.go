@@ -78,14 +78,10 @@ func (f *File) resume(ctx context.Context) error {
 	if !known {
 		return f.begin(ctx)
 	}
-	rotated, err := rotatedFiles(f.path)
-	if err != nil {
-		return err
-	}
 	if last.offset > 0 {
-		if f.open = last.find(append([]string{f.path}, rotated.paths()...)); f.open != nil {
+		if f.open, err = last.findIn(f.path); err != nil || f.open != nil {
 			f.at = last
-			return nil
+			return err
 		}
 		if _, err := os.Stat(f.path); err != nil {
 			return err // what it goes on in is not there yet
@@ -95,7 +91,11 @@ func (f *File) resume(ctx context.Context) error {
 			return err
 		}
 	}
-	return f.enter(rotated.since(last.since), last.since)
+	next, rotated, err := f.look()
+	if err != nil {
+		return err
+	}
+	return f.enter(next, rotated.since(last.since), last.since)
 }
 
 // begin opens a file that was never read. What was written before anybody asked for names is not gone through, but what is
@@ -120,18 +120,29 @@ func (f *File) begin(ctx context.Context) error {
 	return f.Store(ctx, Part{Origin: f.path, Place: f.path, Position: f.at.String()})
 }
 
-// enter goes on at the beginning of the first of some files that were rotated, or of the one at the path of the log.
-func (f *File) enter(rotated rotation, since time.Time) error {
-	path := f.path
-	if len(rotated) > 0 {
-		path = rotated[0].path
-	}
-	open, err := os.Open(path)
+// look opens the file at the path of the log, then lists those that were rotated: what is in neither was not there.
+func (f *File) look() (*os.File, rotation, error) {
+	open, err := os.Open(f.path)
 	if err != nil {
-		return err
+		return nil, nil, err
+	}
+	rotated, err := rotatedFiles(f.path)
+	if err != nil {
+		return nil, nil, errors.Join(err, open.Close())
+	}
+	return open, rotated, nil
+}
+
+// enter goes on at the beginning of the first of some files that were rotated, or of the one that was at the path of the log.
+func (f *File) enter(next *os.File, rotated rotation, since time.Time) (err error) {
+	if len(rotated) > 0 {
+		next.Close()
+		if next, err = os.Open(rotated[0].path); err != nil {
+			return err
+		}
 	}
 	f.close()
-	f.open, f.at = open, filePosition{since: since}
+	f.open, f.at = next, filePosition{since: since}
 	return nil
 }
 
@@ -154,17 +165,17 @@ func (f *File) advance(ctx context.Context) (more bool, err error) {
 	if err := f.read(ctx); err != nil { // what was written between the last read and the rotation
 		return false, err
 	}
-	rotated, err := rotatedFiles(f.path)
+	next, rotated, err := f.look()
 	if err != nil {
 		return false, err
 	}
 	if n := rotated.compressedAfter(was); n > 0 {
 		reason := fmt.Sprintf("%d files of the audit log %s were rotated and compressed before they were read", n, f.path)
 		if err := f.Lose(ctx, f.at.since, reason); err != nil {
-			return false, err
+			return false, errors.Join(err, next.Close())
 		}
 	}
-	return true, f.enter(rotated.after(was), f.at.since)
+	return true, f.enter(next, rotated.after(was), f.at.since)
 }
 
 // restart goes back to the beginning of a file that was emptied, and written to again, in its place.
@@ -175,7 +186,8 @@ func (f *File) restart(ctx context.Context) (more bool, err error) {
 	if err := f.Lose(ctx, f.at.since, "the audit log "+f.path+" was cut short while it was read"); err != nil {
 		return false, err
 	}
-	return true, f.enter(nil, f.at.since)
+	f.at = filePosition{since: f.at.since}
+	return true, nil
 }
 
 // read takes every whole line that has come, as long as the file is the one that was begun.

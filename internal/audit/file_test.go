@@ -23,6 +23,7 @@ type reading struct {
 	places map[string]string
 	ids    []string
 	lost   []string
+	losing func()        // called, if it is not nil, when a loss is said
 	news   chan struct{} // capacity 1
 }
 
@@ -50,6 +51,9 @@ func (r *reading) place(name string) (string, error) {
 }
 
 func (r *reading) lose(_ context.Context, _ time.Time, reason string) error {
+	if r.losing != nil {
+		r.losing()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lost = append(r.lost, reason)

@@ -1,11 +1,13 @@
 package audit_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // append writes text behind the file.
@@ -103,6 +105,57 @@ func TestALogRotatedManyTimesBetweenTwoLooksIsReadWhole(t *testing.T) {
 			stop()
 		})
 	}
+}
+
+// TestALogThatIsRotatedWhileALossIsSaidIsReadWhole rotates a log whose last file is known, but not yet read.
+func TestALogThatIsRotatedWhileALossIsSaidIsReadWhole(t *testing.T) {
+	for name, lose := range map[string]func(*reading){
+		"compressed": func(r *reading) {
+			r.rotate("2026-01-01T00-00-00.000")
+			dir, now := filepath.Dir(r.path), time.Now()
+			last, compressed := filepath.Join(dir, "audit-2026-01-01T00-00-00.000.log"), filepath.Join(dir, "audit-2026-01-01T00-00-01.000.log.gz")
+			err := os.WriteFile(compressed, nil, 0o600)
+			err = errors.Join(err, os.Chtimes(last, now, now.Add(-time.Hour)), os.Chtimes(compressed, now, now.Add(-time.Minute)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.add("b")
+		},
+		"gone": func(r *reading) {
+			if err := os.Remove(r.path); err != nil {
+				t.Fatal(err)
+			}
+			r.add("b")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := begun(t)
+			lose(r)
+			r.losing = func() {
+				r.rotate("2026-01-01T00-00-02.000")
+				r.add("c")
+			}
+			defer r.run()()
+			r.await("b", "c")
+		})
+	}
+	t.Run("cut", func(t *testing.T) {
+		r := begun(t)
+		cut := make(chan struct{})
+		r.losing = func() {
+			<-cut
+			r.rotate("2026-01-01T00-00-02.000")
+			r.add("c")
+		}
+		defer r.run()()
+		r.add("a")
+		r.await("a")
+		if err := os.WriteFile(r.path, []byte(event("b")), 0o600); err != nil { // truncates
+			t.Error(err)
+		}
+		close(cut)
+		r.await("a", "b", "c")
+	})
 }
 
 func TestALogThatOthersRotateIsFollowed(t *testing.T) {

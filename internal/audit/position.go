@@ -71,6 +71,16 @@ func (p filePosition) fits(open *os.File) bool {
 	return err == nil && (sum == p.sum || p.head == 0)
 }
 
+// findIn opens the file of a log that it is a place in; nil where there is none. The one at the path is opened before the
+// rotated ones are listed: what is renamed meanwhile is found there.
+func (p filePosition) findIn(path string) (*os.File, error) {
+	if open := p.find([]string{path}); open != nil {
+		return open, nil
+	}
+	rotated, err := rotatedFiles(path)
+	return p.find(rotated.paths()), err
+}
+
 // find opens the file that it is a place in; nil where that is none of them.
 func (p filePosition) find(paths []string) *os.File {
 	for _, path := range paths {
