@@ -112,6 +112,7 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		size = maxBody
 	}
 	if !w.room.take(request.Context(), size) {
+		http.Error(response, stopping, http.StatusServiceUnavailable)
 		return
 	}
 	defer w.room.give(size)

@@ -32,6 +32,7 @@ type serving struct {
 	url       string
 	lost      atomic.Pointer[string]
 	stop      func()
+	taking    func() // called, if it is not nil, before events are taken
 
 	mu     sync.Mutex
 	taken  []audit.Event
@@ -96,6 +97,9 @@ func await(t testing.TB, what string, so func() bool) {
 }
 
 func (s *serving) take(_ context.Context, _ string, events []audit.Event, _, _ string) error {
+	if s.taking != nil {
+		s.taking()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refuse == nil {

@@ -1,0 +1,54 @@
+package audit_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// answering is a webhook that is asked without a connection. taking is called before it takes events.
+func answering(t *testing.T, taking func()) *serving {
+	t.Helper()
+	s := serveAt(t, "unused:0")
+	s.taking = taking
+	return s
+}
+
+// request is one of an API server whose body says not how long it is, so that it takes the room of the largest.
+func (s *serving) request(ctx context.Context, t *testing.T) *http.Request {
+	t.Helper()
+	certificate, err := x509.ParseCertificate(s.clientOf(t, s.authority, "kube-apiserver").Certificates[0].Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, s.url, strings.NewReader(list))
+	r.ContentLength = -1
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}, VerifiedChains: [][]*x509.Certificate{{certificate}}}
+	return r
+}
+
+// TestWhatFoundNoRoomUntilTheStopIsSentAgain fills the room with bodies that are not durable yet.
+func TestWhatFoundNoRoomUntilTheStopIsSentAgain(t *testing.T) {
+	begun, durable := make(chan struct{}), make(chan struct{})
+	s := answering(t, func() { begun <- struct{}{}; <-durable })
+	var all sync.WaitGroup
+	for range 2 {
+		request := s.request(t.Context(), t)
+		all.Go(func() { s.ServeHTTP(httptest.NewRecorder(), request) })
+		<-begun
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	answer := httptest.NewRecorder()
+	s.ServeHTTP(answer, s.request(stopped, t))
+	if answer.Code != http.StatusServiceUnavailable {
+		t.Errorf("answered %d", answer.Code)
+	}
+	close(durable)
+	all.Wait()
+}
