@@ -137,7 +137,8 @@ type batch struct {
 
 // answer takes the events of a body. What it answers with no number of 5xx or 429 an API server does not send again.
 func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, name string, b *batch) {
-	_ = http.NewResponseController(response).SetReadDeadline(time.Now().Add(bodyTimeout)) // a server of net/http can
+	connection := http.NewResponseController(response)
+	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout)) // a server of net/http can
 	b.body.Grow(int(max(0, request.ContentLength)) + bytes.MinRead)
 	_, err := b.body.ReadFrom(http.MaxBytesReader(response, request.Body, maxBody))
 	var large *http.MaxBytesError
@@ -150,6 +151,7 @@ func (w *Webhook) answer(response http.ResponseWriter, request *http.Request, na
 		http.Error(response, "the body did not come whole", http.StatusServiceUnavailable)
 		return
 	}
+	_ = connection.SetReadDeadline(time.Time{}) // else the request ends with it, however long its events take to be durable
 	if err := w.scanned(b); err != nil {
 		w.malformed.Add(1)
 		w.refuse(response, request, err, http.StatusBadRequest)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // answering is a webhook that is asked without a connection. taking is called before it takes events.
@@ -51,4 +52,30 @@ func TestWhatFoundNoRoomUntilTheStopIsSentAgain(t *testing.T) {
 	}
 	close(durable)
 	all.Wait()
+}
+
+// deadlines is an answer whose connection tells until when it may be read.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	until time.Time
+}
+
+func (d *deadlines) SetReadDeadline(until time.Time) error {
+	d.until = until
+	return nil
+}
+
+// TestEventsMayTakeLongerToBeDurableThanTheirBodyMayToCome sees that nothing ends the connection by then.
+func TestEventsMayTakeLongerToBeDurableThanTheirBodyMayToCome(t *testing.T) {
+	d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	begun := false
+	s := answering(t, func() {
+		if begun = true; !d.until.IsZero() {
+			t.Error("the connection has a deadline")
+		}
+	})
+	s.ServeHTTP(d, s.request(t.Context(), t))
+	if !begun || d.Code != http.StatusOK {
+		t.Errorf("answered %d", d.Code)
+	}
 }
