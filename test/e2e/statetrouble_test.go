@@ -80,7 +80,8 @@ func setTopic(ctx context.Context, client *kgo.Client, topic, key, value string)
 	return kerr.ErrorForCode(answer.Resources[0].ErrorCode)
 }
 
-// purgeTopic removes all records of a topic of one partition. A compacted topic refuses that as it is.
+// purgeTopic removes all records of a topic of one partition. A compacted topic refuses that as it is, and until its broker
+// has heard of the change, which is later than the answer to it.
 func purgeTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	if err := setTopic(ctx, client, topic, "cleanup.policy", "compact,delete"); err != nil {
 		return err
@@ -92,10 +93,15 @@ func purgeTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	all.Offset = -1
 	one.Partitions = append(one.Partitions, all)
 	request.Topics, request.TimeoutMillis = append(request.Topics, one), 10_000
-	answer, err := request.RequestWith(ctx, client)
-	if err == nil {
-		err = kerr.ErrorForCode(answer.Topics[0].Partitions[0].ErrorCode)
-	}
+	patient, cancel := context.WithTimeout(ctx, arriveWithin)
+	defer cancel()
+	err := workload.Persist(patient, func() error {
+		answer, err := request.RequestWith(patient, client)
+		if err != nil {
+			return err
+		}
+		return kerr.ErrorForCode(answer.Topics[0].Partitions[0].ErrorCode)
+	})
 	return errors.Join(err, setTopic(ctx, client, topic, "cleanup.policy", "compact"))
 }
 
