@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -106,7 +107,15 @@ func (c *scene) topicForbidden() func() {
 		c.must(kerr.ErrorForCode(answer.Results[0].ErrorCode))
 	})
 	c.create(workload.ConfigMaps, "arrives")
-	c.create(secrets, "waits")
+	waiting := 0
+	c.await("a refusal", func() string { // the broker goes by the rule later than it answers
+		if strings.Contains(c.page("/readyz?verbose"), "no right to write") {
+			return ""
+		}
+		c.create(secrets, fmt.Sprint("waits-", waiting))
+		waiting++
+		return fmt.Sprint("none of ", waiting, " Secrets is refused")
+	})
 	return func() {
 		filter := kmsg.NewDeleteACLsRequestFilter()
 		filter.ResourceType, filter.ResourceName, filter.ResourcePatternType = deny.ResourceType, &deny.ResourceName, deny.ResourcePatternType
