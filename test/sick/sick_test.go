@@ -198,38 +198,74 @@ func (w *ward) grow() {
 // alter sets max.message.bytes of the sick topic.
 func (w *ward) alter(bytes string) {
 	w.t.Helper()
-	r, err := w.client.IncrementalAlterConfigs(w.t.Context(), &kafkago.IncrementalAlterConfigsRequest{Resources: []kafkago.IncrementalAlterConfigsRequestResource{{
-		ResourceType: kafkago.ResourceTypeTopic, ResourceName: sickOne,
-		Configs: []kafkago.IncrementalAlterConfigsRequestConfig{{Name: "max.message.bytes", Value: bytes, ConfigOperation: kafkago.ConfigOperationSet}},
-	}}})
-	w.must(err)
-	for _, resource := range r.Resources {
-		w.must(resource.Error)
-	}
+	w.until("the topic is altered", func() bool {
+		r, err := w.client.IncrementalAlterConfigs(w.t.Context(), &kafkago.IncrementalAlterConfigsRequest{Resources: []kafkago.IncrementalAlterConfigsRequestResource{{
+			ResourceType: kafkago.ResourceTypeTopic, ResourceName: sickOne,
+			Configs: []kafkago.IncrementalAlterConfigsRequestConfig{{Name: "max.message.bytes", Value: bytes, ConfigOperation: kafkago.ConfigOperationSet}},
+		}}})
+		return err == nil && r.Resources[0].Error == nil
+	})
 }
 
 // deny takes a right to the sick topic away.
 func (w *ward) deny(operation kafkago.ACLOperationType) {
 	w.t.Helper()
-	r, err := w.client.CreateACLs(w.t.Context(), &kafkago.CreateACLsRequest{ACLs: []kafkago.ACLEntry{{
-		ResourceType: kafkago.ResourceTypeTopic, ResourceName: sickOne, ResourcePatternType: kafkago.PatternTypeLiteral,
-		Principal: "User:ANONYMOUS", Host: "*", Operation: operation, PermissionType: kafkago.ACLPermissionTypeDeny,
-	}}})
-	w.must(err)
-	w.must(errors.Join(r.Errors...))
+	w.until("the right is taken away", func() bool {
+		r, err := w.client.CreateACLs(w.t.Context(), &kafkago.CreateACLsRequest{ACLs: []kafkago.ACLEntry{{
+			ResourceType: kafkago.ResourceTypeTopic, ResourceName: sickOne, ResourcePatternType: kafkago.PatternTypeLiteral,
+			Principal: "User:ANONYMOUS", Host: "*", Operation: operation, PermissionType: kafkago.ACLPermissionTypeDeny,
+		}}})
+		return err == nil && errors.Join(r.Errors...) == nil
+	})
+}
+
+// hide takes the right to see the sick topic away, and waits until the broker goes by that, which is later than its answer:
+// who has seen the topic goes on to write to it.
+func (w *ward) hide() {
+	w.t.Helper()
+	w.deny(kafkago.ACLOperationTypeDescribe)
+	w.until("the topic is hidden", func() bool {
+		_, err := w.partitions(sickOne)
+		return errors.Is(err, kafkago.TopicAuthorizationFailed)
+	})
+}
+
+// partitions asks the first broker what it knows of some topics. The client would answer from what it has heard before.
+func (w *ward) partitions(of ...string) ([]kafkago.Partition, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+	defer cancel()
+	c, err := kafkago.DialContext(ctx, "tcp", w.brokers[0].Address())
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	deadline, _ := ctx.Deadline()
+	if err := c.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	return c.ReadPartitions(of...)
+}
+
+// led says whether all healthy topics have leaders.
+func (w *ward) led() bool {
+	var well []string
+	for i := range topics - w.sick {
+		well = append(well, topicName(i))
+	}
+	all, err := w.partitions(well...)
+	return err == nil && len(all) == len(well) && !slices.ContainsFunc(all, func(p kafkago.Partition) bool { return p.Leader.Host == "" })
 }
 
 // allow gives all rights to the sick topic back.
 func (w *ward) allow() {
 	w.t.Helper()
-	r, err := w.client.DeleteACLs(w.t.Context(), &kafkago.DeleteACLsRequest{Filters: []kafkago.DeleteACLsFilter{{
-		ResourceTypeFilter: kafkago.ResourceTypeTopic, ResourceNameFilter: sickOne, ResourcePatternTypeFilter: kafkago.PatternTypeLiteral,
-		PrincipalFilter: "User:ANONYMOUS", HostFilter: "*", Operation: kafkago.ACLOperationTypeAny, PermissionType: kafkago.ACLPermissionTypeAny,
-	}}})
-	w.must(err)
-	for _, result := range r.Results {
-		w.must(result.Error)
-	}
+	w.until("the rights are back", func() bool {
+		r, err := w.client.DeleteACLs(w.t.Context(), &kafkago.DeleteACLsRequest{Filters: []kafkago.DeleteACLsFilter{{
+			ResourceTypeFilter: kafkago.ResourceTypeTopic, ResourceNameFilter: sickOne, ResourcePatternTypeFilter: kafkago.PatternTypeLiteral,
+			PrincipalFilter: "User:ANONYMOUS", HostFilter: "*", Operation: kafkago.ACLOperationTypeAny, PermissionType: kafkago.ACLPermissionTypeAny,
+		}}})
+		return err == nil && r.Results[0].Error == nil
+	})
 }
 
 // start runs a journal and a pipeline, as the exporter does.
@@ -310,19 +346,23 @@ func (w *ward) until(what string, is func() bool) {
 }
 
 // endure waits while the sickness lasts, which may be for longer than anything is waited for, and sees to it that the sink
-// is ready all the time.
+// is ready. A machine that stands still costs all topics their leaders for a moment, and the sink is not ready until it has
+// heard that they are back: only so many looks may find it so while the healthy topics are led, and not the last one.
 func (w *ward) endure(sickness time.Duration) {
 	w.t.Helper()
-	over, tick := time.After(sickness), time.NewTicker(100*time.Millisecond)
+	const excused = 300
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		select {
-		case <-over:
-			return
-		case <-tick.C:
-			if c := w.pipeline.Stats().Condition; c.NotReady() != "" {
-				w.t.Fatalf("not ready, though most topics are well: %s", c.NotReady())
+	found := 0
+	for begun := time.Now(); ; <-tick.C {
+		why := w.pipeline.Stats().Condition.NotReady()
+		switch {
+		case why != "" && w.led():
+			if found++; found > excused {
+				w.t.Fatalf("not ready, though most topics are well: %s", why)
 			}
+		case time.Since(begun) >= sickness:
+			return
 		}
 	}
 }
@@ -364,7 +404,7 @@ func TestOneSickTopicOfTenCostsTheOthersNothing(t *testing.T) {
 		},
 		{
 			name: "without DESCRIBE", told: rights,
-			befalls: func(w *ward) { w.create(topics - 1); w.deny(kafkago.ACLOperationTypeDescribe) }, heals: (*ward).allow,
+			befalls: func(w *ward) { w.create(topics - 1); w.hide() }, heals: (*ward).allow,
 		},
 		{
 			name: "too small", told: []string{"every change is rejected here"}, lost: deadFew,
@@ -418,14 +458,13 @@ func (w *ward) throttle() {
 // quota sets how many bytes a second each broker takes from us, or removes that.
 func (w *ward) quota(bytes float64, remove bool) {
 	w.t.Helper()
-	r, err := w.client.AlterClientQuotas(w.t.Context(), &kafkago.AlterClientQuotasRequest{Entries: []kafkago.AlterClientQuotaEntry{{
-		Entities: []kafkago.AlterClientQuotaEntity{{EntityType: "client-id", EntityName: "kubecdc"}},
-		Ops:      []kafkago.AlterClientQuotaOps{{Key: "producer_byte_rate", Value: bytes, Remove: remove}},
-	}}})
-	w.must(err)
-	for _, entry := range r.Entries {
-		w.must(entry.Error)
-	}
+	w.until("the quota is set", func() bool {
+		r, err := w.client.AlterClientQuotas(w.t.Context(), &kafkago.AlterClientQuotasRequest{Entries: []kafkago.AlterClientQuotaEntry{{
+			Entities: []kafkago.AlterClientQuotaEntity{{EntityType: "client-id", EntityName: "kubecdc"}},
+			Ops:      []kafkago.AlterClientQuotaOps{{Key: "producer_byte_rate", Value: bytes, Remove: remove}},
+		}}})
+		return err == nil && r.Entries[0].Error == nil
+	})
 }
 
 // sum adds up what some topics have taken.
