@@ -291,6 +291,27 @@ func TestTheStateLagsAsSoonAsTheJournalHasMore(t *testing.T) {
 	}
 }
 
+// TestAStateThatIsToBeBegunLags though the journal is empty: one who takes over before it is complete begins with a gap.
+func TestAStateThatIsToBeBegunLags(t *testing.T) {
+	w := newWorld(t, 1, false)
+	p := w.start(nil)
+	t.Cleanup(p.end)
+	if err := p.takeOver(); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.keeper.Stats(); s.Lag == 0 || p.journal.Newest() > 0 {
+		t.Errorf("the journal holds %d changes, and the state lags %v", p.journal.Newest(), s.Lag)
+	}
+	for p.keeper.Stats().Lag > 0 {
+		p.settle()
+	}
+	reader := w.start(nil)
+	t.Cleanup(reader.end)
+	if r, err := reader.keeper.Look(t.Context()); err != nil || !r.Complete {
+		t.Errorf("the state lags no more: %+v %v", r, err)
+	}
+}
+
 // TestAStateLagsWhilePositionsWaitForTheBus: the journal has no change that the state lacks, and one who takes over would
 // still go on from older positions.
 func TestAStateLagsWhilePositionsWaitForTheBus(t *testing.T) {

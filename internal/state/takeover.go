@@ -122,7 +122,8 @@ func (k *Keeper) takeOver(ctx context.Context, t Takeover) (*Taken, error) {
 		return nil, err
 	}
 	k.admit(t.Sinks, tails, waiting)
-	k.show(func(s *Stats) { s.Owner, s.Objects = m.owner, k.table.size })
+	k.show(func(s *Stats) { s.Owner = m.owner })
+	k.showLag()
 	return taken, nil
 }
 

@@ -66,7 +66,6 @@ func newWriter(m meta, at mark, base bool, c content) writer {
 func (k *Keeper) Run(ctx context.Context) error {
 	next := time.NewTimer(markEvery)
 	defer next.Stop()
-	k.showLag()
 	defer k.show(func(s *Stats) { s.Active, s.since = false, time.Time{} })
 	for {
 		var err error
@@ -672,12 +671,15 @@ func (k *Keeper) writeAll(ctx context.Context) error {
 	return k.write(ctx, append(rest, whole))
 }
 
-// showLag updates what Stats says of the lag.
+// showLag updates what Stats says of the lag. A state that is to be begun covers nothing.
 func (k *Keeper) showLag() {
 	w := &k.w
 	k.show(func(s *Stats) {
-		s.Objects, s.covered, s.since, s.waiting = k.table.size, w.mark.offset, time.Now(), len(w.marks) > 0
-		if s.waiting {
+		s.Objects, s.covered, s.since, s.waiting = k.table.size, w.mark.offset, time.Now(), w.base || len(w.marks) > 0
+		switch {
+		case w.base:
+			s.since = w.meta.owner.Since
+		case s.waiting:
 			s.since = w.marks[0].at
 		}
 	})
