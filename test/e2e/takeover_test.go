@@ -50,7 +50,7 @@ func TestTakeOversLoseRepeatAndReorderNothing(t *testing.T) {
 			p := newTakeOverProof(t, kinds, stateIn)
 			p.start()
 			p.must(p.load(100, kinds).Wait())
-			p.awaitAll()
+			p.settle()
 			began := time.Now()
 
 			load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: rate}, kinds)
@@ -275,7 +275,7 @@ func TestATakeOverBeforeTheFirstSnapshotIsWholeIsAGap(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newPair(t, kinds, "nats")
 	p.must(p.kafka.Kill())
-	p.must(p.all[0].Start(t.Context()))
+	p.must(p.all[0].Launch(t.Context())) // it is not ready: a bus is away
 	p.active()
 	p.must(p.load(20, kinds).Wait())
 	p.awaitHistory(p.buses[1])
@@ -409,7 +409,7 @@ func TestATakeOverOfThousandsOfLanes(t *testing.T) {
 	})
 	p.start()
 	p.must(p.run(workload.Plan{Objects: sizeOf(t, "KUBECDC_E2E_LANES", 2000)}, kinds).Wait())
-	p.awaitAll()
+	p.settle()
 	p.leave(p.active())
 	next := p.active()
 	for line := range strings.Lines(metricsOf(t, next)) {
