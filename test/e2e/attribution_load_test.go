@@ -72,12 +72,12 @@ func (u *user) do(ctx context.Context, method, path, body string) (int, head) {
 
 // mustDo makes a request until it is done: an API server that is too busy says so. What was there already, or is gone, when
 // it is asked again is taken for a request whose answer was lost.
-func (u *user) mustDo(t *testing.T, method, path, body string) {
+func (u *user) mustDo(t *testing.T, method, path, body string) head {
 	t.Helper()
 	for deadline, again := time.Now().Add(arriveWithin), false; ; again = true {
 		code, h := u.do(t.Context(), method, path, body)
 		if code/100 == 2 || again && (code == http.StatusConflict && method == http.MethodPost || code == http.StatusNotFound && method == http.MethodDelete) {
-			return
+			return h
 		}
 		if !busy(code) || time.Now().After(deadline) {
 			t.Fatalf("%s %s: %d %s", method, path, code, h.text)

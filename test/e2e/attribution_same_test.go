@@ -33,10 +33,7 @@ func TestWhoWroteWhatWasThereAlreadyIsNotNamed(t *testing.T) {
 			})
 		}
 		all.Wait()
-		code, h := a.user(0).do(t.Context(), http.MethodGet, path, "")
-		if code != http.StatusOK || t.Context().Err() != nil {
-			t.Fatal(code)
-		}
+		h := a.user(0).mustDo(t, http.MethodGet, path, "")
 		if by := h.Metadata.Annotations["by"]; by != "" { // there is none before the policy is in force
 			authors[h.Metadata.ResourceVersion] = by
 		}

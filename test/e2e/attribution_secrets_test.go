@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
@@ -101,11 +103,20 @@ func TestNothingSecretInAuditEventsIsShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	records, err := reader.Read(t.Context())
-	if err != nil || len(records) == 0 {
-		t.Fatal(len(records), err)
+	read := &heard{Reader: reader}
+	for deadline := time.Now().Add(arriveWithin); ; pause(t, lookEvery) {
+		if err = read.listen(t.Context()); err == nil {
+			break
+		}
+		var wrong *bus.WrongError
+		if errors.As(err, &wrong) || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
-	for _, r := range records {
+	if len(read.records) == 0 {
+		t.Fatal("there are no records")
+	}
+	for _, r := range read.records {
 		a.nothingOf(p, "kafka", fmt.Sprintf("%v %s", r, r.Payload))
 	}
 }
@@ -141,7 +152,7 @@ func (a *audited) plantSecrets(p *plants, in string) {
 	}
 	u.mustDo(a.t, "POST", in+"/serviceaccounts", `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"robot"}}`)
 	for i := range 4 {
-		_, h := u.do(ctx, "POST", in+"/serviceaccounts/robot/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`)
+		h := u.mustDo(a.t, "POST", in+"/serviceaccounts/robot/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`)
 		var answer struct{ Status struct{ Token string } }
 		if json.Unmarshal(h.text, &answer) != nil || answer.Status.Token == "" {
 			a.t.Fatalf("no token: %s", h.text)
@@ -158,20 +169,27 @@ func (a *audited) plantSecrets(p *plants, in string) {
 	u.mustDo(a.t, "DELETE", at, "")
 }
 
-// withToken makes a request with a bearer token; it may be refused.
+// withToken makes a request with a bearer token until it is answered; it may be refused.
 func (a *audited) withToken(token, method, path, body string) {
 	a.t.Helper()
-	request, err := http.NewRequestWithContext(a.t.Context(), method, a.user(0).url+path, strings.NewReader(body))
+	ctx, cancel := context.WithTimeout(a.t.Context(), arriveWithin)
+	defer cancel()
+	err := workload.Persist(ctx, func() error {
+		request, err := http.NewRequestWithContext(ctx, method, a.user(0).url+path, strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		request.Header.Set("Content-Type", "application/json")
+		response, err := a.client.Do(request)
+		if err != nil {
+			return err
+		}
+		return response.Body.Close()
+	})
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	request.Header.Set("Authorization", "Bearer "+token)
-	request.Header.Set("Content-Type", "application/json")
-	response, err := a.client.Do(request)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	response.Body.Close()
 }
 
 // notIn returns the values that a text does not hold.

@@ -75,7 +75,7 @@ func TestAClientCertificateThatIsWrittenAnewIsPickedUp(t *testing.T) {
 			return "a request of " + name(1)
 		})
 		bindings := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
-		l.must(l.admin.Resource(bindings).Delete(t.Context(), name(0), metav1.DeleteOptions{}))
+		l.must(l.cluster.Delete(t.Context(), workload.Kind{Resource: bindings}, "", name(0)))
 	})
 }
 
@@ -196,7 +196,7 @@ func (l *tokens) token(generation int) string {
 // revoke makes the first token worthless and waits until it is: the API server remembers for ten seconds what it found good.
 func (l *tokens) revoke() {
 	l.t.Helper()
-	l.must(l.admin.Resource(secrets).Namespace("kubecdc").Delete(l.t.Context(), bound(0), metav1.DeleteOptions{}))
+	l.must(l.cluster.Delete(l.t.Context(), workload.Kind{Resource: secrets}, "kubecdc", bound(0)))
 	config, err := clientcmd.BuildConfigFromFlags("", l.controlPlane.Kubeconfig())
 	l.must(err)
 	config.BearerToken = l.first

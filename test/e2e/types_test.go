@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -78,8 +79,11 @@ func (l *least) listable() []string {
 	l.must(err)
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	l.must(err)
-	lists, err := client.ServerPreferredResources()
-	l.must(err)
+	var lists []*metav1.APIResourceList
+	l.must(workload.Persist(l.t.Context(), func() (err error) {
+		lists, err = client.ServerPreferredResources()
+		return err
+	}))
 	var all []string
 	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "watch"}}, lists) {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
