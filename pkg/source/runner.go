@@ -207,14 +207,17 @@ func (f *follower) begin(cluster string, stored event.StoredScope, known *deltas
 		ID: f.scope.ID, Cluster: cluster, Resource: f.scope.Resource, Namespace: f.scope.Namespace,
 		Selected: f.scope.LabelSelector != "" || f.scope.FieldSelector != "",
 	}
-	f.tracker.Store(deltas.NewTracker(s, known, f.scope.Filter, func() time.Time { return time.Now().UTC() }))
+	t := deltas.NewTracker(s, known, f.scope.Filter, func() time.Time { return time.Now().UTC() })
+	f.tracker.Store(t)
 	f.stored = stored
 	if stored.Position != "" {
 		f.stored = event.StoredScope{ID: stored.ID}
 		f.position.Store(&stored.Position)
 		f.health.note(func(s *Status) { s.Synced = true })
 	}
-	f.endpoint.Store(e) // from now on there is something to move, see moveTo
+	if !f.endpoint.CompareAndSwap(nil, e) { // moveTo came first, and may have found no tracker
+		t.MoveTo(f.endpoint.Load().Scope.Resource)
+	}
 	return nil
 }
 

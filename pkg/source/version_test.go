@@ -1,12 +1,16 @@
 package source
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // patch sends a merge patch.
@@ -71,5 +75,35 @@ func TestAResourceMovesToAnotherVersionUnderARunningSource(t *testing.T) {
 	awaitState(t, st, s, Live)
 	if got := s.Status()[0]; got.Lists > got.Relists {
 		t.Errorf("status %+v", got)
+	}
+}
+
+// TestAVersionThatGoesWhileWhatIsStoredIsLoadedIsNotReadAnyMore lets the journal be slow for as long as that takes.
+func TestAVersionThatGoesWhileWhatIsStoredIsLoadedIsNotReadAnyMore(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.write("ADDED", "a")
+	f.serve(groupOf("example.com", "v1beta1", "widgets"))
+	began, goOn := make(chan struct{}), make(chan struct{})
+	s, log, _ := running(t, f, st, func(c *Config) {
+		c.Rules = []selection.Rule{{Select: []string{"widgets.example.com"}}}
+		c.SetScopes = func(ctx context.Context, r event.Resource, scopes []event.StoredScope) error {
+			close(began)
+			select {
+			case <-goOn:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return st.setScopes(ctx, r, scopes)
+		}
+	})
+	<-began
+	f.serve(groupOf("example.com", "v1", "widgets"))
+	st.await(t, "the other version", func() bool { return log.count("served in another version") == 1 })
+	close(goOn)
+	awaitState(t, st, s, Live)
+	for _, c := range append(st.frames(), st.change(0)) {
+		if c.Resource.Version != "v1" {
+			t.Errorf("%s %s is emitted in terms of %s", c.Type, c.Name, c.Resource.Version)
+		}
 	}
 }
