@@ -179,8 +179,8 @@ func (c *cluster) tell(kind string, t *thing) {
 // list is what a list shows now.
 func (c *cluster) list() []*deltas.Object {
 	var all []*deltas.Object
-	for _, t := range c.objects {
-		if t.Metadata.Labels[selected] == "yes" {
+	for _, name := range slices.Sorted(maps.Keys(c.objects)) { // what comes of a seed depends on nothing else
+		if t := c.objects[name]; t.Metadata.Labels[selected] == "yes" {
 			all = append(all, t.object())
 		}
 	}
