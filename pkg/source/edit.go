@@ -58,6 +58,10 @@ func (s *Source) changeOver(ctx context.Context, e *Edit, wanted map[string][]se
 		if len(r.followers) == 0 || r.goesOn(e, wanted[name]) {
 			continue
 		}
+		select {
+		case <-r.planned: // not before the gap that it may begin with is stored: announce waits for that
+		case <-r.done:
+		}
 		r.stop()
 		<-r.done
 		if len(wanted[name]) == 0 {

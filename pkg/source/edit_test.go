@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
@@ -281,6 +282,16 @@ func TestResyncEmitsEveryObjectOnceAPeriod(t *testing.T) {
 	})
 }
 
+// awaitEdit waits until the Source begins to do what an edit says.
+func awaitEdit(t *testing.T, st *store, s *Source) {
+	t.Helper()
+	st.await(t, "the edit", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.edit == nil
+	})
+}
+
 // TestAnEditConcernsWhatItChangesAndNothingElse edits a running Source: rules that mean the same leave the watch alone;
 // another shape goes on from the position, without a list; another selection is compared.
 func TestAnEditConcernsWhatItChangesAndNothingElse(t *testing.T) {
@@ -298,11 +309,7 @@ func TestAnEditConcernsWhatItChangesAndNothingElse(t *testing.T) {
 				return to
 			},
 		})
-		st.await(t, "the edit", func() bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.edit == nil
-		})
+		awaitEdit(t, st, s)
 		return f.requests()[before:]
 	}
 	pods := selection.Rule{Select: []string{"pods"}}
@@ -324,4 +331,44 @@ func TestAnEditConcernsWhatItChangesAndNothingElse(t *testing.T) {
 	if got := st.emitted()[n:]; !strings.HasPrefix(got[0], "gap ") || !strings.HasSuffix(got[3], " left") {
 		t.Errorf("another selection emits %q", got)
 	}
+}
+
+// TestAnEditWaitsForTheGapsOfALostJournal edits a Source whose journal is slow to store what the scope begins with.
+func TestAnEditWaitsForTheGapsOfALostJournal(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		goOn, announced := make(chan struct{}), make(chan struct{})
+		s, _, stop := running(t, f, st, on, func(c *Config) {
+			c.Lost = "it is gone"
+			c.SetScopes = func(ctx context.Context, r event.Resource, scopes []event.StoredScope) error {
+				select {
+				case <-goOn:
+					return st.setScopes(ctx, r, scopes)
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			c.Announced = func(context.Context) error {
+				close(announced)
+				return nil
+			}
+		})
+		defer stop()
+		synctest.Wait()
+		s.Edit(Edit{
+			Rules: []selection.Rule{{Select: []string{"pods"}}}, Load: st.load, Reshaped: func(event.Resource) bool { return true },
+		})
+		awaitEdit(t, st, s)
+		synctest.Wait()
+		close(goOn)
+		awaitState(t, st, s, Live)
+		synctest.Wait()
+		select {
+		case <-announced:
+		default:
+			t.Error("the store still has it that something was lost")
+		}
+		if got := st.emitted(); !slices.Equal(got, []string{"gap -11", "snapshot a@11"}) {
+			t.Errorf("emitted %q", got)
+		}
+	})
 }
