@@ -305,6 +305,43 @@ func TestAStateThatIsLostIsWrittenAgain(t *testing.T) {
 	}
 }
 
+// The stream has no room for the second of the segments that empty it, and has it again later.
+func TestAStateWhoseLossIsNotDealtWithAtOnceIsStillLost(t *testing.T) {
+	server := serve(t, "")
+	cfg := configFor(server.URL())
+	owner, follower := joins(t, cfg), joins(t, cfg)
+	owner.claim("one")
+	owner.mustSet("a", "1", "b", "2")
+	follower.read()
+	js := client(t, server.URL())
+	stream, err := js.Stream(t.Context(), "STATE")
+	if err == nil {
+		err = stream.Purge(t.Context(), jetstream.WithPurgeSubject("STATE.log.*"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := func(messages int64) {
+		t.Helper()
+		config := stream.CachedInfo().Config
+		config.MaxMsgs = messages
+		if _, err := js.UpdateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(2)
+	var away *sinks.UnavailableError
+	if err := owner.set("c", "3"); !errors.As(err, &away) || !strings.Contains(away.Reason, "cannot store more") {
+		t.Fatalf("got %v, want an UnavailableError", err)
+	}
+	limit(-1)
+	owner.rewrites("d", "4")
+	if !follower.read() {
+		t.Error("the follower did not begin anew")
+	}
+	follower.knows(owner)
+}
+
 // rewrites changes an entry, is told that the state is lost, and writes all of it.
 func (r *replica) rewrites(key, value string) {
 	r.t.Helper()

@@ -62,6 +62,7 @@ type Store struct {
 	newest uint64       // that of the newest segment; 0 is none
 	number uint64       // of the newest segment
 	turn   int          // which subject it is in
+	losing string       // why the state has to be emptied, until it is
 
 	next     int  // part of the keys that is written again next
 	complete bool // all parts have been, in this round
@@ -168,7 +169,7 @@ func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 	if err := s.prepare(ctx, c); err != nil {
 		return err
 	}
-	s.claim, s.owner = claim, stream.Owner{}
+	s.claim, s.owner, s.losing = claim, stream.Owner{}, ""
 	return s.take(ctx, c, stream.Owner{})
 }
 
@@ -210,6 +211,9 @@ func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 	c, err := s.reach(ctx)
 	if err != nil {
 		return err
+	}
+	if s.losing != "" {
+		return s.lost(ctx, c, s.losing)
 	}
 	w := segmentWriter{store: s, ctx: ctx, client: c, limit: min(maxSegment, int(c.Link.Conn().MaxPayload())-segmentMargin)}
 	if s.complete {
@@ -350,21 +354,26 @@ func (s *Store) moved(ctx context.Context, c stream.Client, refused error) error
 	return ctx.Err()
 }
 
-// lost claims the state once more, and empties it: what is left of it may lack what was removed.
+// lost claims the state once more, and empties it: what is left of it may lack what was removed. After an error
+// the next Write goes on here.
 func (s *Store) lost(ctx context.Context, c stream.Client, why string) error {
+	s.losing = why
 	if err := s.prepare(ctx, c); err != nil {
 		return err
 	}
-	whole := s.whole
+	whole, number := s.whole, s.number
 	if err := s.take(ctx, c, s.owner); err != nil {
 		return err
 	}
 	s.whole = whole // the caller has it all
+	// Who has read what was lost, even one more than was acknowledged, must not go on behind it.
+	s.number = max(s.number, number) + 2
 	for range 2 {
 		s.complete = true
 		if err := s.append(ctx, c, packSegment(nil)); err != nil {
 			return err
 		}
 	}
+	s.losing = ""
 	return &sinks.StateLostError{Reason: fmt.Sprintf("stream %q: %s", s.Name, why)}
 }
