@@ -20,10 +20,14 @@ import (
 // fenced fences a sink as one that takes over lanes.
 func fenced(t testing.TB, s *Sink, lanes ...sinks.Lane) {
 	t.Helper()
-	note := func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }
-	if err := s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", Note: note}, lanes); err != nil {
+	if err := claim(t, s, lanes...); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func claim(t testing.TB, s *Sink, lanes ...sinks.Lane) error {
+	note := func(context.Context, map[sinks.Lane]sinks.Place) error { return nil }
+	return s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", Note: note}, lanes)
 }
 
 // TestWhereverATrainBreaksAFencedLaneLosesAndRepeatsNothing is about what a sink that is not fenced answers with an epoch of
