@@ -304,6 +304,19 @@ func testNoRead(w *table) {
 		r, err := c.CreateACLs(ctx, &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{acl, denied}})
 		return errors.Join(append(r.Errors, err)...)
 	})
+	w.until("the right to read is gone", func() (refused bool) { // it is when the broker has heard of it
+		ask(w.T, w.cfg.Brokers, func(ctx context.Context, c *kafka.Client) error {
+			r, err := c.Fetch(ctx, &kafka.FetchRequest{Topic: w.cfg.Topic, MaxBytes: 1})
+			if err != nil {
+				return err
+			}
+			if refused = errors.Is(r.Error, kafka.TopicAuthorizationFailed); refused {
+				return nil
+			}
+			return r.Error
+		})
+		return refused
+	})
 	var log lines
 	s = w.open(log.logger(), &kept{})
 	w.snapshot(s, "7", "", 10, pod("here", 5))
