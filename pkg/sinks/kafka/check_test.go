@@ -50,12 +50,7 @@ func TestATopicThatIsNotAsRequiredWaitsUntilItIs(t *testing.T) {
 
 func TestATopicThatIsNotAsExpectedIsSaidOnce(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	log := &lines{}
-	s, err := New(expecting(checkWarn, brokers), format.JSON, log.logger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeSink(t, s) })
+	s, log := loud(t, expecting(checkWarn, brokers))
 	lane := laneOf(t, s, pod("a", 1))
 	for v := 1; v < 4; v++ {
 		publish(t, s, lane, pods("a", v, v+1))

@@ -71,11 +71,7 @@ func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
 	} {
 		t.Run(f.String(), func(t *testing.T) {
 			_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-			s, err := New(Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { closeSink(t, s) })
+			s := openAs(t, Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
 			gone := pod("a", 8) // nothing is known of it but that it is gone
 			gone.Type, gone.After = event.Deleted, nil
 			publish(t, s, laneName(topicA, 0, 1), []sinks.Message{{Offset: 7, Change: c}, {Offset: 8, Change: gone}})

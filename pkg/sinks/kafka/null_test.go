@@ -29,11 +29,7 @@ func pastLives(n int) []sinks.Message {
 // from the records of the one before.
 func TestATombstoneFollowsEachDelete(t *testing.T) {
 	_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s, err := New(Config{Brokers: brokers, Topic: topicA, Tombstones: true}, format.Debezium, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeSink(t, s) })
+	s := openAs(t, Config{Brokers: brokers, Topic: topicA, Tombstones: true}, format.Debezium, slog.New(slog.DiscardHandler))
 	lane, changes := laneName(topicA, 0, 1), pastLives(6)
 	for i := 0; i < len(changes); i += 3 { // batches that end behind a delete, and before one
 		publish(t, s, lane, changes[i:i+3])
@@ -77,11 +73,7 @@ func TestWhatHasNoValueIsToldInAHeader(t *testing.T) {
 	for _, f := range []format.Format{format.Debezium, format.Upsert} {
 		t.Run(f.String(), func(t *testing.T) {
 			_, brokers := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-			s, err := New(Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { closeSink(t, s) })
+			s := openAs(t, Config{Brokers: brokers, Topic: topicA}, f, slog.New(slog.DiscardHandler))
 			publish(t, s, laneName(topicA, 0, 1), append(pods("a", 1, 2), sinks.Message{Offset: 2, Change: gap}))
 			records := read(t, brokers, topicA)
 			if len(records) != 2 || records[0].Value == nil || header(records[0], "change") != "" {

@@ -21,12 +21,7 @@ import (
 func loud(t *testing.T, cfg Config) (*Sink, *lines) {
 	t.Helper()
 	log := &lines{}
-	s, err := New(cfg, format.JSON, log.logger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeSink(t, s) })
-	return s, log
+	return openAs(t, cfg, format.JSON, log.logger()), log
 }
 
 // insistOnKafka pings until that succeeds.

@@ -19,8 +19,7 @@ import (
 func several(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string, *Sink, sinks.Lane) {
 	t.Helper()
 	c, brokers := fake(t, append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(1, topicA)}, opts...)...)
-	s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes,
-		RequestTimeout: time.Minute}) // several are on their way where one takes less than a tenth of it
+	s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
 	lane := laneOf(t, s, pod("a", 1))
 	publish(t, s, lane, pods("a", 1, 2))
 	return c, brokers, s, lane

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -38,7 +39,15 @@ func fake(t testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
 // open opens a sink that is closed at the end of the test.
 func open(t testing.TB, cfg Config) *Sink {
 	t.Helper()
-	s, err := New(cfg, format.JSON, slog.New(slog.DiscardHandler))
+	return openAs(t, cfg, format.JSON, slog.New(slog.DiscardHandler))
+}
+
+// openAs is open with a format and a log. Where a test is not about timeouts, it has one that no slow machine comes near:
+// many tests publish once, and look at what is in flight, which is one batch alone where one takes a tenth of the timeout.
+func openAs(t testing.TB, cfg Config, f format.Format, log *slog.Logger) *Sink {
+	t.Helper()
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, 10*time.Minute)
+	s, err := New(cfg, f, log)
 	if err != nil {
 		t.Fatal(err)
 	}

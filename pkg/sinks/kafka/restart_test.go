@@ -8,14 +8,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
-	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
@@ -60,8 +58,7 @@ func lives(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers []string,
 	c, brokers = fake(t, append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(1, topicA)}, opts...)...)
 	k = &kept{}
 	next = func(newest uint64) (*Sink, sinks.Lane) {
-		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes,
-			RequestTimeout: time.Minute}) // several are on their way where one takes less than a tenth of it
+		s := open(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
 		keep(t, s, k, newest)
 		return s, laneOf(t, s, pod("a", 1))
 	}
@@ -223,12 +220,7 @@ func TestWhereNobodyTellsWhatIsThereItIsWrittenAgainAndSaidOnce(t *testing.T) {
 	k.state = s.State(0)
 	publish(t, s, lane, pods("a", 3, 5))
 
-	var log lines
-	s, err := New(Config{Brokers: brokers, Topic: topicA}, format.JSON, log.logger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeSink(t, s) })
+	s, log := loud(t, Config{Brokers: brokers, Topic: topicA})
 	keep(t, s, k, 8)
 	publish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 9))
 	records := read(t, brokers, topicA)

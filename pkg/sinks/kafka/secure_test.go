@@ -18,7 +18,6 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
@@ -131,14 +130,9 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 // endingSession publishes until the broker has ended the session, as it does to who does not authenticate again
 // (KIP-368). The sink connects and authenticates anew; nothing is lost or repeated, and the log has nothing to say.
 func endingSession(t *testing.T, b *broker.Broker, dir string) {
-	log := &lines{}
-	s, err := New(Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.session",
+	s, log := loud(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.session",
 		SASL: auth.SASL{Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: filepath.Join(dir, "password")},
-		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}}, format.JSON, log.logger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeSink(t, s) })
+		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	opened := dials(s)
 	insistOnLane(t, s)
 	lane := laneOf(t, s, pod("a", 1))
