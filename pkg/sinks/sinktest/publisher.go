@@ -16,6 +16,26 @@ const patience = 3 * time.Minute
 // retryPause is between two attempts at something that is not possible yet.
 const retryPause = 20 * time.Millisecond
 
+// quietKey finds the timer of a context that [patient] makes.
+type quietKey struct{}
+
+// patient makes a context that ends when nothing was published under it for as long as patience.
+func patient() (ctx context.Context, end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	quiet := time.AfterFunc(patience, cancel)
+	return context.WithValue(ctx, quietKey{}, quiet), func() {
+		quiet.Stop()
+		cancel()
+	}
+}
+
+// gotAhead notes that something was published under a context, which lasts the longer if it is a patient one.
+func gotAhead(ctx context.Context) {
+	if quiet, ok := ctx.Value(quietKey{}).(*time.Timer); ok {
+		quiet.Reset(patience)
+	}
+}
+
 // publisher calls a sink as delivery does and checks that every answer agrees with itself.
 type publisher struct {
 	t    testing.TB
@@ -111,7 +131,9 @@ func (p publisher) publish(ctx context.Context, lane sinks.Lane, batch []sinks.M
 			p.t.Errorf("Publish counted all %d messages and returned an error: %v", n, err)
 		}
 		scribble(own)
-		accepted += n
+		if accepted += n; n > 0 {
+			gotAhead(ctx)
+		}
 	}
 	return accepted, err
 }
@@ -140,11 +162,12 @@ func (p publisher) everything(messages []sinks.Message) {
 	}
 }
 
-// eventually calls step until it succeeds. A rejected message and the end of patience fail the test.
+// eventually calls step until it succeeds. A rejected message and the end of patience, which begins anew whenever step has
+// published something, fail the test.
 func (p publisher) eventually(what string, step func(ctx context.Context) error) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
+	ctx, end := patient()
+	defer end()
 	pause := time.NewTicker(retryPause)
 	defer pause.Stop()
 	for {

@@ -63,7 +63,7 @@ func (p publisher) randomly(lane sinks.Lane, messages []sinks.Message, random *r
 			if err != nil {
 				restarts = append(restarts, done)
 			}
-			if err != nil && !errors.Is(err, context.Canceled) {
+			if err != nil && (ctx.Err() != nil || !errors.Is(err, context.Canceled)) {
 				return err // such as an outage: the next attempt comes after a pause
 			}
 		}

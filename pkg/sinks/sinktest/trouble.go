@@ -107,8 +107,8 @@ func hampered(t testing.TB, h Harness, trouble func(t testing.TB, on bool)) {
 	lane := p.lane(messages[0].Change)
 	p.all(lane, messages[:2])
 	trouble(t, true)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
+	ctx, end := patient()
+	defer end()
 	done := 2
 	var restarts []int
 	for range 3 {
