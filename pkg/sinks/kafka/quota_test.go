@@ -36,6 +36,7 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 		}
 		publish(t, s, lane(0), large("p0", each+1, each+3, size))
 	}
+	slowed := s.Slowed()
 	listens := time.Now().Add(s.cluster.Dialer.Throttle.Left(leader))
 	publish(t, s, lane(1), pods("p1", 2, each+1))
 	if time.Now().Before(listens) {
@@ -45,8 +46,8 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 	publish(t, s, lane(1), pods("p1", each+1, each+11))
 
 	wantStreams(t, read(t, b.Brokers(), topicA), partitions, each+10)
-	if now := s.Slowed(); !strings.Contains(now, `producer_byte_rate of the client ID "throttled"`) {
-		t.Errorf("slowed: %q", now)
+	if !strings.Contains(slowed, `producer_byte_rate of the client ID "throttled"`) {
+		t.Errorf("slowed: %q", slowed)
 	}
 	if n := strings.Count(log.String(), "throttles us"); n != 1 {
 		t.Errorf("throttling is told %d times:\n%s", n, log)
