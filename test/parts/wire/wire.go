@@ -15,8 +15,9 @@ type Wire struct {
 	delay    atomic.Int64 // nanoseconds
 	carried  atomic.Int64
 
-	mu   sync.Mutex
-	ends []net.Conn
+	mu     sync.Mutex
+	closed bool
+	ends   []net.Conn
 }
 
 // New makes a wire that delays each direction. Nobody can come before [Wire.Serve].
@@ -53,11 +54,19 @@ func (w *Wire) Serve(target string) error {
 			_ = near.Close()
 			continue
 		}
-		w.mu.Lock()
-		w.ends = append(w.ends, near, far)
-		w.mu.Unlock()
+		w.attach(near, far)
 		ways.Go(func() { w.carry(near, far) })
 		ways.Go(func() { w.carry(far, near) })
+	}
+}
+
+// attach has Close close the ends, or closes them when the wire is cut already.
+func (w *Wire) attach(ends ...net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ends = append(w.ends, ends...)
+	if w.closed {
+		w.cut()
 	}
 }
 
@@ -66,6 +75,12 @@ func (w *Wire) Close() {
 	_ = w.listener.Close() // nobody comes any more
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.closed = true
+	w.cut()
+}
+
+// cut closes all ends. The caller holds mu.
+func (w *Wire) cut() {
 	for _, end := range w.ends {
 		_ = end.Close() // it may be closed already
 	}
