@@ -185,7 +185,7 @@ func TestCoreKeepsTheContractForWhoListens(t *testing.T) {
 	h := harness(server, server.URL())
 	h.New = func(t testing.TB) sinks.Sink {
 		cfg := core(server.URL())
-		cfg.AckTimeout, cfg.Routed = time.Second, routes
+		cfg.Routed = routes
 		return struct{ sinks.Router }{newSink(t, cfg, quiet)} // its state says nothing without a stream
 	}
 	toRoutes(&h)

@@ -20,6 +20,9 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
+// patience is for answers on a machine that starves. It is never slept.
+const patience = 3 * time.Minute
+
 // modes are the ways to post events.
 var modes = map[string]struct {
 	format format.Format
@@ -56,7 +59,7 @@ func closed(t testing.TB, s *Sink) {
 
 func harness(r *receiver, f format.Format, batch int) sinktest.Harness {
 	return sinktest.Harness{
-		New:   func(t testing.TB) sinks.Sink { return open(t, Config{URL: r.http.URL, Batch: batch}, f) },
+		New:   func(t testing.TB) sinks.Sink { return open(t, Config{URL: r.http.URL, Batch: batch, Timeout: patience}, f) },
 		Read:  r.all,
 		Value: func(c *event.Change) []byte { return f.AppendValue(nil, c) },
 	}
