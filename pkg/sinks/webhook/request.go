@@ -167,9 +167,6 @@ func readSecret(path string) (string, error) {
 
 // unanswered says what a request without an answer means.
 func (s *Sink) unanswered(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no answer within %v", s.cfg.Timeout)
-	}
 	var lookup *net.DNSError
 	var network *net.OpError
 	var trust *tls.CertificateVerificationError
@@ -179,6 +176,8 @@ func (s *Sink) unanswered(err error) error {
 	case errors.As(err, &lookup), errors.As(err, &trust), errors.As(err, &file), errors.As(err, &alert),
 		errors.As(err, &network) && (network.Op == "dial" || network.Op == "remote error"):
 		return &sinks.UnavailableError{Reason: "no connection to the webhook: " + cause(err).Error(), Err: err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no answer within %v", s.cfg.Timeout)
 	}
 	return fmt.Errorf("post: %w", cause(err)) // a connection that broke; the event may have arrived
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -59,7 +60,9 @@ func closed(t testing.TB, s *Sink) {
 
 func harness(r *receiver, f format.Format, batch int) sinktest.Harness {
 	return sinktest.Harness{
-		New:   func(t testing.TB) sinks.Sink { return open(t, Config{URL: r.http.URL, Batch: batch, Timeout: patience}, f) },
+		New: func(t testing.TB) sinks.Sink {
+			return open(t, Config{URL: r.http.URL, Batch: batch, Timeout: patience}, f)
+		},
 		Read:  r.all,
 		Value: func(c *event.Change) []byte { return f.AppendValue(nil, c) },
 	}
@@ -215,6 +218,14 @@ func TestAReceiverThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	t.Cleanup(func() { close(release); server.Close() })
 	s := opened(t, Config{URL: server.URL, Timeout: 50 * time.Millisecond})
 	if n, err := deliver(t, s, pod("web", 1)); n != 0 || err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
+		t.Errorf("got %d, %v", n, err)
+	}
+}
+
+func TestAConnectionThatTakesTooLongIsNone(t *testing.T) {
+	s := opened(t, Config{URL: "http://127.0.0.1:1"})
+	s.client.Transport.(*http.Transport).DialContext = (&net.Dialer{Deadline: time.Unix(1, 0)}).DialContext
+	if n, err := deliver(t, s, pod("web", 1)); n != 0 || kind(err) != "unavailable" || !strings.Contains(err.Error(), "i/o timeout") {
 		t.Errorf("got %d, %v", n, err)
 	}
 }
