@@ -229,13 +229,13 @@ func TestABatchOfADeadProcessIsEndedBeforeAnotherBegins(t *testing.T) {
 	}
 	part(4, opStart)
 	part(5, opAppend)
-	if err := l.Conn().Flush(); err != nil {
+	if err := l.Conn().FlushTimeout(patience); err != nil {
 		t.Fatal(err)
 	}
 	after := restarted(t, server.URL(), state, 9)
 	allNumbered(t, after, 4, 7)
 	part(6, opAppend) // comes late
-	if err := l.Conn().Flush(); err != nil {
+	if err := l.Conn().FlushTimeout(patience); err != nil {
 		t.Fatal(err)
 	}
 	allNumbered(t, after, 8, 8)
