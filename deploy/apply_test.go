@@ -190,7 +190,8 @@ func (c *cluster) checkRights(t *testing.T) {
 	if !until(func() bool {
 		everybody, first := ask("system:serviceaccount:kubecdc:nobody")
 		all, second := ask(exporter)
-		own, complete = slices.DeleteFunc(all, func(right string) bool { return slices.Contains(everybody, right) }), first && second
+		complete = first && second
+		own = slices.DeleteFunc(all, func(right string) bool { return slices.Contains(everybody, right) })
 		return complete && reflect.DeepEqual(own, want)
 	}) {
 		t.Errorf("may (complete: %t)\n%s\nneeds\n%s", complete, strings.Join(own, "\n"), strings.Join(want, "\n"))

@@ -28,7 +28,7 @@ type deadLetterPublisher struct {
 	offset uint64     // counts the attempts
 
 	condition *condition.Condition
-	last      atomic.Pointer[error] // why the last one could not be published, of its own for each attempt; nil before the first
+	last      atomic.Pointer[error] // why the last could not be published, one for each attempt; nil before the first
 	pinging   *task                 // set when it runs
 }
 

@@ -67,7 +67,8 @@ type Attributor struct {
 	lastEvent                  atomic.Int64 // nanoseconds since 1970
 }
 
-// New returns an attributor. Run starts it. Where none has run on the journal before, it names what is journaled from now on.
+// New returns an attributor. Run starts it. Where none has run on the journal before, it names what is journaled from now
+// on.
 func New(options Options) *Attributor {
 	a := &Attributor{
 		options: options, join: NewJoin(options.Limits), from: options.Journal.Newest(), gaps: newGaps(options.Cluster),

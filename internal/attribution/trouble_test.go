@@ -45,7 +45,8 @@ func TestEvidenceOfWhoLeftBeforeItWasStoredIsDropped(t *testing.T) {
 	p := start(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
 	defer p.stop()
 	events := []audit.Event{{
-		Stage: audit.Complete, Verb: "create", Code: 201, User: "ann", Resource: "pods", Answer: audit.Object{UID: "u1", ResourceVersion: "5"},
+		Stage: audit.Complete, Verb: "create", Code: 201, User: "ann", Resource: "pods",
+		Answer: audit.Object{UID: "u1", ResourceVersion: "5"},
 	}}
 	p.trouble.untold.Store(true)
 	if err := p.Take(t.Context(), "origin", events, "", ""); err == nil {

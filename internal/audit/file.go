@@ -133,7 +133,8 @@ func (f *File) look() (*os.File, rotation, error) {
 	return open, rotated, nil
 }
 
-// enter goes on at the beginning of the first of some files that were rotated, or of the one that was at the path of the log.
+// enter goes on at the beginning of the first of some files that were rotated, or of the one that was at the path of the
+// log.
 func (f *File) enter(next *os.File, rotated rotation, since time.Time) (err error) {
 	if len(rotated) > 0 {
 		next.Close()

@@ -81,7 +81,8 @@ func (s *Set) Happened(name string, what State, reason string, attrs ...any) {
 	s.wait(func() { s.happened[name] = transition{to: Status{State: what, Reason: reason}, attrs: attrs} })
 }
 
-// Close writes the lines that wait for others, and waits for those that another goroutine writes. Nothing is logged after it.
+// Close writes the lines that wait for others, and waits for those that another goroutine writes. Nothing is logged after
+// it.
 func (s *Set) Close() {
 	s.mu.Lock()
 	if s.timer != nil {

@@ -372,7 +372,8 @@ func hold(dir string) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	if err := j.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil { // what Open has scheduled is done
+	// What Open has scheduled is done then.
+	if err := j.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}

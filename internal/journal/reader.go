@@ -173,7 +173,9 @@ func (r reader) emptied() (extent, error) {
 
 // records reads the rest of the frame with the change after+1, or where that is older than the oldest change, the first
 // frame. oldest is asked when it is settled what is read. unpack opens the frame.
-func (r reader) records(after uint64, oldest func() uint64, unpack func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
+func (r reader) records(
+	after uint64, oldest func() uint64, unpack func(stored []byte) ([]event.Change, error),
+) ([]event.Record, error) {
 	it, err := r.iter([]byte{codec.PrefixFrame})
 	if err != nil {
 		return nil, err

@@ -126,8 +126,8 @@ func TestATransactionalIDThatIsKeptDoesNotExpire(t *testing.T) {
 	}
 }
 
-// isKept keeps an ID until another one, which nobody keeps, has expired, and then takes over. It is false, and shows nothing,
-// when this ID was left alone for so long meanwhile that it may have expired too.
+// isKept keeps an ID until another one, which nobody keeps, has expired, and then takes over. It is false, and shows
+// nothing, when this ID was left alone for so long meanwhile that it may have expired too.
 func isKept(t *testing.T, cfg Config, expires time.Duration) bool {
 	t.Helper()
 	s, next := open(t, cfg), open(t, cfg)

@@ -275,15 +275,7 @@ func TestAStateThatIsLostIsWrittenAgain(t *testing.T) {
 			}
 			createStream(t, js, stream.CachedInfo().Config)
 		}},
-		{"its newest segments purged", func(t *testing.T, js jetstream.JetStream) {
-			stream, err := js.Stream(t.Context(), "STATE")
-			if err == nil {
-				err = stream.Purge(t.Context(), jetstream.WithPurgeSubject("STATE.log.*"))
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}},
+		{"its newest segments purged", func(t *testing.T, js jetstream.JetStream) { purgeSegments(t, js) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := serve(t, "")
@@ -305,6 +297,19 @@ func TestAStateThatIsLostIsWrittenAgain(t *testing.T) {
 	}
 }
 
+// purgeSegments loses all segments of a state, and returns its stream.
+func purgeSegments(t *testing.T, js jetstream.JetStream) jetstream.Stream {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), "STATE")
+	if err == nil {
+		err = stream.Purge(t.Context(), jetstream.WithPurgeSubject("STATE.log.*"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
 // The stream has no room for the second of the segments that empty it, and has it again later.
 func TestAStateWhoseLossIsNotDealtWithAtOnceIsStillLost(t *testing.T) {
 	server := serve(t, "")
@@ -314,13 +319,7 @@ func TestAStateWhoseLossIsNotDealtWithAtOnceIsStillLost(t *testing.T) {
 	owner.mustSet("a", "1", "b", "2")
 	follower.read()
 	js := client(t, server.URL())
-	stream, err := js.Stream(t.Context(), "STATE")
-	if err == nil {
-		err = stream.Purge(t.Context(), jetstream.WithPurgeSubject("STATE.log.*"))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := purgeSegments(t, js)
 	limit := func(messages int64) {
 		t.Helper()
 		config := stream.CachedInfo().Config
