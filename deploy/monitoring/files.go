@@ -7,7 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kubecdc/kubecdc/internal/paragraph"
+	"github.com/kubecdc/kubecdc/tools/paragraph"
 )
 
 const (

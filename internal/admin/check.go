@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // troubleLines bounds the lanes of one sink that /readyz names one by one.

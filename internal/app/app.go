@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/admin"
-	"github.com/kubecdc/kubecdc/internal/condition"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 

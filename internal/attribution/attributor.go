@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/audit"
-	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 

@@ -3,7 +3,7 @@ package attribution
 import (
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 var (

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
-	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 

@@ -15,4 +15,4 @@
 // generated from the structs, their comments and their defaults (go generate ./internal/config).
 package config
 
-//go:generate go run ./gen
+//go:generate go run ../../tools/configdoc

@@ -19,8 +19,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/kubecdc/kubecdc/internal/journal/disk"
-	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
 // bulk makes a change that does not compress.

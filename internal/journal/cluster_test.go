@@ -5,8 +5,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
 // held is what a journal knows about its cluster and its scopes.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/journaltest"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
 // model is the journal as a few maps and a slice.

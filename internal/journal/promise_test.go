@@ -20,8 +20,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
-	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
 func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {

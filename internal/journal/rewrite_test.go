@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
 // secretBytesOf are bytes that no compression makes look otherwise.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // leastRoom is the part of MaxBytes that changes have at least. Known objects and last states are what they are: were they

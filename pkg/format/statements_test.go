@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/format/schema"
+	"github.com/kubecdc/kubecdc/tools/eventschema"
 )
 
 // statements are what docs/events.md says of what is written, section by section. What it says of when something is emitted
@@ -34,11 +34,11 @@ var elsewhere = map[string][]string{
 		"pkg/event/change_test.go TestWhatIsEmittedAgainHasAnotherID", "pkg/event/change_test.go TestAChangeWithinASnapshotKeepsItsID",
 		"pkg/event/change_test.go TestDigestsTellSetsApartWhateverTheirOrder",
 	},
-	"What stays": {"pkg/format/schema/schema_test.go TestAStrictSchemaCanFail", "pkg/format/schema/schema_test.go TestPublishedSchemasAreUpToDate"},
+	"What stays": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
 	"Samples":    {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
 	"The rules": {
 		"pkg/consumer/rules_test.go TestThePageHasTheRulesThatTheCodeNames", "pkg/consumer/stream_test.go TestTheRulesEndInTheStateOfTheCluster",
-		"pkg/consumer/stream_test.go TestTheRulesHoldWhateverPartitionComesFirst", "pkg/sinks/sinktest/suite.go shareALane",
+		"pkg/consumer/stream_test.go TestTheRulesHoldWhateverPartitionComesFirst", "test/sinktest/suite.go shareALane",
 	},
 	"Proving it": {"pkg/consumer/table_test.go TestASnapshotIsVerifiedWhateverPartitionComesFirst", "pkg/consumer/table_test.go TestASnapshotThatLacksAnObjectIsNotVerified"},
 	"By format":  {"test/e2e/formats_test.go TestFlinkAcceptsAWholeRun", "test/e2e/formats_test.go TestACompactedTopicEqualsTheCluster"},
@@ -127,7 +127,7 @@ func read(t *testing.T, text []byte) (map[string]any, []string) {
 func nativeObject(t *testing.T, c *event.Change) {
 	object, order := read(t, JSON.AppendValue(nil, c))
 	var table []string
-	for _, m := range schema.Members() {
+	for _, m := range eventschema.Members() {
 		if _, given := object[m.Name]; given {
 			table = append(table, m.Name)
 		}

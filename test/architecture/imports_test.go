@@ -18,7 +18,7 @@ var mayImport = map[string][]string{
 	"pkg/event":            nil,
 	"pkg/deltas":           {"pkg/event"},
 	"pkg/rawjson":          nil,
-	"pkg/source":           {"pkg/event", "pkg/deltas", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "internal/condition"},
+	"pkg/source":           {"pkg/event", "pkg/deltas", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/condition"},
 	"pkg/source/apiserver": {"pkg/event", "pkg/deltas", "pkg/source/decode", "pkg/source/selection"},
 	"pkg/source/selection": {"pkg/event"},
 	"pkg/source/decode":    {"pkg/event", "pkg/deltas", "pkg/rawjson"},
@@ -27,16 +27,14 @@ var mayImport = map[string][]string{
 	"pkg/shape/filter":     {"pkg/event", "pkg/rawjson"},
 	"pkg/shape/diff":       {"pkg/rawjson", "pkg/shape/path"},
 	"pkg/format":           {"pkg/event", "pkg/rawjson"},
-	"pkg/format/schema":    nil,
 	"pkg/ratelimit":        nil,
 	"pkg/consumer":         nil,
 
 	"pkg/sinks":                  {"pkg/event", "pkg/format"},
-	"pkg/sinks/sinktest":         {"pkg/event", "pkg/format", "pkg/sinks"},
-	"pkg/sinks/stdout":           {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
-	"pkg/sinks/kafka":            {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "internal/condition", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/state"},
+	"pkg/sinks/stdout":           {"pkg/event", "pkg/format", "pkg/sinks", "pkg/condition"},
+	"pkg/sinks/kafka":            {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/condition", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/state"},
 	"pkg/sinks/kafka/auth":       nil,
-	"pkg/sinks/kafka/cluster":    {"internal/condition", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"},
+	"pkg/sinks/kafka/cluster":    {"pkg/condition", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/state":      {"pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
 	"pkg/sinks/kafka/connection": {"pkg/sinks/kafka/auth", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/protocol":   nil,
@@ -45,31 +43,28 @@ var mayImport = map[string][]string{
 	"pkg/sinks/nats/connection":  {"pkg/sinks"},
 	"pkg/sinks/nats/state":       {"pkg/sinks", "pkg/sinks/nats/connection", "pkg/sinks/nats/stream"},
 	"pkg/sinks/nats/stream":      {"pkg/sinks", "pkg/sinks/nats/connection"},
-	"pkg/sinks/webhook":          {"pkg/event", "pkg/format", "pkg/sinks", "internal/condition"},
+	"pkg/sinks/webhook":          {"pkg/event", "pkg/format", "pkg/sinks", "pkg/condition"},
 
-	"internal/condition":   nil,
-	"internal/audit":       {"pkg/rawjson", "pkg/ratelimit", "internal/condition"},
+	"pkg/condition":        nil,
+	"internal/audit":       {"pkg/rawjson", "pkg/ratelimit", "pkg/condition"},
 	"internal/audit/topic": {"internal/audit", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/protocol"},
-	"internal/attribution": {"pkg/event", "pkg/rawjson", "internal/audit", "internal/condition"},
-	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "internal/condition"},
+	"internal/attribution": {"pkg/event", "pkg/rawjson", "internal/audit", "pkg/condition"},
+	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},
 	"internal/config":      {"internal/audit", "internal/audit/topic", "pkg/event", "pkg/format", "pkg/shape", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
-	"internal/config/gen":  {"internal/config"},
-	"internal/admin":       {"internal/condition"},
+	"internal/admin":       {"pkg/condition"},
 
-	"internal/state":               {"pkg/event", "pkg/sinks", "internal/condition", "internal/journal"},
-	"internal/journal":             {"pkg/event", "internal/condition", "internal/journal/codec", "internal/journal/disk"},
-	"internal/journal/codec":       {"pkg/event"},
-	"internal/journal/disk":        nil,
-	"internal/journal/journaltest": {"pkg/event"},
+	"internal/state":         {"pkg/event", "pkg/sinks", "pkg/condition", "internal/journal"},
+	"internal/journal":       {"pkg/event", "pkg/condition", "internal/journal/codec", "internal/journal/disk"},
+	"internal/journal/codec": {"pkg/event"},
+	"internal/journal/disk":  nil,
 
-	"internal/election": {"pkg/ratelimit", "internal/condition"},
+	"internal/election": {"pkg/ratelimit", "pkg/condition"},
 
-	"internal/exit":      nil,
-	"internal/paragraph": nil,
-	"internal/app":       {"*"},
-	"internal/inspect":   {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/state"},
-	"internal/tap":       {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
-	"internal/top":       {"internal/admin", "internal/exit"},
+	"internal/exit":    nil,
+	"internal/app":     {"*"},
+	"internal/inspect": {"pkg/event", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/state"},
+	"internal/tap":     {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit"},
+	"internal/top":     {"internal/admin", "internal/exit"},
 
 	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/tap", "internal/top"},
 }
@@ -179,6 +174,17 @@ func TestPurePackagesDoNotTouchTheWorld(t *testing.T) {
 		for _, i := range packages[name].Imports {
 			if slices.Contains(forbidden, i) {
 				t.Errorf("%s must stay pure but imports %s", name, i)
+			}
+		}
+	}
+}
+
+// TestPkgIsALibrary that imports nothing of internal: others may build on it.
+func TestPkgIsALibrary(t *testing.T) {
+	for name, p := range product(t) {
+		for _, i := range p.Imports {
+			if strings.HasPrefix(name, "pkg/") && strings.HasPrefix(i, module+"/internal/") {
+				t.Errorf("%s must not import %s", name, i)
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/kubecdc/kubecdc/internal/paragraph"
+	"github.com/kubecdc/kubecdc/tools/paragraph"
 )
 
 // defaultWidth is that of a line where there is no terminal that knows better: nothing breaks lines in a file.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/journal/journaltest"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
 func newTestPacker(t testing.TB) (*Packer, *Unpacker) {

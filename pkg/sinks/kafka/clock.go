@@ -3,7 +3,7 @@ package kafka
 import (
 	"log/slog"
 
-	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 var (

@@ -16,8 +16,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 // patience bounds waits that end by a condition when all is well. It is never slept.

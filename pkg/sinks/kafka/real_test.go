@@ -11,9 +11,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/require"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 // apache starts a real broker, Apache Kafka of its own process, that ends with the test.

@@ -20,7 +20,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 // takeOverHarness describes processes of one group that write to topics of a prefix in a format.

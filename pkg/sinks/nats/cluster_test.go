@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/parts/require"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 // Two streams of three replicas are filled at once, one by ID and one in batches. Every connection is cut again and again;

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 func TestBatchesKeepTheContract(t *testing.T) { keepsTheContract(t, serve(t, ""), true) }

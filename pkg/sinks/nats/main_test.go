@@ -17,10 +17,10 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/parts/require"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }

@@ -16,8 +16,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 func bucket(url string) Config {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 func TestBatchesKeepTheContractOfTakeOvers(t *testing.T) {

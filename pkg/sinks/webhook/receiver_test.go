@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }

@@ -17,8 +17,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/sinktest"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
+	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
 // patience is for answers on a machine that starves. It is never slept.

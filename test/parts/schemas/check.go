@@ -8,14 +8,14 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
-	"github.com/kubecdc/kubecdc/pkg/format/schema"
+	"github.com/kubecdc/kubecdc/tools/eventschema"
 )
 
 // strict are the schemas by their names, compiled once.
 var strict = sync.OnceValues(func() (map[string]*jsonschema.Schema, error) {
 	all := make(map[string]*jsonschema.Schema)
-	for _, name := range schema.Names() {
-		text, err := schema.Strict(name)
+	for _, name := range eventschema.Names() {
+		text, err := eventschema.Strict(name)
 		if err != nil {
 			return nil, err
 		}
@@ -25,10 +25,10 @@ var strict = sync.OnceValues(func() (map[string]*jsonschema.Schema, error) {
 		}
 		compiler := jsonschema.NewCompiler()
 		compiler.AssertFormat()
-		if err := compiler.AddResource(schema.ID(name), document); err != nil {
+		if err := compiler.AddResource(eventschema.ID(name), document); err != nil {
 			return nil, err
 		}
-		if all[name], err = compiler.Compile(schema.ID(name)); err != nil {
+		if all[name], err = compiler.Compile(eventschema.ID(name)); err != nil {
 			return nil, err
 		}
 	}

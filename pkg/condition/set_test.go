@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/condition"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // TestAFaultOfAllIsThreeLines has 180 members whose connections end together, who then find the port closed, each at its own

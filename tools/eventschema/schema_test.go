@@ -1,4 +1,4 @@
-package schema
+package eventschema
 
 import (
 	"bytes"
@@ -21,8 +21,8 @@ import (
 var update = flag.Bool("update", false, "write docs/schema and the tables of docs/events.md anew")
 
 const (
-	schemas = "../../../docs/schema"
-	page    = "../../../docs/events.md"
+	schemas = "../../docs/schema"
+	page    = "../../docs/events.md"
 )
 
 func TestPublishedSchemasAreUpToDate(t *testing.T) {
@@ -135,7 +135,7 @@ func of(f format.Format) string {
 func TestEverySampleIsValid(t *testing.T) {
 	for _, f := range format.All() {
 		all := compiled(t, of(f))
-		files, err := filepath.Glob(filepath.Join("../testdata", f.String(), "*.txt"))
+		files, err := filepath.Glob(filepath.Join("../../pkg/format/testdata", f.String(), "*.txt"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%v has no samples (%v)", f, err)
 		}

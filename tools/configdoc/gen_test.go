@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 )
 
-const top = "../../.."
+const top = "../.."
 
 func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	keys, err := collect(top)

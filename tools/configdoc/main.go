@@ -1,4 +1,4 @@
-// Command gen writes docs/configuration.md, configs/reference.yaml and a JSON Schema for editors from the configuration
+// Command configdoc writes docs/configuration.md, configs/reference.yaml and a JSON Schema for editors from the configuration
 // structs, their comments and their defaults. Run it by "go generate ./internal/config"; a test fails while the files in
 // the tree differ.
 package main
@@ -12,7 +12,7 @@ import (
 // root is the top of the repository as seen from internal/config, where go generate runs.
 const root = "../.."
 
-// files are what gen writes, by path below the top of the repository.
+// files are what configdoc writes, by path below the top of the repository.
 var files = map[string]func(keys []key) []byte{
 	"docs/configuration.md":  page,
 	"configs/reference.yaml": reference,
@@ -21,7 +21,7 @@ var files = map[string]func(keys []key) []byte{
 
 func main() {
 	if err := write(root); err != nil {
-		fmt.Fprintln(os.Stderr, "gen:", err)
+		fmt.Fprintln(os.Stderr, "configdoc:", err)
 		os.Exit(1)
 	}
 }

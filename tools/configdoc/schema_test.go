@@ -54,7 +54,7 @@ func TestTheSchemaTakesEveryGoodFile(t *testing.T) {
 	if err != nil || len(examples) == 0 {
 		t.Fatal(examples, err)
 	}
-	good, err := filepath.Glob("../testdata/good/*.yaml")
+	good, err := filepath.Glob("../../internal/config/testdata/good/*.yaml")
 	if err != nil || len(good) == 0 {
 		t.Fatal(good, err)
 	}
